@@ -1,0 +1,20 @@
+// Operators that torch asks of a device under a name the CPU does not know, expressed by ones it does.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <tuple>
+
+#include "../runtime/vendor.h"
+
+namespace dipu {
+
+// Convolutions that no DIOPI entry covers: the CPU's, by alias or copies.
+DIPU_API at::Tensor convolution_elsewhere(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                                          at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                                          at::IntArrayRef output_padding, int64_t groups);
+DIPU_API std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward_elsewhere(
+    const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding,
+    at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> output_mask);
+
+}  // namespace dipu

@@ -1,0 +1,214 @@
+#include "fallback.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/DispatchKeySet.h>
+#include <torch/library.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "../runtime/generator.h"
+#include "residence.h"
+
+namespace dipu {
+namespace {
+
+// What the operands of a call tell: the device it runs on, and whether anything but dense tensors takes part.
+struct Operands {
+    OpRecord& record;
+    torch::jit::Stack& stack;
+    size_t first;
+    int device = -1;
+    bool sparse = false;
+    bool cpu_tensor = false;
+
+    template <class Visit>
+    void each_tensor(Visit visit) {
+        for (size_t i = 0; i < record.written.size(); ++i) {
+            const c10::IValue& value = stack[first + i];
+            const bool written = record.written[i];
+            if (value.isTensor()) {
+                visit(value.toTensor(), written);
+            } else if (value.isTensorList()) {
+                for (const at::Tensor& tensor : value.toTensorList()) visit(tensor, written);
+            } else if (value.isOptionalTensorList()) {
+                for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
+                    if (tensor) visit(*tensor, written);
+            }
+        }
+    }
+
+    void look(const at::Tensor& tensor) {
+        if (!tensor.defined()) return;
+        if (tensor.is_privateuseone()) {
+            const int here = tensor.device().index();
+            TORCH_CHECK(device < 0 || device == here, "Expected all tensors to be on the same device, but found at least two devices, dipu:",
+                        device, " and dipu:", here, "! (when running ", record.name, ")");
+            device = here;
+            sparse = sparse || tensor.layout() != at::kStrided;
+        } else if (tensor.is_cpu() && tensor.dim() > 0) {
+            cpu_tensor = true;
+        }
+    }
+
+    void check_devices() const {
+        TORCH_CHECK(!cpu_tensor || device < 0 || record.mixed_devices,
+                    "Expected all tensors to be on the same device, but found at least two devices, dipu:", device, " and cpu! (when running ",
+                    record.name, ")");
+    }
+};
+
+c10::IValue down_value(const c10::IValue& value, bool written, Residence& residence) {
+    if (value.isTensor()) return residence.down(value.toTensor(), written);
+    if (value.isTensorList()) {
+        c10::List<at::Tensor> list;
+        for (const at::Tensor& tensor : value.toTensorList()) list.push_back(residence.down(tensor, written));
+        return list;
+    }
+    if (value.isOptionalTensorList()) {
+        c10::List<std::optional<at::Tensor>> list;
+        for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
+            list.push_back(tensor ? std::optional<at::Tensor>(residence.down(*tensor, written)) : std::nullopt);
+        return list;
+    }
+    return value;
+}
+
+// Devices and generators in the arguments become the CPU's; an absent generator the device's own engine.
+void translate_settings(Operands& operands) {
+    for (size_t i = 0; i < operands.record.written.size(); ++i) {
+        c10::IValue& value = operands.stack[operands.first + i];
+        if (value.isDevice() && value.toDevice().is_privateuseone()) {
+            if (operands.device < 0) operands.device = index_or_current(value.toDevice());
+            value = c10::Device(c10::kCPU);
+        } else if (value.isGenerator() && value.toGenerator().device().is_privateuseone()) {
+            value = engine_of(value.toGenerator());
+        }
+    }
+    const int position = operands.record.generator;
+    if (position < 0 || operands.device < 0) return;
+    c10::IValue& generator = operands.stack[operands.first + position];
+    if (generator.isNone()) generator = engine_of(default_generator(operands.device));
+}
+
+void call_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack, bool by_keys) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    if (by_keys)
+        op.callBoxed(stack);
+    else
+        op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+}
+
+void up_results(Operands& operands, Residence& residence) {
+    const size_t count = operands.record.op.schema().returns().size();
+    const size_t first = operands.stack.size() - count;
+    for (size_t i = 0; i < count; ++i) {
+        c10::IValue& value = operands.stack[first + i];
+        if (value.isTensor()) {
+            value = residence.up(std::move(value).toTensor(), operands.device);
+        } else if (value.isTensorList()) {
+            std::vector<at::Tensor> tensors = value.toTensorVector();
+            value = c10::IValue();  // the list must not count as another owner
+            c10::List<at::Tensor> list;
+            for (auto& tensor : tensors) list.push_back(residence.up(std::move(tensor), operands.device));
+            value = std::move(list);
+        }
+    }
+}
+
+// An in-place operator over an alias needs nothing back from its kernel: it may run in the stream's order, later.
+struct Deferred {
+    c10::OperatorHandle op;
+    torch::jit::Stack stack;
+    std::vector<c10::Storage> kept;
+};
+
+int run_deferred(void* argument, char* error, size_t size) {
+    auto* deferred = static_cast<Deferred*>(argument);
+    try {
+        call_cpu(deferred->op, &deferred->stack, false);
+        return 0;
+    } catch (const c10::Error& failure) {
+        std::snprintf(error, size, "%s", failure.what_without_backtrace());
+    } catch (const std::exception& failure) {
+        std::snprintf(error, size, "%s", failure.what());
+    }
+    return 1;
+}
+
+bool deferrable(const Operands& operands) {
+    return operands.record.in_place && operands.record.generator < 0 && !operands.sparse && operands.device >= 0 && vendor()->stream_run &&
+           operands.stack[operands.first].isTensor() && operands.stack[operands.first].toTensor().numel() > 0;
+}
+
+void defer(Operands& operands, Residence& residence) {
+    auto* deferred = new Deferred{operands.record.op, {}, {}};
+    at::Tensor self = operands.stack[operands.first].toTensor();
+    operands.each_tensor([&](const at::Tensor& tensor, bool) {
+        if (on_device(tensor)) deferred->kept.push_back(tensor.storage());
+    });
+    for (size_t i = 0; i < operands.record.written.size(); ++i)
+        deferred->stack.push_back(down_value(operands.stack[operands.first + i], operands.record.written[i], residence));
+    operands.stack.resize(operands.first);
+    operands.stack.emplace_back(std::move(self));
+    check(vendor()->stream_run(current_stream_handle(operands.device), operands.record.name.c_str(), run_deferred,
+                               [](void* argument) { delete static_cast<Deferred*>(argument); }, deferred),
+          operands.record.name.c_str());
+}
+
+}  // namespace
+
+void fallback(OpRecord& record, torch::jit::Stack* stack) {
+    Operands operands{record, *stack, stack->size() - record.written.size()};
+    operands.each_tensor([&](const at::Tensor& tensor, bool) { operands.look(tensor); });
+    operands.check_devices();
+    translate_settings(operands);
+
+    const bool by_alias = vendor().has(DIPU_FEATURE_ALIAS);
+    Residence residence(by_alias);
+    if (operands.device >= 0) record.count(by_alias ? Way::Alias : Way::Copy);
+    if (vendor().has(DIPU_FEATURE_ASYNCHRONOUS) && operands.device >= 0) {
+        if (by_alias && deferrable(operands)) return defer(operands, residence);
+        synchronize_device(operands.device);
+    }
+    if (!by_alias) operands.each_tensor([&](const at::Tensor& tensor, bool written) { residence.announce(tensor, written); });
+    for (size_t i = 0; i < record.written.size(); ++i) {
+        c10::IValue& value = (*stack)[operands.first + i];
+        if (value.isTensor() || value.isTensorList() || value.isOptionalTensorList()) value = down_value(value, record.written[i], residence);
+    }
+    call_cpu(record.op, stack, operands.sparse);
+    if (record.writes) residence.write_back();
+    up_results(operands, residence);
+}
+
+void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) { fallback(op_record(op), stack); }
+
+namespace {
+
+void boxed_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) { fallback(op, stack); }
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>()); }
+
+bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
+
+}  // namespace
+
+// Operators with a CPU kernel go straight to it: torch's default for structured ones would compute their shape twice.
+DIPU_API int register_direct_fallbacks() {
+    static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+    auto& dispatcher = c10::Dispatcher::singleton();
+    int count = 0;
+    for (const auto& name : dispatcher.getAllOpNames()) {
+        if (!starts_with(name.name, "aten::")) continue;
+        auto op = dispatcher.findSchema(name);
+        if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) continue;
+        if (!op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
+        std::string full = name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
+        library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
+        ++count;
+    }
+    return count;
+}
+
+}  // namespace dipu

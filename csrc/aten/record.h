@@ -1,0 +1,37 @@
+// One record for each operator that ran on the device: what its schema says, and how often it ran in which way.
+#pragma once
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "../runtime/vendor.h"
+
+namespace dipu {
+
+// How a call was carried out.
+enum class Way { Diopi, Alias, Copy };
+
+struct OpRecord {
+    explicit OpRecord(c10::OperatorHandle op);
+
+    c10::OperatorHandle op;
+    std::string name;           // "add.Tensor"
+    int generator = -1;         // position of its Generator? argument
+    bool writes = false;        // some argument is written
+    bool in_place = false;      // its results are its written arguments, none of them an out=
+    bool mixed_devices = false; // takes CPU tensors beside device tensors
+    std::vector<bool> written;  // by argument
+    std::atomic<int64_t> runs[3]{};
+
+    void count(Way way) { runs[static_cast<int>(way)].fetch_add(1, std::memory_order_relaxed); }
+};
+
+// By name ("add.Tensor", namespace aten) or by operator; the reference stays valid.
+DIPU_API OpRecord& op_record(const char* name);
+DIPU_API OpRecord& op_record(const c10::OperatorHandle& op);
+DIPU_API std::vector<const OpRecord*> op_records();
+DIPU_API void reset_op_records();
+
+}  // namespace dipu

@@ -1,0 +1,55 @@
+// The operands of one call as the CPU sees them: aliases of device memory where the vendor allows it, copies elsewhere.
+//
+// Copies are made of the bytes the operands span, once for each storage, so that operands that overlap on the device
+// overlap on the CPU too and views come back as views.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include "alias.h"
+
+namespace dipu {
+
+class Residence {
+   public:
+    explicit Residence(bool by_alias) : by_alias_(by_alias) {}
+
+    bool by_alias() const { return by_alias_; }
+    // First every operand is announced, then taken down.
+    void announce(const at::Tensor& tensor, bool written);
+    at::Tensor down(const at::Tensor& tensor, bool written);
+
+    // After the kernel: data, sizes and storage of written operands reach the device.
+    void write_back();
+    // A result of the kernel as a device tensor: the operand itself, a view of one, or a new tensor.
+    at::Tensor up(at::Tensor result, int device);
+
+   private:
+    struct Window {
+        const c10::StorageImpl* storage;
+        size_t low, high;
+        bool written;
+        c10::intrusive_ptr<c10::StorageImpl> host;
+        const void* host_data;
+    };
+    struct Operand {
+        at::Tensor device, host;
+        bool written;
+        int window;
+    };
+
+    int window_of(const c10::StorageImpl* storage);
+    at::Tensor down_dense(const at::Tensor& tensor, bool written);
+    at::Tensor down_sparse(const at::Tensor& tensor, bool written);
+    at::Tensor up_sparse(const at::Tensor& result, int device);
+    void settle_alias(Operand& operand);
+    void settle_copy(Operand& operand);
+    void settle_sparse(Operand& operand);
+    int64_t base(const Operand& operand) const;
+
+    bool by_alias_;
+    c10::SmallVector<Operand, 8> operands_;
+    c10::SmallVector<Window, 4> windows_;
+};
+
+}  // namespace dipu

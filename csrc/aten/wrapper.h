@@ -1,0 +1,176 @@
+// What a generated wrapper is made of: does an entry take this call, its C arguments, the call itself.
+#pragma once
+#include <ATen/core/IListRef.h>
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+#include <diopi/functions.h>
+#include <torch/library.h>
+
+#include <string>
+
+#include "../diopi/context.h"
+#include "../runtime/generator.h"
+#include "alias.h"
+#include "composites.h"
+#include "fallback.h"
+#include "outputs.h"
+#include "record.h"
+
+namespace dipu {
+
+using DtypeMask = uint64_t;
+constexpr DtypeMask bit(at::ScalarType type) { return 1ull << static_cast<int>(type); }
+constexpr DtypeMask kFp = bit(at::kHalf) | bit(at::kBFloat16) | bit(at::kFloat) | bit(at::kDouble);
+constexpr DtypeMask kInt = bit(at::kChar) | bit(at::kByte) | bit(at::kShort) | bit(at::kInt) | bit(at::kLong);
+constexpr DtypeMask kBool = bit(at::kBool);
+constexpr DtypeMask kComplex = bit(at::kComplexFloat) | bit(at::kComplexDouble);
+
+// A function of the vendor's operator library, looked up once.
+class DIPU_API Operator {
+   public:
+    explicit Operator(const char* symbol) : symbol_(symbol) {}
+    const char* symbol() const { return symbol_; }
+    void* function() {
+        void* found = function_.load(std::memory_order_acquire);
+        return C10_LIKELY(found != unknown()) ? found : look_up();
+    }
+
+   private:
+    static void* unknown() { return reinterpret_cast<void*>(1); }
+    void* look_up();
+
+    const char* symbol_;
+    std::atomic<void*> function_{unknown()};
+};
+
+// True if the call is done, false if the vendor leaves it to the fallback; raises the vendor's error.
+DIPU_API bool settle(diopiError_t status, const Operator& op, const OpRecord& record);
+
+class Call {
+   public:
+    Call(Operator& op, OpRecord& record) : op_(op), record_(record) {}
+
+    int device() const { return device_; }
+
+    template <class... Tensors>
+    bool accepts(DtypeMask mask, const Tensors&... tensors) {
+        return op_.function() && (takes(mask, tensors) && ...) && device_ >= 0;
+    }
+    // Outputs the user gave: on the same device, dense.
+    template <class... Tensors>
+    bool holds(const Tensors&... outputs) {
+        return (takes(~DtypeMask(0), outputs) && ...);
+    }
+    template <class Function, class... Arguments>
+    bool run(Arguments&&... arguments) {
+        OnDevice here(device_);
+        Context context(device_);
+        const diopiError_t status = reinterpret_cast<Function>(op_.function())(context.handle(), std::forward<Arguments>(arguments)...);
+        if (C10_LIKELY(status == diopiSuccess)) {
+            record_.count(Way::Diopi);
+            return true;
+        }
+        return settle(status, op_, record_);
+    }
+
+   private:
+    bool takes(DtypeMask mask, const at::Tensor& tensor) {
+        if (!tensor.defined()) return true;
+        if (!tensor.is_privateuseone() || tensor.layout() != at::kStrided || !(mask & bit(tensor.scalar_type()))) return false;
+        if (C10_UNLIKELY(tensor.is_conj() || tensor.is_neg())) return false;
+        if (device_ < 0) device_ = tensor.device().index();
+        return tensor.device().index() == device_;
+    }
+    bool takes(DtypeMask mask, const std::optional<at::Tensor>& tensor) { return !tensor || takes(mask, *tensor); }
+    bool takes(DtypeMask mask, const at::ITensorListRef& tensors) {
+        for (const at::Tensor& tensor : tensors)
+            if (!takes(mask, tensor)) return false;
+        return true;
+    }
+
+    Operator& op_;
+    OpRecord& record_;
+    int device_ = -1;
+};
+
+// ---- C arguments; temporaries live as long as the call they are written in ----
+
+struct ScalarArgument {
+    diopiScalar_t value{};
+    bool present = true;
+    operator const diopiScalar_t*() const { return present ? &value : nullptr; }
+    operator diopiScalar_t*() { return present ? &value : nullptr; }
+};
+inline ScalarArgument scalar(const at::Scalar& from) {
+    ScalarArgument to;
+    if (from.isFloatingPoint()) {
+        to.value.stype = diopi_dtype_float64;
+        to.value.fval = from.toDouble();
+    } else {
+        to.value.stype = from.isBoolean() ? diopi_dtype_bool : diopi_dtype_int64;
+        to.value.ival = from.toLong();
+    }
+    return to;
+}
+inline ScalarArgument scalar(const std::optional<at::Scalar>& from) {
+    if (from) return scalar(*from);
+    ScalarArgument absent;
+    absent.present = false;
+    return absent;
+}
+
+inline bool is_cpu_scalar(const at::Tensor& tensor) {
+    return tensor.is_cpu() && tensor.dim() == 0 && (tensor.scalar_type() == at::kDouble || tensor.scalar_type() == at::kLong ||
+                                                    tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBool);
+}
+inline at::Scalar cpu_value(const at::Tensor& tensor) {
+    switch (tensor.scalar_type()) {
+        case at::kDouble: return *tensor.const_data_ptr<double>();
+        case at::kFloat: return *tensor.const_data_ptr<float>();
+        case at::kBool: return *tensor.const_data_ptr<bool>();
+        default: return *tensor.const_data_ptr<int64_t>();
+    }
+}
+
+inline diopiSize_t size(at::IntArrayRef list) { return {list.data(), static_cast<int64_t>(list.size())}; }
+inline diopiSize_t size(const at::OptionalIntArrayRef& list) { return list ? size(*list) : diopiSize_t{nullptr, 0}; }
+
+template <class T>
+struct PointerArgument {
+    std::optional<T> value;
+    operator const T*() const { return value ? &*value : nullptr; }
+};
+inline PointerArgument<int64_t> pointer(std::optional<int64_t> value) { return {value}; }
+inline PointerArgument<int64_t> pointer(int64_t value) { return {value}; }
+inline PointerArgument<bool> pointer(std::optional<bool> value) { return {value}; }
+
+struct TextArgument {
+    std::string value;
+    operator const char*() const { return value.c_str(); }
+};
+inline TextArgument text(c10::string_view value) { return {std::string(value)}; }
+
+struct HandleList {
+    c10::SmallVector<at::Tensor, 8> tensors;
+    c10::SmallVector<diopiConstTensorHandle_t, 8> values;
+    operator diopiConstTensorHandle_t*() { return values.data(); }
+};
+inline HandleList handles(const at::ITensorListRef& list) {
+    HandleList made;
+    for (const at::Tensor& tensor : list) made.tensors.push_back(tensor);
+    for (const at::Tensor& tensor : made.tensors) made.values.push_back(handle(tensor));
+    return made;
+}
+inline int64_t count(const at::ITensorListRef& list) { return static_cast<int64_t>(list.size()); }
+
+struct GeneratorArgument {
+    at::Generator value;
+    operator diopiGeneratorHandle_t() { return reinterpret_cast<diopiGeneratorHandle_t>(&value); }
+};
+inline GeneratorArgument generator_handle(at::Generator value) { return {std::move(value)}; }
+inline at::Generator generator_or_default(const std::optional<at::Generator>& given, const at::Tensor& tensor) {
+    return given ? *given : default_generator(tensor.device().index());
+}
+inline at::Generator default_generator(const at::Tensor& tensor) { return default_generator(tensor.device().index()); }
+
+}  // namespace dipu

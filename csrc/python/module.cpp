@@ -1,0 +1,138 @@
+// torch_dipu._C: what the Python side needs of the runtime.
+#include <torch/csrc/python_headers.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/Generator.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "../aten/alias.h"
+#include "../aten/record.h"
+#include "../runtime/allocator.h"
+#include "../runtime/generator.h"
+#include "../runtime/vendor.h"
+
+namespace dipu {
+DIPU_API int register_direct_fallbacks();
+}
+
+namespace py = pybind11;
+using dipu::vendor;
+
+namespace {
+
+py::object wrap(at::Tensor tensor) { return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(tensor))); }
+at::Tensor unwrap(const py::handle& object) {
+    if (!THPVariable_Check(object.ptr())) throw py::type_error("expected a torch.Tensor");
+    return THPVariable_Unpack(object.ptr());
+}
+
+py::dict describe_vendor(const std::vector<std::string>& operators) {
+    const auto& loaded = vendor();
+    py::dict description;
+    description["name"] = loaded->name;
+    description["description"] = loaded->description;
+    description["library"] = loaded.library();
+    description["abi"] = std::to_string(loaded->abi >> 16) + "." + std::to_string(loaded->abi & 0xffff);
+    description["devices"] = dipu::device_count();
+    std::vector<std::string> features;
+    if (loaded.has(DIPU_FEATURE_ALIAS)) features.emplace_back("alias");
+    if (loaded.has(DIPU_FEATURE_ALIAS_ATTENTION)) features.emplace_back("alias-attention");
+    if (loaded.has(DIPU_FEATURE_ASYNCHRONOUS)) features.emplace_back("asynchronous");
+    description["features"] = features;
+    int found = 0;
+    for (const auto& name : operators) found += loaded.symbol(name.c_str()) != nullptr;
+    description["operators"] = found;
+    return description;
+}
+
+py::dict properties(int device) {
+    const auto given = dipu::device_properties(device);
+    py::dict result;
+    result["name"] = std::string(given.name);
+    result["total_memory"] = given.total_memory;
+    result["multi_processor_count"] = given.compute_units;
+    result["major"] = given.major;
+    result["minor"] = given.minor;
+    return result;
+}
+
+py::dict op_counts() {
+    py::dict counts;
+    for (const auto* record : dipu::op_records()) {
+        const auto runs = [&](dipu::Way way) { return record->runs[static_cast<int>(way)].load(); };
+        if (runs(dipu::Way::Diopi) + runs(dipu::Way::Alias) + runs(dipu::Way::Copy) == 0) continue;
+        py::dict ways;
+        ways["diopi"] = runs(dipu::Way::Diopi);
+        ways["alias"] = runs(dipu::Way::Alias);
+        ways["copy"] = runs(dipu::Way::Copy);
+        counts[py::str("aten::" + record->name)] = ways;
+    }
+    return counts;
+}
+
+std::string option(const std::string& name) {
+    TORCH_CHECK(vendor()->get_option, "dipu: this vendor has no options");
+    char value[256] = "";
+    dipu::check(vendor()->get_option(name.c_str(), value, sizeof(value)), "reading a vendor option");
+    return value;
+}
+
+void set_option(const std::string& name, const std::string& value) {
+    TORCH_CHECK(vendor()->set_option, "dipu: this vendor has no options");
+    for (int device = 0; device < dipu::device_count(); ++device) dipu::synchronize_device(device);
+    dipu::check(vendor()->set_option(name.c_str(), value.c_str()), "setting a vendor option");
+}
+
+py::list snapshot(int device) {
+    py::list blocks;
+    for (const auto& block : dipu::memory_snapshot(device)) {
+        py::dict entry;
+        entry["address"] = block.address;
+        entry["size"] = block.size;
+        entry["stream"] = block.stream;
+        entry["state"] = block.in_use ? "active_allocated" : "inactive";
+        entry["adopted"] = block.adopted;
+        blocks.append(entry);
+    }
+    return blocks;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m) {
+    py::register_exception_translator([](std::exception_ptr error) {
+        try {
+            if (error) std::rethrow_exception(error);
+        } catch (const c10::ValueError& failure) {
+            PyErr_SetString(PyExc_ValueError, failure.what_without_backtrace());
+        } catch (const c10::Error& failure) {
+            PyErr_SetString(PyExc_RuntimeError, failure.what_without_backtrace());
+        }
+    });
+    m.def("choose_vendor", &dipu::choose_vendor, py::arg("path"), py::arg("problem"));
+    m.def("describe_vendor", &describe_vendor);
+    m.def("option", &option);
+    m.def("set_option", &set_option, py::call_guard<py::gil_scoped_release>());
+    m.def("register_direct_fallbacks", &dipu::register_direct_fallbacks);
+
+    m.def("device_count", &dipu::device_count);
+    m.def("current_device", &dipu::current_device);
+    m.def("set_device", &dipu::set_device);
+    m.def("exchange_device", &dipu::exchange_device);
+    m.def("check_device", &dipu::check_device);
+    m.def("synchronize", &dipu::synchronize_device, py::call_guard<py::gil_scoped_release>());
+    m.def("properties", &properties);
+    m.def("default_generator", [](int device) {
+        return py::reinterpret_steal<py::object>(THPGenerator_initDefaultGenerator(dipu::default_generator(device)));
+    });
+
+    m.def("memory_snapshot", &snapshot);
+    m.def("set_memory_fraction", &dipu::set_memory_fraction);
+    m.def("memory_fraction", &dipu::memory_fraction);
+
+    m.def("op_counts", &op_counts);
+    m.def("reset_op_counts", &dipu::reset_op_records);
+    m.def("has_alias", [] { return vendor().has(DIPU_FEATURE_ALIAS); });
+    m.def("cpu_alias", [](const py::handle& tensor) { return wrap(dipu::cpu_alias(unwrap(tensor))); });
+}

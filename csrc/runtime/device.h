@@ -1,0 +1,49 @@
+// Devices and streams of the calling thread.
+#pragma once
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include "vendor.h"
+
+namespace dipu {
+
+constexpr int kMaxDevices = 64;
+
+// 0 if there is no vendor; never raises.
+DIPU_API int device_count() noexcept;
+// Raises what is wrong if there is no device at all or not this one.
+DIPU_API void check_device(int device);
+DIPU_API int current_device();
+DIPU_API void set_device(int device);
+DIPU_API int exchange_device(int device);
+inline int index_or_current(c10::Device device) { return device.has_index() ? device.index() : current_device(); }
+inline c10::Device dipu_device(int index) { return c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)); }
+DIPU_API dipuDeviceProperties device_properties(int device);
+DIPU_API void synchronize_device(int device);
+
+// Streams are numbered per device: 0 is the default, 1 to 32 are handed out in turn.
+DIPU_API int64_t current_stream(int device);
+DIPU_API int64_t exchange_stream(int device, int64_t stream);
+DIPU_API int64_t new_stream(int device, int priority);
+DIPU_API void* stream_handle(int device, int64_t stream);
+inline void* current_stream_handle(int device) { return stream_handle(device, current_stream(device)); }
+DIPU_API void synchronize_stream(int device, int64_t stream);
+
+// The calling thread works on `device` until the end of the scope.
+class OnDevice {
+   public:
+    explicit OnDevice(int device) : previous_(current_device()), changed_(device != previous_) {
+        if (changed_) set_device(device);
+    }
+    ~OnDevice() {
+        if (changed_) set_device(previous_);
+    }
+    OnDevice(const OnDevice&) = delete;
+    OnDevice& operator=(const OnDevice&) = delete;
+
+   private:
+    int previous_;
+    bool changed_;
+};
+
+}  // namespace dipu

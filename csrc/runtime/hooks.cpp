@@ -1,0 +1,77 @@
+// What torch asks a device type as a whole: availability, generators, pinned memory, resizing.
+#include <ATen/Context.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/StorageImpl.h>
+
+#include <vector>
+
+#include "allocator.h"
+#include "generator.h"
+#include "pinned.h"
+
+namespace dipu {
+
+at::Generator make_generator(int device) {
+    check_device(device);
+    return at::make_generator<GeneratorImpl>(static_cast<c10::DeviceIndex>(device));
+}
+
+const at::Generator& default_generator(int device) {
+    static const auto* generators = [] {
+        auto* made = new std::vector<at::Generator>;
+        for (int i = 0; i < device_count(); ++i) {
+            made->push_back(make_generator(i));
+            made->back().set_current_seed(c10::default_rng_seed_val);
+        }
+        return made;
+    }();
+    const int index = device < 0 ? current_device() : device;
+    check_device(index);
+    return (*generators)[index];
+}
+
+at::Generator engine_of(const at::Generator& generator) {
+    return static_cast<GeneratorImpl*>(generator.unsafeGetGeneratorImpl())->engine();
+}
+
+namespace {
+
+struct Hooks final : public at::PrivateUse1HooksInterface {
+    bool isBuilt() const override { return true; }
+    bool isAvailable() const override { return device_count() > 0; }
+    bool hasPrimaryContext(c10::DeviceIndex) const override { return device_count() > 0; }
+    void init() const override { check_device(0); }
+    c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(device_count()); }
+    void setCurrentDevice(c10::DeviceIndex device) const override { set_device(device); }
+    c10::DeviceIndex getCurrentDevice() const override { return static_cast<c10::DeviceIndex>(current_device()); }
+    c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
+        return static_cast<c10::DeviceIndex>(exchange_device(device));
+    }
+    c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
+        return static_cast<c10::DeviceIndex>(device < 0 || device >= device_count() ? current_device() : exchange_device(device));
+    }
+    const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override { return default_generator(device); }
+    at::Generator getNewGenerator(c10::DeviceIndex device) const override {
+        return make_generator(device < 0 ? current_device() : device);
+    }
+    at::Device getDeviceFromPtr(void*) const override { return dipu_device(current_device()); }
+    bool isPinnedPtr(const void* pointer) const override { return is_pinned(pointer); }
+    at::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
+    void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+        auto* impl = storage.unsafeGetStorageImpl();
+        const int device = storage.device().index();
+        c10::DataPtr fresh = allocate_on(device, bytes);
+        if (const size_t kept = std::min(bytes, impl->nbytes()))
+            check(vendor()->copy(current_stream_handle(device), fresh.get(), impl->data(), kept, DIPU_DEVICE_TO_DEVICE), "resizing a storage");
+        impl->set_data_ptr_noswap(std::move(fresh));
+        impl->set_nbytes(bytes);
+    }
+};
+
+const bool registered = [] {
+    at::RegisterPrivateUse1HooksInterface(new Hooks);
+    return true;
+}();
+
+}  // namespace
+}  // namespace dipu

@@ -1,0 +1,96 @@
+#include "vendor.h"
+
+#include <c10/util/Exception.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+namespace dipu {
+namespace {
+
+struct Choice {
+    std::mutex mutex;
+    std::string path, problem = "no vendor was chosen: import torch_dipu first";
+    std::atomic<const Vendor*> loaded{nullptr};
+};
+Choice& choice() {
+    static auto* instance = new Choice;
+    return *instance;
+}
+
+// A vendor's operators look up the diopi runtime functions of this library in the global scope.
+void export_own_symbols() {
+    Dl_info info{};
+    if (dladdr(reinterpret_cast<void*>(&export_own_symbols), &info) != 0 && info.dli_fname)
+        dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
+}
+
+void* open_library(const std::string& path) {
+    void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    TORCH_CHECK(handle, "dipu: cannot load the vendor library ", path, ": ", dlerror(),
+                ". Expected a shared library for this machine that exports ", DIPU_VENDOR_ENTRY,
+                "; check DIPU_DEVICE, or unset it to use what is installed.");
+    return handle;
+}
+
+}  // namespace
+
+Vendor load(const std::string& path) {
+    export_own_symbols();
+    void* handle = open_library(path);
+    auto entry = reinterpret_cast<dipuGetVendorTable_t>(dlsym(handle, DIPU_VENDOR_ENTRY));
+    TORCH_CHECK(entry, "dipu: ", path, " is not a vendor library: it has no symbol ", DIPU_VENDOR_ENTRY,
+                ". See include/dipu/vendor.h.");
+    const dipuVendorTable* table = entry();
+    TORCH_CHECK(table && table->size >= offsetof(dipuVendorTable, name), "dipu: ", path, " returned no vendor table");
+    TORCH_CHECK((table->abi >> 16) == DIPU_VENDOR_ABI_MAJOR, "dipu: the vendor library ", path, " speaks version ", table->abi >> 16, ".",
+                table->abi & 0xffff, " of the vendor interface, this torch_dipu speaks ", DIPU_VENDOR_ABI_MAJOR, ".",
+                DIPU_VENDOR_ABI_MINOR, ". Rebuild the library against this include/dipu/vendor.h, or install the matching torch_dipu.");
+    TORCH_CHECK(table->size > offsetof(dipuVendorTable, event_elapsed), "dipu: the vendor table of ", path, " is ", table->size,
+                " bytes long and ends before its mandatory entries. Rebuild it against include/dipu/vendor.h.");
+    Vendor vendor;
+    std::memcpy(&vendor.table_, table, std::min(table->size, sizeof(dipuVendorTable)));
+    vendor.library_ = path;
+    vendor.operators_ = vendor.table_.operator_library ? open_library(vendor.table_.operator_library) : handle;
+    return vendor;
+}
+
+void* Vendor::symbol(const char* name) const { return operators_ ? dlsym(operators_, name) : nullptr; }
+
+bool Vendor::has(dipuFeature feature) const {
+    uint64_t bits = 0;
+    return table_.features(&bits) == DIPU_SUCCESS && (bits & feature) != 0;
+}
+
+void choose_vendor(const std::string& path, const std::string& problem) {
+    auto& chosen = choice();
+    std::lock_guard<std::mutex> lock(chosen.mutex);
+    TORCH_CHECK(!chosen.loaded || chosen.path == path, "dipu: the vendor ", chosen.path, " is in use; it can only be changed in a new process");
+    chosen.path = path;
+    chosen.problem = problem;
+}
+
+const Vendor& vendor() {
+    auto& chosen = choice();
+    if (const Vendor* loaded = chosen.loaded.load(std::memory_order_acquire)) return *loaded;
+    std::lock_guard<std::mutex> lock(chosen.mutex);
+    if (!chosen.loaded) {
+        TORCH_CHECK(!chosen.path.empty(), "dipu: ", chosen.problem);
+        chosen.loaded = new Vendor(load(chosen.path));
+    }
+    return *chosen.loaded;
+}
+
+bool vendor_loaded() { return choice().loaded != nullptr; }
+
+void check(int status, const char* doing) {
+    if (C10_LIKELY(status == DIPU_SUCCESS)) return;
+    const char* message = vendor()->last_error();
+    TORCH_CHECK(false, "dipu: ", doing, " failed: ", message && *message ? message : "no reason given by the vendor");
+}
+
+}  // namespace dipu

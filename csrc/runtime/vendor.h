@@ -1,0 +1,39 @@
+// The chip behind the device: its function table and its operators, loaded at run time on first use.
+#pragma once
+#include <c10/macros/Export.h>
+#include <dipu/vendor.h>
+
+#include <cstdint>
+#include <string>
+
+#define DIPU_API __attribute__((visibility("default")))
+
+namespace dipu {
+
+class DIPU_API Vendor {
+   public:
+    const dipuVendorTable* operator->() const { return &table_; }
+    const std::string& library() const { return library_; }
+    // An operator by its C name; nullptr if the vendor has none.
+    void* symbol(const char* name) const;
+    bool has(dipuFeature feature) const;
+
+   private:
+    friend DIPU_API const Vendor& vendor();
+    friend Vendor load(const std::string& path);
+
+    dipuVendorTable table_{};  // entries the vendor was built without are NULL
+    std::string library_;
+    void* operators_ = nullptr;
+};
+
+// Says which library to load: a path, or the reason why there is none (raised on first use, so that `import torch` works).
+DIPU_API void choose_vendor(const std::string& path, const std::string& problem);
+// The vendor; loads it on first use, raises what is wrong with it every time.
+DIPU_API const Vendor& vendor();
+DIPU_API bool vendor_loaded();
+
+// Raises the vendor's message if the call failed.
+DIPU_API void check(int status, const char* doing);
+
+}  // namespace dipu

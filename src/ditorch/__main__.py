@@ -1,0 +1,5 @@
+"""`python -m ditorch`: the same as the program `ditorch`."""
+
+from ditorch.cli import app
+
+app(prog_name="ditorch")

@@ -1,0 +1,98 @@
+"""torch_dipu: the device 'dipu', behind which any vendor with a DIOPI library can stand."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ditorch.adapters.base import Adapter, Availability
+
+if TYPE_CHECKING:
+    from ditorch.mapping.target import Target
+
+__all__ = ["ADAPTER", "program"]
+
+
+class DipuAdapter(Adapter):
+    name = "dipu"
+    package = "torch_dipu"
+    device_type = "dipu"
+    priority = 90
+    """Last: without any other chip its simulated vendor is still there."""
+    how_to_install = (
+        "build it beside the installed torch: `make env`, or `pip install . --no-build-isolation`"
+    )
+
+    def wish(self) -> str:
+        # torch's autoload of the device leaves no trace under this name, so somebody wrote `import
+        # torch_dipu`.
+        return "the program imported torch_dipu" if self.package in sys.modules else ""
+
+    def availability(self) -> Availability:
+        try:
+            module = self._module()
+            count = module.dipu.device_count()
+        except Exception as error:  # a broken build can fail in any way, and looking must not
+            return Availability(
+                devices=0,
+                missing=f"torch_dipu cannot be loaded: {type(error).__name__}: {error}",
+                advice=_advice(error, self.how_to_install),
+            )
+        if count:
+            return Availability(devices=count)
+        return Availability(
+            devices=0,
+            missing="torch_dipu is there but its vendor reports no device",
+            advice="run `dipu doctor`, and check DIPU_DEVICE",
+        )
+
+    def load(self) -> None:
+        self._module()
+
+    def version(self) -> str:
+        return self._module().__version__
+
+    def vendor(self) -> str:
+        try:
+            return self._module().dipu.vendor()["name"]
+        except RuntimeError:
+            # As the device itself does: importing works, and the first use tells what is wrong.
+            return "no vendor: see `dipu doctor`"
+
+    def target(self) -> Target:
+        from ditorch.mapping.target import Target
+
+        return Target(device_type=self.device_type, module=self._module().dipu, process_group="dicl")
+
+    @staticmethod
+    def _module() -> Any:
+        # Not `import torch_dipu`: when torch_dipu imports ditorch, this must find it half-way through its own
+        # import, at the point where its device is ready.
+        return importlib.import_module("torch_dipu")
+
+
+def _advice(error: Exception, how_to_install: str) -> str:
+    """What most likely stands behind a failed import."""
+    if isinstance(error, ImportError) and ("undefined symbol" in str(error) or "lib" in str(error)):
+        return f"its library does not fit this torch or was not built; {how_to_install}"
+    if isinstance(error, ImportError):
+        return how_to_install
+    return "check DIPU_DEVICE: it must name an installed vendor or the path of a vendor's library"
+
+
+def program() -> None:
+    """Start the program `dipu`, also when torch_dipu is broken: then say so as `ditorch doctor` does.
+
+    The program lives in torch_dipu, and importing anything of that package needs its library.
+    """
+    try:
+        app = importlib.import_module("torch_dipu.commands").app
+    except ImportError:
+        from ditorch.cli import app
+
+        sys.argv[1:] = ["doctor", *(argument for argument in sys.argv[1:] if argument == "--json")]
+    app()
+
+
+ADAPTER = DipuAdapter()

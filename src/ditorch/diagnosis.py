@@ -1,0 +1,181 @@
+"""What `ditorch doctor` finds out: plain data, for a table or for JSON."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+import ditorch
+from ditorch.adapters import Adapter, Availability, all_adapters
+from ditorch.checks import CHECKS, CheckResult, run_checks
+from ditorch.selection import Choice, UnknownDeviceError, choose, mapping_wanted
+
+__all__ = [
+    "AdapterFinding",
+    "DeviceFinding",
+    "Diagnosis",
+    "Problem",
+    "device_findings",
+    "diagnose",
+    "torch_build",
+]
+
+
+@dataclass(frozen=True)
+class AdapterFinding:
+    name: str
+    package: str
+    installed: bool
+    devices: int
+    chosen: bool
+    missing: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class DeviceFinding:
+    device: str
+    name: str
+    total_memory: int | None
+    free_memory: int | None
+
+
+@dataclass(frozen=True)
+class Problem:
+    what: str
+    advice: str
+
+
+@dataclass
+class Diagnosis:
+    versions: dict[str, str]
+    adapters: list[AdapterFinding] = field(default_factory=list)
+    framework: str = ""
+    reason: str = ""
+    mapping: str = ""
+    devices: list[DeviceFinding] = field(default_factory=list)
+    checks: list[CheckResult] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+
+def diagnose() -> Diagnosis:
+    """Look at everything, start ditorch if that is possible, and try the device."""
+    diagnosis = Diagnosis(versions=_versions())
+    choice = _choice(diagnosis)
+    # Before the mapping is on: afterwards torch.cuda answers for the mapped device.
+    diagnosis.adapters = [_adapter_finding(adapter, choice) for adapter in all_adapters()]
+    if choice is not None and _start(diagnosis, choice):
+        device_type = choice.adapter.device_type
+        diagnosis.devices = device_findings(device_type)
+        checks = (*CHECKS, _cuda_names) if ditorch.enabled() else CHECKS
+        diagnosis.checks = run_checks(device_type, checks)
+        diagnosis.problems += [
+            Problem(
+                f"the check '{check.name}' failed: {check.reason}", "report it with `ditorch doctor --json`"
+            )
+            for check in diagnosis.checks
+            if not check.ok
+        ]
+    return diagnosis
+
+
+def torch_build() -> str:
+    """What the installed torch was compiled for."""
+    if torch.version.cuda:
+        return f"cuda {torch.version.cuda}"
+    hip = getattr(torch.version, "hip", None)
+    return f"rocm {hip}" if hip else "cpu"
+
+
+def device_findings(device_type: str) -> list[DeviceFinding]:
+    """Name and memory of each device of a type; what cannot be asked is left empty."""
+    module = torch.get_device_module(device_type)
+    findings = []
+    for index in range(module.device_count()):
+        free: int | None = None
+        total: int | None = None
+        if hasattr(module, "mem_get_info"):
+            free, total = module.mem_get_info(index)
+        name = module.get_device_name(index) if hasattr(module, "get_device_name") else ""
+        findings.append(DeviceFinding(f"{device_type}:{index}", name, total, free))
+    return findings
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "ditorch": ditorch.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch build": torch_build(),
+    }
+
+
+def _choice(diagnosis: Diagnosis) -> Choice | None:
+    try:
+        choice = choose()
+    except UnknownDeviceError as error:
+        diagnosis.problems.append(Problem(error.what, error.advice))
+        return None
+    diagnosis.reason = choice.reason
+    return choice
+
+
+def _adapter_finding(adapter: Adapter, choice: Choice | None) -> AdapterFinding:
+    installed = adapter.installed()
+    absent = Availability(0, f"{adapter.package} is not installed", adapter.how_to_install)
+    availability = adapter.availability() if installed else absent
+    return AdapterFinding(
+        name=adapter.name,
+        package=adapter.package,
+        installed=installed,
+        devices=availability.devices,
+        chosen=choice is not None and choice.adapter is adapter,
+        missing=availability.missing,
+        advice=availability.advice,
+    )
+
+
+def _start(diagnosis: Diagnosis, choice: Choice) -> bool:
+    finding = next(finding for finding in diagnosis.adapters if finding.chosen)
+    if not finding.devices:
+        diagnosis.problems.append(Problem(finding.missing, finding.advice))
+        return False
+    try:
+        diagnosis.framework = ditorch.start(choice)
+    except Exception as error:  # the reason why it does not start is what the user asked for
+        problem = Problem(
+            f"{finding.package} does not start: {type(error).__name__}: {error}", finding.advice
+        )
+        diagnosis.problems.append(problem)
+        return False
+    diagnosis.mapping = _mapping_state(choice)
+    return True
+
+
+def _mapping_state(choice: Choice) -> str:
+    if choice.adapter.target() is None:
+        return "not needed: the device is called cuda"
+    if ditorch.enabled():
+        return f"on: 'cuda' means '{choice.adapter.device_type}'"
+    if not mapping_wanted():
+        return "off: DITORCH_DISABLE_MOCK or DIPU_MOCK_CUDA says so"
+    return "off"
+
+
+def _cuda_names(device_type: str) -> None:
+    x = torch.ones(3, device="cuda")
+    if x.device.type != device_type or not x.is_cuda or torch.device("cuda").type != device_type:
+        raise AssertionError(f"'cuda' leads to {x.device}, not to {device_type}")
+
+
+_cuda_names.__name__ = "cuda_names"

@@ -1,0 +1,90 @@
+"""Methods of tensors, storages and modules that take, or ask for, a cuda device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ditorch.mapping.patches import Patches
+from ditorch.mapping.target import Target
+from ditorch.mapping.wrapping import disguise, translate_first, translate_keyword
+
+__all__ = ["apply"]
+
+_NEW_METHODS = ("new", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
+_DEVICE_FIRST_METHODS = ("to", "pin_memory", "is_pinned")
+
+
+def apply(patches: Patches, target: Target) -> None:
+    _tensor_methods(patches, target)
+    _cuda_method(patches, target)
+    _is_cuda(patches, target)
+    _modules(patches, target)
+    _storages(patches, target)
+
+
+def _tensor_methods(patches: Patches, target: Target) -> None:
+    for name in _NEW_METHODS:
+        original = getattr(torch.Tensor, name)
+        wrapper = translate_keyword(original, target)
+        patches.set(torch.Tensor, name, disguise(wrapper, original, "torch", f"Tensor.{name}"))
+    for name in _DEVICE_FIRST_METHODS:
+        original = getattr(torch.Tensor, name)
+        wrapper = translate_first(original, target)
+        patches.set(torch.Tensor, name, disguise(wrapper, original, "torch", f"Tensor.{name}"))
+
+
+def _cuda_method(patches: Patches, target: Target) -> None:
+    original = torch.Tensor.cuda
+
+    def cuda(
+        self: torch.Tensor,
+        device: Any = None,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format = torch.preserve_format,
+    ) -> torch.Tensor:
+        where = target.device() if device is None else target.translate(device)
+        return self.to(device=where, non_blocking=non_blocking, memory_format=memory_format)
+
+    # nn.Module.cuda needs no patch: it calls this method on every parameter and buffer.
+    patches.set(torch.Tensor, "cuda", disguise(cuda, original, "torch", "Tensor.cuda"))
+
+
+def _is_cuda(patches: Patches, target: Target) -> None:
+    def is_cuda(self: Any) -> bool:
+        return self.device.type == target.device_type
+
+    for owner in (torch.Tensor, torch.UntypedStorage, torch.TypedStorage):
+        patches.set(owner, "is_cuda", property(is_cuda, doc=owner.is_cuda.__doc__))
+
+
+def _modules(patches: Patches, target: Target) -> None:
+    # nn.Module.to and PackedSequence.to read their arguments with this one function.
+    original = torch._C._nn._parse_to
+    wrapper = _parse_to(original, target)
+    patches.set(torch._C._nn, "_parse_to", disguise(wrapper, original, "torch._C._nn", "_parse_to"))
+
+
+def _parse_to(original: Any, target: Target) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if args:
+            args = (target.translate(args[0]), *args[1:])
+        if "device" in kwargs:
+            kwargs["device"] = target.translate(kwargs["device"])
+        return original(*args, **kwargs)
+
+    return wrapper
+
+
+def _storages(patches: Patches, target: Target) -> None:
+    # storage.cuda() and .to() build a torch.device first and so need nothing; only the constructor reads
+    # names.
+    original = torch.UntypedStorage.__new__
+
+    def new(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if "device" in kwargs:
+            kwargs["device"] = target.translate(kwargs["device"])
+        return original(cls, *args, **kwargs)
+
+    patches.set(torch.UntypedStorage, "__new__", staticmethod(new))

@@ -1,0 +1,82 @@
+"""The names of `torch.cuda` that have no counterpart, and why.
+
+A program that uses one must hear at that call what is missing, not fail later with a message about a
+driver. The reasons are data: a device module that offers the name is used instead, whatever this table
+says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["NotMapped", "placeholder", "reason_for"]
+
+
+class NotMapped(NotImplementedError):
+    """A function of `torch.cuda` was called that the mapped device does not offer."""
+
+
+_GRAPHS = "work cannot be captured and replayed on this device; run the function eagerly or use torch.compile"
+_POOLS = "the device's allocator has no private pools; leave the pool out"
+_ALLOCATOR = "the device's allocator belongs to its own runtime; allocate tensors instead"
+_TELEMETRY = "it is read from the driver's management library, which describes cuda devices only"
+_HANDLES = "it returns a handle of a cuda library, and no such library is used"
+_HOST_STATS = (
+    "the device does not count pinned host memory; its device memory is in torch.cuda.memory_stats()"
+)
+_STREAMS = "a stream made by another runtime cannot be adopted"
+
+_REASONS: dict[str, str] = {
+    "CUDAGraph": _GRAPHS,
+    "graph": _GRAPHS,
+    "graph_pool_handle": _GRAPHS,
+    "make_graphed_callables": _GRAPHS,
+    "MemPool": _POOLS,
+    "use_mem_pool": _POOLS,
+    "CUDAPluggableAllocator": _ALLOCATOR,
+    "change_current_allocator": _ALLOCATOR,
+    "caching_allocator_alloc": _ALLOCATOR,
+    "caching_allocator_delete": _ALLOCATOR,
+    "caching_allocator_disabled": _ALLOCATOR,
+    "caching_allocator_enable": _ALLOCATOR,
+    "clock_rate": _TELEMETRY,
+    "list_gpu_processes": _TELEMETRY,
+    "memory_usage": _TELEMETRY,
+    "power_draw": _TELEMETRY,
+    "temperature": _TELEMETRY,
+    "utilization": _TELEMETRY,
+    "check_error": _HANDLES,
+    "cudaStatus": _HANDLES,
+    "cudart": _HANDLES,
+    "current_blas_handle": _HANDLES,
+    "current_solver_handle": _HANDLES,
+    "get_gencode_flags": "nothing is compiled for cuda architectures",
+    "host_memory_stats": _HOST_STATS,
+    "host_memory_stats_as_nested_dict": _HOST_STATS,
+    "reset_accumulated_host_memory_stats": _HOST_STATS,
+    "reset_peak_host_memory_stats": _HOST_STATS,
+    "ExternalStream": _STREAMS,
+    "get_stream_from_external": _STREAMS,
+    "GreenContext": "a device cannot be divided into partitions of its processors",
+    "set_sync_debug_mode": "the device does not report synchronisations",
+}
+
+
+def reason_for(name: str, device_type: str) -> str:
+    """One sentence for the error message of `torch.cuda.<name>`."""
+    return _REASONS.get(name, f"torch.{device_type} offers no function of that name")
+
+
+def placeholder(name: str, original: Any, device_type: str) -> Any:
+    """What to put in place of `torch.cuda.<name>`: a class for a class, so that isinstance still works."""
+    message = f"torch.cuda.{name} is not available on '{device_type}': {reason_for(name, device_type)}."
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise NotMapped(message)
+
+    if isinstance(original, type):
+        return type(name, (), {"__new__": refuse, "__module__": "torch.cuda", "__doc__": message})
+    refuse.__name__ = refuse.__qualname__ = name
+    refuse.__module__ = "torch.cuda"
+    refuse.__doc__ = message
+    return refuse

@@ -1,0 +1,24 @@
+"""The PyTorch device `dipu`: any chip behind the DIOPI interface.
+
+Importing this package registers the device and, unless `DIPU_MOCK_CUDA=0`, maps the names of CUDA onto it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from torch_dipu import device as dipu
+from torch_dipu.registration import register
+from torch_dipu.settings import mock_cuda
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "dipu"]
+
+register()
+# `torch_dipu.dipu` is the device module, also to `import torch_dipu.dipu`
+sys.modules["torch_dipu.dipu"] = dipu
+
+if mock_cuda() and "ditorch" not in sys.modules and torch is not None:
+    import ditorch  # noqa: F401  (maps the names of CUDA)

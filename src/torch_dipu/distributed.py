@@ -1,0 +1,214 @@
+"""The distributed backend `dicl`: collectives of device tensors.
+
+It runs over gloo. Where the vendor lets host code reach device memory, gloo works on the tensors themselves; elsewhere they are copied
+to the host and back. Work queued on the device is waited for first, so a collective sees finished tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup, Work
+
+from torch_dipu import _C
+
+NAME = "dicl"
+
+
+class _Finished(Work):
+    """A collective that is done when the call returns, as gloo is waited for."""
+
+    def __init__(self, result: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._result = result
+        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        self._future.set_result(result)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        return self._future
+
+    def result(self) -> list[torch.Tensor]:
+        return self._result
+
+
+def _leaves(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _leaves(item)
+
+
+class _HostSide:
+    """The tensors of one collective as gloo sees them."""
+
+    def __init__(self) -> None:
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._by_alias = _C.has_alias()
+
+    def down(self, value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [self.down(item) for item in value]
+        if not isinstance(value, torch.Tensor) or value.device.type == "cpu":
+            return value
+        if self._by_alias:
+            return _C.cpu_alias(value)
+        copy = value.detach().cpu()
+        self._copies.append((value, copy))
+        return copy
+
+    def write_back(self) -> None:
+        for device, copy in self._copies:
+            device.copy_(copy)
+
+
+class DiclGroup(ProcessGroup):
+    """A process group for device tensors over gloo's for host tensors."""
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)
+        self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    def _run(self, call: Callable[..., Work], written: Any, *others: Any, options: tuple[Any, ...] = ()) -> Work:
+        tensors = [*_leaves(written), *_leaves(list(others))]
+        for index in {t.device.index for t in tensors if t.device.type == "dipu"}:
+            _C.synchronize(index)
+        host = _HostSide()
+        with torch.no_grad():
+            call(*[host.down(argument) for argument in (written, *others)], *options).wait()
+            host.write_back()
+        return _Finished(list(_leaves(written)))
+
+    def _averaged(self, tensors: list[torch.Tensor], options: Any) -> tuple[Any, bool]:
+        """gloo has no average: it sums, and the caller divides."""
+        if options.reduceOp != dist.ReduceOp.AVG:
+            return options, False
+        options.reduceOp = dist.ReduceOp.SUM
+        return options, True
+
+    def _divide(self, tensors: Any) -> None:
+        for tensor in _leaves(tensors):
+            tensor.div_(self.size()) if tensor.is_floating_point() or tensor.is_complex() else tensor.floor_divide_(self.size())
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        opts, average = self._averaged(tensors, opts or dist.AllreduceOptions())
+        work = self._run(self._gloo.allreduce, tensors, options=(opts,))
+        if average:
+            self._divide(tensors)
+        return work
+
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        for tensor in tensors:
+            plain = dist.AllreduceOptions()
+            plain.reduceOp = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
+            self.allreduce([tensor], plain)
+        return _Finished(tensors)
+
+    def reduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        opts, average = self._averaged(tensors, opts or dist.ReduceOptions())
+        work = self._run(self._gloo.reduce, tensors, options=(opts,))
+        if average and opts.rootRank == self.rank():
+            self._divide(tensors)
+        return work
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
+        return self._run(self._gloo.broadcast, tensors, options=(opts or dist.BroadcastOptions(),))
+
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+        return self._run(self._gloo.allgather, outputs, inputs, options=(opts or dist.AllgatherOptions(),))
+
+    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+        parts = list(output.reshape(-1).chunk(self.size())) if output.is_contiguous() else None
+        if parts is None:
+            raise ValueError("all_gather_into_tensor: the output must be contiguous")
+        self.allgather([[part.view(input.shape) for part in parts]], [input.contiguous()])
+        return _Finished([output])
+
+    def allgather_into_tensor_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+        for output, given in zip(outputs, inputs, strict=True):
+            self._allgather_base(output, given, opts)
+        return _Finished(outputs)
+
+    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+        return self._run(self._gloo.gather, outputs, inputs, options=(opts or dist.GatherOptions(),))
+
+    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
+        return self._run(self._gloo.scatter, outputs, inputs, options=(opts or dist.ScatterOptions(),))
+
+    def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
+        for output, parts in zip(outputs, inputs, strict=True):
+            stacked = torch.stack([part.reshape(output.shape) for part in parts])
+            self._reduce_scatter_rows(output, stacked, opts)
+        return _Finished(outputs)
+
+    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+        self._reduce_scatter_rows(output, input.reshape(self.size(), *output.shape).clone(), opts)
+        return _Finished([output])
+
+    def reduce_scatter_tensor_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+        for output, given in zip(outputs, inputs, strict=True):
+            self._reduce_scatter_base(output, given, opts)
+        return _Finished(outputs)
+
+    def _reduce_scatter_rows(self, output: torch.Tensor, rows: torch.Tensor, opts: Any) -> None:
+        """gloo has no reduce-scatter for every dtype: all-reduce, then keep the own row."""
+        options = dist.AllreduceOptions()
+        options.reduceOp = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
+        self.allreduce([rows], options)
+        output.copy_(rows[self.rank()])
+
+    def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+        """gloo exchanges one flat tensor only: the lists are laid end to end."""
+        received = torch.empty(sum(t.numel() for t in outputs), dtype=outputs[0].dtype, device=outputs[0].device)
+        sent = torch.cat([t.reshape(-1) for t in inputs])
+        self.alltoall_base(received, sent, [t.numel() for t in outputs], [t.numel() for t in inputs])
+        for output, part in zip(outputs, received.split([t.numel() for t in outputs]), strict=True):
+            output.copy_(part.view(output.shape))
+        return _Finished(outputs)
+
+    def alltoall_base(
+        self, output: torch.Tensor, input: torch.Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
+    ) -> Work:
+        return self._run(
+            self._gloo.alltoall_base, output, input, options=(output_splits, input_splits, opts or dist.AllToAllOptions())
+        )
+
+    def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
+        return self._run(self._gloo.send, tensors, options=(dst, tag))
+
+    def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
+        return self._run(self._gloo.recv, tensors, options=(src, tag))
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
+        return self._run(self._gloo.recv_anysource, tensors, options=(tag,))
+
+    def barrier(self, opts: Any = None) -> Work:
+        self._gloo.barrier(opts or dist.BarrierOptions()).wait()
+        return _Finished([])
+
+
+def register() -> None:
+    """Makes the backend known to torch.distributed, for device tensors and (so that mixed programs work) host tensors."""
+    if NAME in dist.Backend.backend_list:
+        return
+
+    def create(store: dist.Store, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
+        return DiclGroup(store, rank, size, timeout)
+
+    dist.Backend.register_backend(NAME, create, extended_api=False, devices=["dipu", "cpu"])

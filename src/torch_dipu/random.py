@@ -1,0 +1,64 @@
+"""Random numbers of the device: one generator each; the same seed gives the same numbers as on the CPU where the vendor draws so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from torch_dipu import _C
+from torch_dipu.place import Place, index_of
+
+
+def default_generators() -> tuple[torch.Generator, ...]:
+    """The default generator of each device."""
+    return tuple(_C.default_generator(i) for i in range(_C.device_count()))
+
+
+def _generator(place: Place) -> torch.Generator:
+    return _C.default_generator(index_of(place))
+
+
+def manual_seed(seed: int) -> None:
+    _generator(None).manual_seed(int(seed))
+
+
+def manual_seed_all(seed: int) -> None:
+    for generator in default_generators():
+        generator.manual_seed(int(seed))
+
+
+def seed() -> None:
+    """Seeds the current device with a random number."""
+    _generator(None).seed()
+
+
+def seed_all() -> None:
+    """Seeds all devices with one random number."""
+    chosen: int | None = None
+    for generator in default_generators():
+        if chosen is None:
+            chosen = generator.seed()
+        else:
+            generator.manual_seed(chosen)
+
+
+def initial_seed() -> int:
+    return _generator(None).initial_seed()
+
+
+def get_rng_state(place: Place = None) -> torch.Tensor:
+    return _generator(place).get_state()
+
+
+def set_rng_state(state: torch.Tensor, place: Place = None) -> None:
+    _generator(place).set_state(state)
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    return [generator.get_state() for generator in default_generators()]
+
+
+def set_rng_state_all(states: Iterable[torch.Tensor]) -> None:
+    for generator, state in zip(default_generators(), states, strict=True):
+        generator.set_state(state)

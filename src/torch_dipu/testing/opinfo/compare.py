@@ -1,0 +1,156 @@
+"""Is the device's answer the CPU's? Structure, type, dtype, shape, place, aliasing, then values.
+
+Values are held against `torch.testing`'s default tolerances for their dtype, or the operator's own
+``toleranceOverride`` where that is wider; integers and booleans must be equal. Equal bits pass at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.testing._comparison import default_tolerances
+from torch.utils._pytree import tree_flatten
+
+
+class Mismatch(Exception):
+    """The device's answer differs; the text says how."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    rtol: float = 0.0
+    atol: float = 0.0
+
+
+def tolerance_of(op: Any, dtype: torch.dtype, device_type: str) -> Tolerance:
+    """The widest tolerance the operator declares for comparing a device with the CPU; zero if none."""
+    declared: list[Any] = []
+    for decorator in getattr(op, "decorators", ()):
+        if hasattr(decorator, "is_active"):
+            if decorator.is_active("TestCommon", "test_compare_cpu", device_type, dtype, {}):
+                declared += decorator.decorators
+        else:
+            declared.append(decorator)
+    tables = [entry.d for entry in declared if isinstance(getattr(entry, "d", None), dict)]
+    found = [table[dtype] for table in tables if hasattr(table.get(dtype), "rtol")]
+    return Tolerance(max((t.rtol for t in found), default=0.0), max((t.atol for t in found), default=0.0))
+
+
+@dataclass
+class Comparison:
+    """Compares the result of one sample; raises `Mismatch`."""
+
+    device_type: str
+    tolerance: Tolerance = Tolerance()
+    values: bool = True  # False: numbers are undefined or random, only the form is compared
+    cpu_storages: frozenset[int] = frozenset()
+    device_storages: frozenset[int] = frozenset()
+    restrided: bool = False
+    tensors: int = 0  # tensors compared so far
+
+    def trees(self, cpu: Any, device: Any, what: str = "result") -> None:
+        cpu_leaves, cpu_form = tree_flatten(cpu)
+        device_leaves, device_form = tree_flatten(device)
+        if cpu_form != device_form:
+            raise Mismatch(f"{what}: structure {device_form} instead of {cpu_form}")
+        for index, (want, got) in enumerate(zip(cpu_leaves, device_leaves, strict=True)):
+            self._leaf(want, got, what if len(cpu_leaves) == 1 else f"{what}[{index}]")
+
+    def _leaf(self, want: Any, got: Any, what: str) -> None:
+        if type(want) is not type(got):
+            raise Mismatch(f"{what}: {type(got).__name__} instead of {type(want).__name__}")
+        if isinstance(want, torch.Tensor):
+            self._tensor(want, got, what)
+        elif isinstance(want, torch.device):
+            pass  # an operator that reports a device reports its own
+        elif self.values and not _same_scalar(want, got):
+            raise Mismatch(f"{what}: {got!r} instead of {want!r}")
+
+    def _tensor(self, want: torch.Tensor, got: torch.Tensor, what: str) -> None:
+        self.tensors += 1
+        for name in ("dtype", "shape", "layout", "requires_grad"):
+            if getattr(want, name) != getattr(got, name):
+                raise Mismatch(f"{what}: {name} {getattr(got, name)} instead of {getattr(want, name)}")
+        if got.device.type != self.device_type:
+            raise Mismatch(f"{what}: is on {got.device}, not on {self.device_type}")
+        if want.layout != torch.strided:
+            self._parts(want, got, what)
+            return
+        self.restrided |= want.stride() != got.stride()
+        self._aliasing(want, got, what)
+        if self.values:
+            check_values(want.detach(), got.detach().cpu(), self.tolerance, what)
+
+    def _aliasing(self, want: torch.Tensor, got: torch.Tensor, what: str) -> None:
+        if want.numel() == 0:
+            return
+        is_view = want.untyped_storage()._cdata in self.cpu_storages
+        if is_view != (got.untyped_storage()._cdata in self.device_storages):
+            fact = ("a view", "a new tensor") if is_view else ("a new tensor", "a view")
+            raise Mismatch(f"{what}: {fact[1]} instead of {fact[0]}")
+
+    def _parts(self, want: torch.Tensor, got: torch.Tensor, what: str) -> None:
+        if want.layout == torch.sparse_coo:
+            if want.is_coalesced() != got.is_coalesced():
+                raise Mismatch(f"{what}: coalesced: {got.is_coalesced()} instead of {want.is_coalesced()}")
+            names: Iterable[str] = ("_indices", "_values")
+        elif want.layout in (torch.sparse_csr, torch.sparse_bsr):
+            names = ("crow_indices", "col_indices", "values")
+        elif want.layout in (torch.sparse_csc, torch.sparse_bsc):
+            names = ("ccol_indices", "row_indices", "values")
+        else:
+            raise Mismatch(f"{what}: no comparison for layout {want.layout}")
+        for name in names:
+            part_want, part_got = getattr(want.detach(), name)(), getattr(got.detach(), name)()
+            self._tensor(part_want, part_got, f"{what}.{name}()")
+
+
+def _same_scalar(want: Any, got: Any) -> bool:
+    if isinstance(want, float) and math.isnan(want):
+        return math.isnan(got)
+    return bool(want == got)
+
+
+def check_values(want: torch.Tensor, got: torch.Tensor, tolerance: Tolerance, what: str) -> None:
+    """Both on the CPU, of one dtype and shape."""
+    rtol, atol = default_tolerances(want.dtype)
+    rtol, atol = max(rtol, tolerance.rtol), max(atol, tolerance.atol)
+    want, got = _comparable(want), _comparable(got)
+    if torch.equal(want, got):
+        return
+    if not (want.is_floating_point() or want.is_complex()):
+        differing = want != got
+        raise Mismatch(f"{what}: {_share(differing)} differ, {_first(differing, want, got)}")
+    wide = torch.complex128 if want.is_complex() else torch.float64
+    want, got = want.to(wide), got.to(wide)
+    apart = ~torch.isclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
+    if not apart.any():
+        return
+    difference = (got - want).abs()
+    difference[difference.isnan()] = 0
+    relative = torch.where(want.abs() > 0, difference / want.abs(), difference).nan_to_num(posinf=torch.inf)
+    largest = f"max abs {float(difference.max()):.3g}, max rel {float(relative.max()):.3g}"
+    allowed = f"allowed rtol {rtol:.2g}, atol {atol:.2g}"
+    raise Mismatch(f"{what}: {_share(apart)} differ, {largest} ({allowed}), {_first(apart, want, got)}")
+
+
+def _comparable(tensor: torch.Tensor) -> torch.Tensor:
+    """Dtypes without comparison kernels go to the nearest one that holds every value of theirs."""
+    if tensor.dtype == torch.complex32:
+        return tensor.to(torch.complex64)
+    if tensor.dtype.is_floating_point and tensor.dtype.itemsize == 1:
+        return tensor.to(torch.float32)
+    return tensor.resolve_conj().resolve_neg()
+
+
+def _share(mask: torch.Tensor) -> str:
+    return f"{int(mask.sum())} of {mask.numel()} elements"
+
+
+def _first(mask: torch.Tensor, want: torch.Tensor, got: torch.Tensor) -> str:
+    index = tuple(mask.nonzero()[0].tolist())
+    return f"first {list(index)}: {got[index].item()} instead of {want[index].item()}"

@@ -1,0 +1,113 @@
+"""What `import ditorch` does to a process, each time in a fresh one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytestmark = pytest.mark.device
+
+_LINE = re.compile(r"^ditorch\.framework: (torch_dipu:0\.1\.0 \(\w+\))$", re.MULTILINE)
+
+
+@pytest.mark.parametrize(("first", "second"), [("ditorch", "torch_dipu"), ("torch_dipu", "ditorch")])
+def test_the_import_prints_once_and_stays_light(run_python, first: str, second: str) -> None:
+    result = run_python(
+        f"""
+        import sys
+        import torch
+        import {first}
+        import {second}
+        import ditorch
+        ditorch.enable()
+        print("held:", ditorch.framework)
+        heavy = {{"torch._dynamo", "torch._inductor", "typer", "rich"}} & sys.modules.keys()
+        print("heavy:", sorted(heavy), "modes:", torch._C._len_torch_function_stack())
+        print("on:", torch.zeros(1, device="cuda").device, isinstance(torch.device("cuda"), torch.device))
+        """
+    )
+    found = _LINE.findall(result.stdout)
+    assert len(found) == 1
+    assert f"held: {found[0]}\n" in result.stdout
+    assert "heavy: [] modes: 0" in result.stdout
+    assert "on: dipu:0 True" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"DIPU_MOCK_CUDA": "0"}, {"DITORCH_DISABLE_MOCK": "1"}],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_the_mapping_can_be_switched_off(run_python, settings: dict[str, str]) -> None:
+    result = run_python(
+        """
+        import torch, ditorch
+        print("device:", torch.device("cuda"), type(torch.device), ditorch.enabled())
+        print("device works:", (torch.arange(3.0, device="dipu") + 1).tolist())
+        ditorch.enable()
+        print("asked for:", torch.device("cuda"))
+        """,
+        **settings,
+    )
+    assert _LINE.search(result.stdout)
+    assert "device: cuda <class 'type'> False" in result.stdout
+    assert "device works: [1.0, 2.0, 3.0]" in result.stdout
+    assert "asked for: dipu" in result.stdout
+
+
+def test_torch_dipu_alone_respects_the_switch(run_python) -> None:
+    result = run_python(
+        """
+        import torch, torch_dipu
+        print("device:", torch.device("cuda"), torch.arange(2.0, device="dipu").tolist())
+        """,
+        DIPU_MOCK_CUDA="false",
+    )
+    assert "device: cuda [0.0, 1.0]" in result.stdout
+
+
+def test_plain_torch_is_left_alone(run_python) -> None:
+    result = run_python(
+        """
+        import sys, torch
+        x = torch.arange(2.0, device="dipu")
+        print("device:", torch.device("cuda"), "ditorch" in sys.modules, x.tolist())
+        """
+    )
+    assert result.stdout == "device: cuda False [0.0, 1.0]\n"
+
+
+def test_an_unknown_device_is_a_clear_error(run_python) -> None:
+    result = run_python("import torch, ditorch", expect=1, DITORCH_DEVICE="abacus")
+    last = result.stderr.strip().splitlines()[-1]
+    assert "DITORCH_DEVICE='abacus'" in last
+    assert "cuda, dipu" in last
+    assert "unset it" in last
+
+
+def test_the_real_cuda_is_never_touched(run_python) -> None:
+    """The cuda adapter needs a cuda build to load; the mapping it would apply is none, on any build."""
+    result = run_python(
+        """
+        import torch
+        before = {name: value for name, value in vars(torch).items()}
+        cuda_before = dict(vars(torch.cuda))
+        from ditorch.adapters.cuda import CudaAdapter
+        from ditorch.selection import Choice
+        from ditorch.session import Session
+        CudaAdapter.load = lambda self: None
+        session = Session()
+        session.start(Choice(CudaAdapter(), "test"), quiet=True)
+        session.enable()
+        changed = [name for name, value in before.items() if vars(torch).get(name) is not value]
+        changed += [name for name, value in cuda_before.items() if vars(torch.cuda)[name] is not value]
+        print("changed:", changed, session.framework.startswith("torch:"), session.enabled)
+        """,
+        DITORCH_DISABLE_MOCK="1",
+    )
+    assert "changed: [] True False" in result.stdout
+
+
+def test_other_ranks_are_silent(run_python) -> None:
+    assert run_python("import ditorch", RANK="1").stdout == ""

@@ -1,0 +1,113 @@
+"""Which framework is chosen, and the settings that decide it."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("ditorch", exc_type=ImportError)
+
+from ditorch.adapters import Adapter, Availability, all_adapters
+from ditorch.selection import UnknownDeviceError, choose, mapping_wanted
+
+pytestmark = pytest.mark.unit
+
+
+class Chip(Adapter):
+    device_type = "chip"
+
+    def __init__(self, name: str, devices: int = 0, installed: bool = True, wish: str = "") -> None:
+        self.name = name  # type: ignore[misc]
+        self.package = f"torch_{name}"  # type: ignore[misc]
+        self._devices, self._installed, self._wish = devices, installed, wish
+        self.probed = False
+
+    def installed(self) -> bool:
+        return self._installed
+
+    def wish(self) -> str:
+        return self._wish
+
+    def availability(self) -> Availability:
+        self.probed = True
+        return Availability(self._devices)
+
+    def load(self) -> None: ...
+
+    def version(self) -> str:
+        return "2.1.0.post3"
+
+    def target(self) -> None:
+        return None
+
+
+def test_the_first_with_a_device_wins() -> None:
+    adapters = [Chip("a"), Chip("b", devices=8), Chip("c", devices=1), Chip("last")]
+    choice = choose(adapters, {})
+    assert choice.adapter is adapters[1]
+    assert "has a device" in choice.reason
+    assert not adapters[2].probed
+
+
+def test_what_is_not_installed_is_not_probed() -> None:
+    adapters = [Chip("a", devices=1, installed=False), Chip("last")]
+    assert choose(adapters, {}).adapter is adapters[1]
+    assert not adapters[0].probed
+
+
+def test_with_none_the_last_is_taken() -> None:
+    adapters = [Chip("a"), Chip("last")]
+    assert choose(adapters, {}).adapter is adapters[1]
+
+
+def test_what_the_program_imported_comes_before_what_the_machine_has() -> None:
+    adapters = [Chip("a", devices=8), Chip("last", wish="imported")]
+    assert choose(adapters, {}).adapter is adapters[1]
+    assert not adapters[0].probed
+
+
+@pytest.mark.parametrize("value", ["a", "torch_a", "A", " a "])
+def test_the_setting_comes_before_everything(value: str) -> None:
+    adapters = [Chip("a"), Chip("b", devices=8), Chip("last", wish="imported")]
+    choice = choose(adapters, {"DITORCH_DEVICE": value})
+    assert choice.adapter is adapters[0]
+    assert "DITORCH_DEVICE" in choice.reason
+
+
+def test_an_unknown_device_is_a_clear_error() -> None:
+    with pytest.raises(UnknownDeviceError) as caught:
+        choose([Chip("a"), Chip("b")], {"DITORCH_DEVICE": "tpu"})
+    message = str(caught.value)
+    assert "'tpu'" in message
+    assert "a, b" in message
+    assert "unset it" in message
+
+
+def test_labels() -> None:
+    chip = Chip("chip")
+    assert chip.label() == "torch_chip:2.1.0.post3"
+    chip.vendor = lambda: "maker"  # type: ignore[method-assign]
+    assert chip.label() == "torch_chip:2.1.0.post3 (maker)"
+
+
+def test_adapters_are_found_and_the_simulated_device_is_last() -> None:
+    names = [adapter.name for adapter in all_adapters()]
+    assert {"cuda", "dipu"} <= set(names)
+    assert names[-1] == "dipu"
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"),
+    [
+        ({}, True),
+        ({"DIPU_MOCK_CUDA": "1"}, True),
+        ({"DIPU_MOCK_CUDA": "True"}, True),
+        ({"DIPU_MOCK_CUDA": "0"}, False),
+        ({"DIPU_MOCK_CUDA": "false"}, False),
+        ({"DIPU_MOCK_CUDA": "False"}, False),
+        ({"DITORCH_DISABLE_MOCK": "1"}, False),
+        ({"DITORCH_DISABLE_MOCK": "0"}, True),
+        ({"DITORCH_DISABLE_MOCK": "1", "DIPU_MOCK_CUDA": "1"}, False),
+    ],
+)
+def test_switches_of_the_mapping(environment: dict[str, str], wanted: bool) -> None:
+    assert mapping_wanted(environment) is wanted

@@ -1,0 +1,61 @@
+"""Process groups, meshes and data loading under the mapping."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.device
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("nccl", "dicl"),
+        ("NCCL", "dicl"),
+        ("gloo", "gloo"),
+        ("cpu:gloo,cuda:nccl", "cpu:gloo,dipu:dicl"),
+        ("cuda:nccl", "dipu:dicl"),
+        (None, None),
+    ],
+)
+def test_backend_names(mapped: ModuleType, given: str | None, expected: str | None) -> None:
+    from ditorch.mapping.parallel import _translate_backend
+
+    assert _translate_backend(given, mapped._session.mapping.target, "dicl") == expected
+
+
+@pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl"])
+def test_a_process_group_of_one(run_python, tmp_path, backend: str) -> None:
+    result = run_python(
+        f"""
+        import torch, torch.distributed as dist, ditorch
+        dist.init_process_group({backend!r}, init_method="file://{tmp_path}/store", rank=0, world_size=1)
+        x = torch.arange(3.0, device="cuda")
+        dist.all_reduce(x)
+        group = dist.new_group([0], backend="nccl")
+        dist.broadcast(x, 0, group=group)
+        mesh = dist.init_device_mesh("cuda", (1,))
+        print(dist.get_backend(), x.tolist(), mesh.device_type, dist.is_nccl_available())
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2).cuda(), device_ids=[0])
+        model(x).sum().backward()
+        print(next(model.parameters()).grad.cpu().tolist())
+        dist.destroy_process_group()
+        """
+    )
+    assert "[0.0, 1.0, 2.0] dipu True" in result.stdout
+    assert "dicl" in result.stdout
+    assert "[[0.0, 1.0, 2.0], [0.0, 1.0, 2.0]]" in result.stdout
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory_device.*")
+def test_data_loader(mapped: ModuleType) -> None:
+    loader = torch.utils.data.DataLoader(
+        torch.arange(6.0), batch_size=3, pin_memory=True, pin_memory_device="cuda"
+    )
+    assert loader.pin_memory_device == "dipu"
+    batches = [batch.cuda(non_blocking=True) for batch in loader]
+    assert [batch.tolist() for batch in batches] == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+    assert all(batch.is_cuda for batch in batches)

@@ -1,0 +1,169 @@
+"""The rules of the house that a reviewer would otherwise have to remember (DESIGN: rooms and their doors)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.null
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("ditorch", "op_tools", "diopi", "torch_dipu", "dicp", "dlinfer")
+HAND_WRITTEN = (
+    "src",
+    "csrc",
+    "vendors",
+    "include",
+    "tests",
+    "tools",
+    "examples",
+    "benchmarks",
+    "conformance",
+)
+LANGUAGES = (".py", ".cpp", ".cc", ".c", ".h", ".hpp")
+
+MAY_IMPORT = {
+    "op_tools": set(),
+    "ditorch": set(),
+    "diopi": {"op_tools"},
+    "torch_dipu": {"diopi", "ditorch", "op_tools"},
+    "dicp": {"diopi", "torch_dipu", "op_tools"},
+    "dlinfer": {"diopi", "torch_dipu", "op_tools"},
+}
+EXCEPTIONS = {("ditorch/adapters/dipu.py", "torch_dipu")}
+
+VENDORS = re.compile(
+    r"\b(ascend\w*|huawei|torch_npu|npu|cambricon|camb|torch_mlu|mlu|torch_musa|musa|mthreads|biren|torch_br|supa"
+    r"|metax|iluvatar|hygon|ppu|enflame|topsgraph|kunlun\w*|nvidia|droplet|libdiopi_host|dipu_host_(?!to_)\w+)\b",
+    re.IGNORECASE,
+)
+VENDOR_FOLDERS = {"adapters", "adaptors", "vendor", "vendors"}
+
+
+def _sources(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in LANGUAGES and not _is_generated(path):
+                yield path
+
+
+def _is_generated(path: Path) -> bool:
+    parts = path.relative_to(ROOT).parts
+    return (parts[0] in ("csrc", "vendors") and "generated" in parts) or parts[:2] == ("include", "diopi")
+
+
+def _modules_of(room: str) -> Iterator[Path]:
+    return (path for path in _sources(f"src/{room}") if path.suffix == ".py")
+
+
+def imports_of(tree: ast.AST) -> set[str]:
+    """Top-level names of everything a module imports, also inside functions and by a name in a string."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.add(node.module.partition(".")[0])
+        elif (
+            isinstance(node, ast.Call) and _callee(node.func) in ("import_module", "__import__") and node.args
+        ):
+            name = node.args[0]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                found.add(name.value.partition(".")[0])
+    return found
+
+
+def _callee(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _imports_at_load(tree: ast.Module) -> set[str]:
+    """What importing the module imports: functions run later, and type checkers never run."""
+    lazy = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If)
+    return imports_of(ast.Module([node for node in tree.body if not isinstance(node, lazy)], []))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_point_one_way(room: str) -> None:
+    wrong = []
+    for path in _modules_of(room):
+        name = path.relative_to(ROOT / "src").as_posix()
+        strangers = imports_of(ast.parse(path.read_text(encoding="utf-8"))) & set(ROOMS)
+        strangers -= MAY_IMPORT[room] | {room}
+        wrong += [f"{name} imports {other}" for other in sorted(strangers) if (name, other) not in EXCEPTIONS]
+    assert wrong == []
+
+
+def test_the_one_door_from_ditorch_to_torch_dipu_opens_late() -> None:
+    tree = ast.parse((ROOT / "src/ditorch/adapters/dipu.py").read_text(encoding="utf-8"))
+    assert "torch_dipu" in imports_of(tree)
+    assert "torch_dipu" not in _imports_at_load(tree)
+
+
+@pytest.mark.parametrize("room", ["ditorch", "op_tools"])
+def test_importing_a_library_loads_no_console_library(room: str) -> None:
+    """Modules that print tables may import rich at load; the package itself must not import them."""
+    for path in _modules_of(room):
+        if imports_of(ast.parse(path.read_text(encoding="utf-8"))) & {"rich", "typer"}:
+            package = ast.parse((ROOT / "src" / room / "__init__.py").read_text(encoding="utf-8"))
+            loaded = {
+                node.module for node in ast.walk(package) if isinstance(node, ast.ImportFrom) and node.module
+            }
+            assert f"{room}.{path.stem}" not in loaded
+
+
+def test_no_vendor_is_named_outside_its_folder() -> None:
+    wrong = []
+    for path in _sources("src", "csrc"):
+        if VENDOR_FOLDERS & set(path.relative_to(ROOT).parts):
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            found = VENDORS.search(line)
+            if found:
+                wrong.append(f"{path.relative_to(ROOT)}:{number}: {found[0]}")
+    assert wrong == []
+
+
+def test_files_stay_short() -> None:
+    lengths = {
+        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8").count("\n")
+        for path in _sources(*HAND_WRITTEN)
+    }
+    assert len(lengths) > 50
+    assert {name: length for name, length in lengths.items() if length >= 500} == {}
+
+
+def test_every_file_says_what_it_is_for() -> None:
+    nameless = {"utils", "util", "helpers", "helper", "common", "misc"}
+    assert [
+        str(path.relative_to(ROOT))
+        for path in _sources(*HAND_WRITTEN)
+        if nameless & {path.stem, path.parent.name}
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import a.b, c", {"a", "c"}),
+        ("def f():\n    from a import b", {"a"}),
+        ("import importlib\nimportlib.import_module('a.b')", {"a", "importlib"}),
+        ("from . import b", set()),
+    ],
+)
+def test_the_reader_of_imports(source: str, expected: set[str]) -> None:
+    assert imports_of(ast.parse(source)) == expected
+
+
+@pytest.mark.parametrize("text", ["class AscendGraph", "x.npu()", 'getenv("DIPU_HOST_ALIAS")'])
+def test_the_reader_of_vendors(text: str) -> None:
+    assert VENDORS.search(text)
+
+
+@pytest.mark.parametrize("text", ["a descending sort", "inputs", "DIPU_HOST_TO_DEVICE", "the host reads it"])
+def test_innocent_words(text: str) -> None:
+    assert not VENDORS.search(text)

@@ -1,0 +1,316 @@
+"""The repository as a whole: documents that agree with each other and with the code, commands that exist."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("ditorch", "op_tools", "diopi", "torch_dipu", "dicp", "dlinfer")
+READMES = ("README.md", "README.zh-CN.md")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+SOURCE_FOLDERS = ("src", "csrc", "vendors", "include", "examples", "benchmarks", "tools", "tests")
+GENERATED = ("include/diopi/", "csrc/aten/generated/", "vendors/host/generated/")
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def headings(markdown: str) -> list[int]:
+    """The level of every heading, in order; code blocks are not headings."""
+    return [len(m[1]) for m in re.finditer(r"^(#+) ", re.sub(r"```.*?```", "", markdown, flags=re.S), re.M)]
+
+
+def code_blocks(markdown: str) -> list[tuple[str, str]]:
+    """Language and text of every block, without comments: those may be translated."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", markdown, re.M | re.S)
+    return [(language, re.sub(r"\s+#.*", "", body)) for language, body in blocks]
+
+
+def code(markdown: str) -> str:
+    """Everything set as code: blocks and inline spans, one per line."""
+    inline = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", markdown, flags=re.S))
+    return "\n".join([body for _, body in code_blocks(markdown)] + inline)
+
+
+def links(markdown: str) -> list[str]:
+    return [target for target in re.findall(r"\]\(([^)]+)\)", markdown) if "://" not in target]
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", text("Makefile"), re.M))
+
+
+def document_id(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def hand_written() -> Iterator[Path]:
+    for folder in SOURCE_FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*")):
+            name = path.relative_to(ROOT).as_posix()
+            if path.suffix in {".py", ".cpp", ".h", ".c"} and not name.startswith(GENERATED):
+                yield path
+
+
+@pytest.mark.null
+class TestDocuments:
+    def test_readmes_have_the_same_structure(self) -> None:
+        english, chinese = map(text, READMES)
+        assert headings(english) == headings(chinese)
+        assert len(headings(english)) > 8
+        assert english.count("\n|") == chinese.count("\n|"), "tables with the same number of rows"
+
+    def test_readmes_have_the_same_commands(self) -> None:
+        english, chinese = map(text, READMES)
+        assert code_blocks(english) == code_blocks(chinese)
+        assert ("sh", "make demo\nmake test\n") in code_blocks(english)
+
+    def test_readmes_name_the_same_things(self) -> None:
+        pattern = r"^\| (`[^|]+`) \|"
+        english, chinese = (re.findall(pattern, text(name), re.M) for name in READMES)
+        assert english == chinese
+        english_links, chinese_links = (sorted(set(links(text(name))) - set(READMES)) for name in READMES)
+        assert english_links == chinese_links
+
+    @pytest.mark.parametrize("document", DOCUMENTS, ids=document_id)
+    def test_links_lead_somewhere(self, document: Path) -> None:
+        missing = [
+            t for t in links(document.read_text()) if not (document.parent / t.partition("#")[0]).exists()
+        ]
+        assert missing == []
+
+    @pytest.mark.parametrize("document", DOCUMENTS, ids=document_id)
+    def test_named_files_exist(self, document: Path) -> None:
+        folders = "|".join((*SOURCE_FOLDERS, "docs", "requirements", r"\.ci", r"\.github"))
+        named = re.findall(rf"(?<![\w/.])((?:{folders})/[\w./-]*)", code(document.read_text()))
+        missing = sorted({name for name in named if not (ROOT / name).exists() and "results/" not in name})
+        assert missing == []
+
+    @pytest.mark.parametrize("document", DOCUMENTS, ids=document_id)
+    def test_named_make_targets_exist(self, document: Path) -> None:
+        commands = re.findall(r"^make ([^#\n]+)", code(document.read_text()), re.M)
+        named = {word for command in commands for word in command.split() if "=" not in word}
+        assert named <= make_targets()
+
+    @pytest.mark.parametrize("document", DOCUMENTS, ids=document_id)
+    def test_named_modules_exist(self, document: Path) -> None:
+        for module in set(re.findall(r"python -m ([\w.]+)", code(document.read_text()))) - {"pytest"}:
+            path = ROOT / "src" / module.replace(".", "/")
+            assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+
+    def test_settings_in_documents_are_read_by_the_code(self) -> None:
+        named = {
+            v for d in DOCUMENTS for v in re.findall(r"\b(?:DIPU|DITORCH)_[A-Z_]+\b", code(d.read_text()))
+        }
+        source = "".join(path.read_text() for path in hand_written() if "tests" not in path.parts)
+        assert "DIPU_HOST_ALIAS" in named
+        assert {name for name in named if f'"{name}"' not in source} == set()
+
+    def test_changelog_has_a_place_for_the_next_change(self) -> None:
+        first = re.search(r"^## (.+)$", text("CHANGELOG.md"), re.M)
+        assert first is not None and first[1] == "[Unreleased]"
+
+    def test_index_lists_every_decision(self) -> None:
+        listed = set(re.findall(r"\(decisions/([^)]+)\)", text("docs/index.md")))
+        assert listed == {path.name for path in (ROOT / "docs" / "decisions").glob("*.md")}
+
+
+@pytest.mark.null
+class TestSources:
+    def test_no_file_is_too_long(self) -> None:
+        lengths = {document_id(p): len(p.read_text().splitlines()) for p in hand_written()}
+        assert {name: n for name, n in lengths.items() if n > 500} == {}
+
+    def test_no_room_without_a_name(self) -> None:
+        assert [
+            document_id(p) for p in hand_written() if p.stem in {"utils", "helpers", "common", "misc"}
+        ] == []
+
+    def test_imports_point_one_way(self) -> None:
+        allowed = {
+            "op_tools": set(),
+            "ditorch": set(),
+            "diopi": {"op_tools"},
+            "torch_dipu": {"diopi", "ditorch", "op_tools"},
+            "dicp": {"diopi", "torch_dipu", "op_tools"},
+            "dlinfer": {"diopi", "torch_dipu", "op_tools"},
+        }
+        wrong = []
+        for package in PACKAGES:
+            for path in (ROOT / "src" / package).rglob("*.py"):
+                permitted = allowed[package] | {package}
+                if document_id(path) == "src/ditorch/adapters/dipu.py":
+                    permitted |= {"torch_dipu"}
+                for module in imported(path) & set(PACKAGES) - permitted:
+                    wrong.append(f"{document_id(path)} imports {module}")
+        assert wrong == []
+
+    def test_one_version(self) -> None:
+        project = tomllib.loads(text("pyproject.toml"))["project"]
+        for package in PACKAGES:
+            found = re.search(r'^__version__ = "(.+)"', text(f"src/{package}/__init__.py"), re.M)
+            assert found is not None and found[1] == project["version"], package
+            assert (ROOT / "src" / package / "py.typed").exists()
+
+    def test_requirements_are_pinned_and_complete(self) -> None:
+        pins: dict[str, str] = {}
+        for path in (ROOT / "requirements").glob("*.txt"):
+            for line in path.read_text().splitlines():
+                if line and not line.startswith(("#", "-r ")):
+                    name, pinned, version = line.partition("==")
+                    assert pinned and version, f"{path.name}: {line} is not pinned"
+                    assert pins.setdefault(name, version) == version, f"{name} is pinned twice"
+        project = tomllib.loads(text("pyproject.toml"))
+        wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
+        assert {re.split(r"[<>=]", requirement)[0] for requirement in wanted} <= set(pins)
+
+
+def imported(path: Path) -> set[str]:
+    """Top-level names of the modules a file imports, wherever in the file it does so."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def load(name: str) -> ModuleType:
+    """A script of the repository as a module; scripts are in folders that are no packages."""
+    spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / name)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **variables}
+    environment.pop("MAKEFLAGS", None)
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+
+
+@pytest.mark.null
+class TestCommands:
+    @pytest.mark.parametrize("target", ["help", "env", "demo", "test", "lint", "bench", "clean"])
+    def test_make_targets_exist(self, target: str) -> None:
+        result = run("make", "-n", target)
+        assert result.returncode == 0, result.stderr
+        assert f"make {target} " in run("make").stdout, "listed by `make` alone"
+
+    def test_ci_runs_tests_and_demo(self) -> None:
+        assert os.access(ROOT / ".ci" / "run", os.X_OK)
+        commands = [line for line in text(".ci/run").splitlines() if line.startswith("make")]
+        assert commands[0] == "make test" and commands[1].startswith("make demo DEMO_STEPS=")
+
+    def test_make_test_runs_the_sweep_both_ways(self) -> None:
+        planned = run("make", "-n", "test").stdout
+        sweeps = ("DIPU_HOST_ALIAS=1", "DIPU_HOST_ALIAS=0")
+        for step in ("ruff check", "mypy", "diopi.generate --check", "pytest", *sweeps):
+            assert step in planned
+
+    def test_unsuitable_python_is_explained(self) -> None:
+        result = run("tools/bootstrap.sh", PYTHON="no-such-python")
+        assert result.returncode == 2
+        assert "Python 3.11 or 3.12" in result.stderr and "no-such-python" in result.stderr
+
+    def test_missing_compiler_is_explained(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        environment = load("tools/environment.py")
+        monkeypatch.setenv("CXX", "no-such-compiler")
+        with pytest.raises(environment.Failure, match="no-such-compiler") as failure:
+            environment.check_compiler()
+        assert "expected:" in str(failure.value) and "do: install it" in str(failure.value)
+
+    def test_broken_compiler_is_explained(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        environment = load("tools/environment.py")
+        monkeypatch.setenv("CXX", "false")
+        with pytest.raises(environment.Failure, match="did not compile a small C\\+\\+17 program"):
+            environment.check_compiler()
+
+    def test_first_error_of_a_log_is_shown(self) -> None:
+        environment = load("tools/environment.py")
+        log = ["[1/9] ok", "a.cpp:3:1: error: no type", "  int x", "[2/9] ok", "b.cpp:1:1: error: another"]
+        assert environment.first_error(log, shown=2).splitlines() == log[1:3]
+        assert environment.first_error(["one", "two", "three"], shown=2).splitlines() == ["two", "three"]
+
+    def test_build_key_follows_the_sources(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        environment = load("tools/environment.py")
+        monkeypatch.setattr(environment, "ROOT", tmp_path)
+        source = tmp_path / "csrc" / "a.cpp"
+        source.parent.mkdir()
+        source.write_text("int a;")
+        first = environment.source_hash()
+        (tmp_path / "README.md").write_text("not a source")
+        assert environment.source_hash() == first
+        source.write_text("int b;")
+        changed = environment.source_hash()
+        source.rename(source.with_name("b.cpp"))
+        assert len({first, changed, environment.source_hash()}) == 3
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("program", ["ditorch", "dipu"])
+def test_documented_programs_exist(program: str) -> None:
+    everything = "\n".join(code(document.read_text()) for document in DOCUMENTS)
+    commands = set(re.findall(rf"(?:^|\s){program} ([a-z]+)\b", everything, re.M))
+    assert "doctor" in commands
+    for command in commands:
+        result = run(str(Path(sys.executable).parent / program), command, "--help")
+        assert result.returncode == 0, f"{program} {command}: {result.stderr}"
+
+
+def train(*arguments: str) -> subprocess.CompletedProcess[str]:
+    small = ["--layers", "1", "--width", "32", "--characters", "20", "--steps", "12"]
+    return run(sys.executable, "examples/train_gpt.py", *small, *arguments)
+
+
+class TestDemo:
+    @pytest.mark.unit
+    def test_trains_on_the_cpu_alone(self) -> None:
+        result = train("--device", "cpu")
+        assert result.returncode == 0, result.stderr
+        losses = [float(loss) for loss in re.findall(r"│ +\d+ │ +(\d+\.\d{6}) │", result.stdout)]
+        assert len(losses) == 12
+        assert sum(losses[-3:]) < 0.9 * sum(losses[:3]), "it learns"
+        for part in ("Text written by the model on cpu", "The keeper", "tokens per second", "aten::addmm"):
+            assert part in result.stdout
+        assert max(map(len, result.stdout.splitlines())) <= 100
+
+    @pytest.mark.device
+    def test_trains_on_the_device_as_on_the_cpu(self) -> None:
+        result = train("--device", "dipu")
+        assert result.returncode == 0, result.stderr
+        rows = re.findall(r"│ +\d+ │ +(\d+\.\d{6}) │ +(\d+\.\d{6}) │", result.stdout)
+        assert len(rows) == 12
+        assert all(float(device) == pytest.approx(float(cpu), abs=1e-4) for device, cpu in rows)
+        assert "DIOPI" in result.stdout, "operators went through the vendor's C interface"
+        assert re.search(r"dipu.*MiB", result.stdout), "memory was counted on the device"
+
+    @pytest.mark.unit
+    def test_ways_of_running_are_added_up_by_operator(self) -> None:
+        profile_report = load("examples/profile_report.py")
+        counts = {"add.Tensor": {"diopi": 3, "alias": 0, "copy": 0}, "aten::add.out": {"alias": 1}}
+        ways = profile_report.ways_by_operator(counts)
+        assert ways == {"aten::add": {"diopi": 3, "alias": 1}}
+        assert profile_report.describe(ways["aten::add"]) == "DIOPI 75 %, alias 25 %"
+        assert profile_report.describe(profile_report.Counter(copy=2)) == "copy"
+        assert profile_report.describe(None) == ""
+
+    @pytest.mark.unit
+    def test_unknown_device_is_explained(self) -> None:
+        result = train("--device", "toaster")
+        assert result.returncode == 2
+        assert "'toaster' cannot be used" in result.stderr and "make demo" in result.stderr

@@ -1,0 +1,75 @@
+"""The list of what is known must excuse exactly what it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from torch_dipu.testing.opinfo import Outcome, Pair, Problem, State, Sweep, expected
+
+ENTRY = """
+[[device.cpu]]
+sweep = "forward"
+op = "{op}"
+kind = "{kind}"
+reason = "planted"
+match = "{match}"
+"""
+
+
+def known(
+    tmp_path: Path, op: str, kind: str = "gap", match: str = "", extra: str = ""
+) -> expected.Expectations:
+    path = tmp_path / "known.toml"
+    path.write_text(ENTRY.format(op=op, kind=kind, match=match) + extra)
+    return expected.load("cpu", torch.__version__, path)
+
+
+def failure(state: State = State.FAIL, message: str = "sample 0: differs") -> Outcome:
+    problems = [] if state is State.PASS else [Problem(state, message)]
+    return Outcome(Pair(Sweep.FORWARD, "sin", "float32"), problems=problems)
+
+
+def test_known_failures_get_their_kind_and_new_causes_stay_visible(tmp_path: Path) -> None:
+    assert known(tmp_path, "sin").classify(failure()).state is State.GAP
+    assert known(tmp_path, "sin", "artefact").classify(failure()).state is State.HARNESS
+    assert known(tmp_path, "sin", match="tolerance").classify(failure()).state is State.FAIL
+    assert known(tmp_path, "cos").classify(failure()).state is State.FAIL
+    assert known(tmp_path, "sin", extra='dtypes = ["int8"]').classify(failure()).state is State.FAIL
+    assert known(tmp_path, "sin", extra='torch = "<2"').classify(failure()).state is State.FAIL
+
+
+def test_a_wrong_answer_is_no_refusal_and_a_crash_is_not_excused(tmp_path: Path) -> None:
+    assert known(tmp_path, "sin", "refusal").classify(failure()).state is State.FAIL
+    raised = failure(State.ERROR, "sample 0: RuntimeError: no")
+    assert known(tmp_path, "sin", "refusal").classify(raised).state is State.REFUSAL
+    assert known(tmp_path, "sin").classify(failure(State.ERROR, "crashed (signal 11)")).state is State.ERROR
+
+
+def test_one_new_cause_among_known_ones_is_shown_first(tmp_path: Path) -> None:
+    outcome = failure(State.ERROR, "sample 0: RuntimeError: known")
+    outcome.problems.append(Problem(State.FAIL, "sample 1: differs"))
+    assert known(tmp_path, "sin", match="known").classify(outcome).state.unexpected
+    assert outcome.problems[0].message == "sample 1: differs"
+    assert known(tmp_path, "sin", match="known|differs").classify(outcome).state is State.GAP
+
+
+def test_what_passes_although_listed_and_what_met_nothing(tmp_path: Path) -> None:
+    list_ = known(tmp_path, "sin|cos", extra=ENTRY.format(op="tan", kind="gap", match=""))
+    list_.classify(failure(State.PASS))
+    assert [str(pair) for pair in list_.now_passing()] == ["forward:sin:float32"]
+    assert [str(entry) for entry in list_.unused()] == ["forward:tan:*"]
+
+
+@pytest.mark.parametrize("wrong", ['kind = "excuse"', 'colour = "red"'])
+def test_a_malformed_list_is_refused(tmp_path: Path, wrong: str) -> None:
+    path = tmp_path / "known.toml"
+    path.write_text(f'[[device.cpu]]\nsweep = "forward"\nop = "sin"\nreason = "r"\n{wrong}\n')
+    with pytest.raises(expected.ListError):
+        expected.load("cpu", torch.__version__, path)
+
+
+def test_the_list_that_comes_with_the_package_is_well_formed() -> None:
+    assert "empty" in expected.load("dipu", "2.13.0").undefined_values

@@ -1,0 +1,150 @@
+#include "queue.h"
+
+#include <c10/util/Exception.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+
+namespace dipu_host {
+namespace {
+
+int64_t number_from(const char* variable, int64_t fallback) {
+    const char* text = std::getenv(variable);
+    return text && *text ? std::strtoll(text, nullptr, 10) : fallback;
+}
+
+std::atomic<bool> is_asynchronous{number_from("DIPU_HOST_ASYNC", 0) != 0};
+std::atomic<int64_t> delay{number_from("DIPU_HOST_DELAY_US", 0)};
+
+int64_t now_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+bool asynchronous() { return is_asynchronous.load(std::memory_order_relaxed); }
+void set_asynchronous(bool on) { is_asynchronous = on; }
+int64_t delay_us() { return delay.load(std::memory_order_relaxed); }
+void set_delay_us(int64_t microseconds) { delay = microseconds; }
+
+std::string what(const std::exception& error) {
+    if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) return torch_error->what_without_backtrace();
+    return error.what();
+}
+
+Stream::~Stream() {
+    if (!thread_.joinable()) return;
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        stop_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+}
+
+void Stream::push(const char* name, std::function<void()> body) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    tasks_.push_back({name, std::move(body)});
+    ++pushed_;
+    wake_.notify_one();
+}
+
+void Stream::run() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+        wake_.wait(lock, [&] { return stop_ || !tasks_.empty(); });
+        if (tasks_.empty()) return;
+        Task task = std::move(tasks_.front());
+        tasks_.pop_front();
+        lock.unlock();
+        std::string failure;
+        if (int64_t us = delay_us(); us > 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
+        try {
+            task.body();
+        } catch (const std::exception& error) {
+            failure = task.name + ": " + what(error);
+        }
+        task.body = nullptr;  // free what it owned before the task counts as finished
+        lock.lock();
+        if (!failure.empty() && failure_.empty()) failure_ = failure;
+        ++finished_;
+        done_.notify_all();
+    }
+}
+
+bool Stream::idle() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return finished_ == pushed_;
+}
+
+void Stream::synchronize() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const uint64_t goal = pushed_;
+    done_.wait(lock, [&] { return finished_ >= goal; });
+    if (failure_.empty()) return;
+    std::string failure = std::move(failure_);
+    failure_.clear();
+    lock.unlock();
+    throw std::runtime_error(failure);
+}
+
+std::shared_ptr<Event> make_event() { return std::make_shared<Event>(); }
+
+void Event::finish(uint64_t recording) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    finished_ = recording;
+    nanoseconds_ = now_ns();
+    done_.notify_all();
+}
+
+void Event::wait_for(uint64_t recording) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    done_.wait(lock, [&] { return finished_ >= recording; });
+}
+
+void Event::record(const std::shared_ptr<Event>& event, Stream& stream) {
+    uint64_t recording;
+    {
+        std::lock_guard<std::mutex> lock(event->mutex_);
+        recording = ++event->recorded_;
+    }
+    if (asynchronous() || !stream.idle())
+        stream.push("event record", [event, recording] { event->finish(recording); });
+    else
+        event->finish(recording);
+}
+
+void Event::block(const std::shared_ptr<Event>& event, Stream& stream) {
+    uint64_t recording;
+    {
+        std::lock_guard<std::mutex> lock(event->mutex_);
+        recording = event->recorded_;
+        if (event->finished_ >= recording) return;
+    }
+    stream.push("event wait", [event, recording] { event->wait_for(recording); });
+}
+
+void Event::synchronize() {
+    uint64_t recording;
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        recording = recorded_;
+    }
+    wait_for(recording);
+}
+
+bool Event::ready() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return finished_ >= recorded_;
+}
+
+double Event::elapsed_ms(Event& start, Event& end) {
+    start.synchronize();
+    end.synchronize();
+    return static_cast<double>(end.nanoseconds_ - start.nanoseconds_) / 1e6;
+}
+
+}  // namespace dipu_host
