@@ -124,6 +124,12 @@ def _is_in_bad_fork() -> bool:
     return False
 
 
+def __getattr__(name: str) -> Any:
+    if name == "_initialized":  # asked by torch.utils.checkpoint before it keeps the random state
+        return is_available()
+    raise AttributeError(f"module 'torch.dipu' has no attribute {name!r}")
+
+
 class _Properties:
     """What a device says of itself."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 from torch.distributed import ProcessGroup, Work
 
 from torch_dipu import _C
@@ -107,7 +108,7 @@ class DiclGroup(ProcessGroup):
             tensor.div_(self.size()) if tensor.is_floating_point() or tensor.is_complex() else tensor.floor_divide_(self.size())
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        opts, average = self._averaged(tensors, opts or dist.AllreduceOptions())
+        opts, average = self._averaged(tensors, opts or c10d.AllreduceOptions())
         work = self._run(self._gloo.allreduce, tensors, options=(opts,))
         if average:
             self._divide(tensors)
@@ -115,23 +116,23 @@ class DiclGroup(ProcessGroup):
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         for tensor in tensors:
-            plain = dist.AllreduceOptions()
+            plain = c10d.AllreduceOptions()
             plain.reduceOp = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
             self.allreduce([tensor], plain)
         return _Finished(tensors)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        opts, average = self._averaged(tensors, opts or dist.ReduceOptions())
+        opts, average = self._averaged(tensors, opts or c10d.ReduceOptions())
         work = self._run(self._gloo.reduce, tensors, options=(opts,))
         if average and opts.rootRank == self.rank():
             self._divide(tensors)
         return work
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        return self._run(self._gloo.broadcast, tensors, options=(opts or dist.BroadcastOptions(),))
+        return self._run(self._gloo.broadcast, tensors, options=(opts or c10d.BroadcastOptions(),))
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
-        return self._run(self._gloo.allgather, outputs, inputs, options=(opts or dist.AllgatherOptions(),))
+        return self._run(self._gloo.allgather, outputs, inputs, options=(opts or c10d.AllgatherOptions(),))
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         parts = list(output.reshape(-1).chunk(self.size())) if output.is_contiguous() else None
@@ -146,10 +147,10 @@ class DiclGroup(ProcessGroup):
         return _Finished(outputs)
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
-        return self._run(self._gloo.gather, outputs, inputs, options=(opts or dist.GatherOptions(),))
+        return self._run(self._gloo.gather, outputs, inputs, options=(opts or c10d.GatherOptions(),))
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
-        return self._run(self._gloo.scatter, outputs, inputs, options=(opts or dist.ScatterOptions(),))
+        return self._run(self._gloo.scatter, outputs, inputs, options=(opts or c10d.ScatterOptions(),))
 
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
         for output, parts in zip(outputs, inputs, strict=True):
@@ -168,7 +169,7 @@ class DiclGroup(ProcessGroup):
 
     def _reduce_scatter_rows(self, output: torch.Tensor, rows: torch.Tensor, opts: Any) -> None:
         """gloo has no reduce-scatter for every dtype: all-reduce, then keep the own row."""
-        options = dist.AllreduceOptions()
+        options = c10d.AllreduceOptions()
         options.reduceOp = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
         self.allreduce([rows], options)
         output.copy_(rows[self.rank()])
@@ -186,7 +187,7 @@ class DiclGroup(ProcessGroup):
         self, output: torch.Tensor, input: torch.Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
     ) -> Work:
         return self._run(
-            self._gloo.alltoall_base, output, input, options=(output_splits, input_splits, opts or dist.AllToAllOptions())
+            self._gloo.alltoall_base, output, input, options=(output_splits, input_splits, opts or c10d.AllToAllOptions())
         )
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
@@ -199,8 +200,15 @@ class DiclGroup(ProcessGroup):
         return self._run(self._gloo.recv_anysource, tensors, options=(tag,))
 
     def barrier(self, opts: Any = None) -> Work:
-        self._gloo.barrier(opts or dist.BarrierOptions()).wait()
+        self._gloo.barrier(opts or c10d.BarrierOptions()).wait()
         return _Finished([])
+
+    # torch 2.13 calls the same collectives by new names
+    all_gather_single = _allgather_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+    all_to_all_single = alltoall_base
 
 
 def register() -> None:

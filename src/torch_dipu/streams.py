@@ -13,22 +13,35 @@ def _device(place: Place) -> torch.device:
     return torch.device("dipu", index_of(place))
 
 
-class Stream(torch.Stream):
+class _OfDevice(type):
+    """torch knows its own stream and event classes only; ours make such objects, and isinstance recognises them."""
+
+    made: type
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.made) and instance.device.type == "dipu"
+
+
+class Stream(metaclass=_OfDevice):
     """A queue of work; what is queued on one stream runs in order."""
 
-    def __new__(cls, device: Place = None, priority: int = 0, **ids: Any) -> Stream:
-        if ids:  # made from the numbers of another stream, as torch does in pickles and wrappers
-            return super().__new__(cls, **ids)
-        return super().__new__(cls, device=_device(device), priority=priority)
+    made = torch.Stream
+
+    def __new__(cls, device: Place = None, priority: int = 0, **ids: Any) -> torch.Stream:  # type: ignore[misc]
+        if ids:  # from the numbers of another stream
+            return torch.Stream(**ids)
+        return torch.Stream(device=_device(device), priority=priority)
 
 
-class Event(torch.Event):
+class Event(metaclass=_OfDevice):
     """A mark in a stream that can be waited for and timed."""
 
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
+    made = torch.Event
+
+    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:  # type: ignore[misc]
         if interprocess:
             raise NotImplementedError("dipu: events cannot be shared between processes")
-        return super().__new__(cls, device=_device(None), enable_timing=enable_timing, blocking=blocking)
+        return torch.Event(device=_device(None), enable_timing=enable_timing, blocking=blocking)
 
 
 class StreamContext:

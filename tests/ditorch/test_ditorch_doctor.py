@@ -69,6 +69,14 @@ def test_a_framework_that_cannot_work_here_is_a_problem() -> None:
     assert findings["problems"][0]["advice"]
 
 
+def test_a_vendor_that_is_not_there_is_a_problem() -> None:
+    result = _doctor("doctor", "--json", DIPU_DEVICE="no_such_vendor")
+    assert result.returncode == 1
+    problem = json.loads(result.stdout)["problems"][0]
+    assert "no_such_vendor" in problem["what"]
+    assert "DIPU_DEVICE" in problem["advice"]
+
+
 def test_switched_off_mapping_is_shown() -> None:
     findings = json.loads(_doctor("doctor", "--json", DITORCH_DISABLE_MOCK="1").stdout)
     assert findings["mapping"].startswith("off")
@@ -76,5 +84,4 @@ def test_switched_off_mapping_is_shown() -> None:
 
 
 def test_wrong_usage_is_code_2() -> None:
-    assert _doctor("docter").returncode == 2
     assert _doctor("doctor", "--yaml").returncode == 2

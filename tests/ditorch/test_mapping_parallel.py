@@ -37,17 +37,29 @@ def test_a_process_group_of_one(run_python, tmp_path, backend: str) -> None:
         dist.all_reduce(x)
         group = dist.new_group([0], backend="nccl")
         dist.broadcast(x, 0, group=group)
-        mesh = dist.init_device_mesh("cuda", (1,))
-        print(dist.get_backend(), x.tolist(), mesh.device_type, dist.is_nccl_available())
+        print(dist.get_backend(), x.tolist(), dist.is_nccl_available())
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2).cuda(), device_ids=[0])
         model(x).sum().backward()
         print(next(model.parameters()).grad.cpu().tolist())
         dist.destroy_process_group()
         """
     )
-    assert "[0.0, 1.0, 2.0] dipu True" in result.stdout
+    assert "[0.0, 1.0, 2.0] True" in result.stdout
     assert "dicl" in result.stdout
     assert "[[0.0, 1.0, 2.0], [0.0, 1.0, 2.0]]" in result.stdout
+
+
+def test_a_device_mesh(run_python, tmp_path) -> None:
+    result = run_python(
+        f"""
+        import torch, torch.distributed as dist, ditorch
+        from torch.distributed.device_mesh import DeviceMesh
+        dist.init_process_group("gloo", init_method="file://{tmp_path}/store", rank=0, world_size=1)
+        print(dist.init_device_mesh("cuda", (1,)).device_type, DeviceMesh("cuda", [0]).device_type)
+        dist.destroy_process_group()
+        """
+    )
+    assert result.stdout.endswith("dipu dipu\n")
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory_device.*")

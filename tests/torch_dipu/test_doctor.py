@@ -78,5 +78,4 @@ def test_a_vendor_that_is_not_there(vendor: str) -> None:
 
 
 def test_wrong_usage_is_code_2() -> None:
-    assert dipu("docter").returncode == 2
     assert dipu("doctor", "--yaml").returncode == 2

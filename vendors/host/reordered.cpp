@@ -121,12 +121,9 @@ struct Moments {
     Tensor mean, variance;  // with the reduced dimensions kept
 };
 
-// The second pass takes out of the mean what rounding left in it: the CPU sums some of these in float64.
 Moments moments(const Tensor& x, IntArrayRef dims) {
     const double n = static_cast<double>(reduced_numel(x, dims));
-    const Tensor first = blocked_sum(x, dims, true) / n;
-    const Tensor rest = (blocked_sum(x - first, dims, true) / n).masked_fill_(first.isfinite().logical_not(), 0);
-    const Tensor mean = first + rest, centred = x - mean;
+    const Tensor mean = blocked_sum(x, dims, true) / n, centred = x - mean;
     return {mean, blocked_sum(centred * centred, dims, true) / n};
 }
 

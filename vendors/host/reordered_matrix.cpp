@@ -28,9 +28,10 @@ int64_t product_block(int64_t inner) {
 
 }  // namespace
 
-Tensor blocked_matmul(const Tensor& a, const Tensor& b) {
+Tensor blocked_matmul(const Tensor& a, const Tensor& b, int64_t block) {
     const Tensor left = wide(a), right = wide(b);
-    const int64_t inner = a.size(-1), block = product_block(inner);
+    const int64_t inner = a.size(-1);
+    if (block == 0) block = product_block(inner);
     const auto multiply = [](const Tensor& x, const Tensor& y) { return x.dim() == 2 ? x.mm(y) : x.bmm(y); };
     Tensor total;
     for (int64_t start = (inner - 1) / block * block; start >= 0 && inner > 0; start -= block) {
@@ -97,6 +98,7 @@ void convolution2d(Tensor& out, const Tensor& x, const Tensor& weight, const Opt
 void convolution2d_backward(Tensor& grad_input, Tensor& grad_weight, Tensor& grad_bias, const Tensor& grad_output,
                             const Tensor& x, const Tensor& weight, const Convolution& how) {
     const Columns columns{how, weight.sizes().slice(2)};
+    constexpr int64_t kPlaces = 40;  // CPUs keep many short sums for this gradient, one for each image or row of it
     const Tensor transposed = weight_matrix(weight, how.groups).transpose(1, 2);
     const int64_t step = columns.samples_at_once(x, grad_output);
     Tensor weight_total;
@@ -106,7 +108,7 @@ void convolution2d_backward(Tensor& grad_input, Tensor& grad_weight, Tensor& gra
         const Tensor g = columns.by_group(wide(grad_output.narrow(0, start, samples)).flatten(2));
         if (grad_input.defined()) grad_input.narrow(0, start, samples).copy_(columns.fold(blocked_matmul(transposed, g), v));
         if (!grad_weight.defined()) continue;
-        const Tensor part = blocked_matmul(g, columns.unfold(v).transpose(1, 2));
+        const Tensor part = blocked_matmul(g, columns.unfold(v).transpose(1, 2), kPlaces);
         weight_total = weight_total.defined() ? part + weight_total : part;
     }
     if (grad_weight.defined()) grad_weight.copy_(weight_total.reshape(weight.sizes()));

@@ -31,12 +31,14 @@ class DipuAdapter(Adapter):
 
     def availability(self) -> Availability:
         try:
-            module = self._module()
-            count = module.dipu.device_count()
+            device = self._module().dipu
+            count: int = device.device_count()
+            if not count:
+                device.init()  # raises what is wrong with the vendor, if that is why there is no device
         except Exception as error:  # a broken build can fail in any way, and looking must not
             return Availability(
                 devices=0,
-                missing=f"torch_dipu cannot be loaded: {type(error).__name__}: {error}",
+                missing=f"torch_dipu cannot be used: {type(error).__name__}: {error}",
                 advice=_advice(error, self.how_to_install),
             )
         if count:
@@ -44,7 +46,7 @@ class DipuAdapter(Adapter):
         return Availability(
             devices=0,
             missing="torch_dipu is there but its vendor reports no device",
-            advice="run `dipu doctor`, and check DIPU_DEVICE",
+            advice="run `dipu doctor`, and check DIPU_DEVICE and the settings of the vendor",
         )
 
     def load(self) -> None:
