@@ -16,7 +16,9 @@ _PACKAGE = "torch_dipu"
 
 def register() -> None:
     """Called by torch at the end of its import."""
-    if _PACKAGE in sys.modules:  # the user imports torch_dipu, which imported torch: it registers the device itself
+    if (
+        _PACKAGE in sys.modules
+    ):  # the user imports torch_dipu, which imported torch: it registers the device itself
         return
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.submodule_search_locations is None:

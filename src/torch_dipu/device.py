@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from diopi.table import load as _load_table
 
+from diopi.table import load as _load_table
 from torch_dipu import _C
 from torch_dipu.memory import (
     empty_cache,
@@ -36,7 +36,15 @@ from torch_dipu.random import (
     set_rng_state,
     set_rng_state_all,
 )
-from torch_dipu.streams import Event, Stream, StreamContext, current_stream, default_stream, set_stream, stream
+from torch_dipu.streams import (
+    Event,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
 
 __all__ = [
     "Event", "Stream", "StreamContext", "can_device_access_peer", "configure", "current_device", "current_stream",

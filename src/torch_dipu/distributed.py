@@ -1,8 +1,13 @@
 """The distributed backend `dicl`: collectives of device tensors.
 
-It runs over gloo. Where the vendor lets host code reach device memory, gloo works on the tensors themselves; elsewhere they are copied
-to the host and back. Work queued on the device is waited for first, so a collective sees finished tensors.
+It runs over gloo. Where the vendor lets host code reach device memory, gloo works on the tensors themselves;
+elsewhere they are copied to the host and back. Work queued on the device is waited for first, so a collective
+sees finished tensors.
 """
+
+# torch's stubs list several call forms for each collective and none for gloo; only the one that torch.distributed
+# uses is overridden here.
+# mypy: disable-error-code="override, attr-defined, assignment, call-arg"
 
 from __future__ import annotations
 
@@ -86,7 +91,9 @@ class DiclGroup(ProcessGroup):
     def getBackendName(self) -> str:
         return NAME
 
-    def _run(self, call: Callable[..., Work], written: Any, *others: Any, options: tuple[Any, ...] = ()) -> Work:
+    def _run(
+        self, call: Callable[..., Work], written: Any, *others: Any, options: tuple[Any, ...] = ()
+    ) -> Work:
         tensors = [*_leaves(written), *_leaves(list(others))]
         for index in {t.device.index for t in tensors if t.device.type == "dipu"}:
             _C.synchronize(index)
@@ -105,7 +112,9 @@ class DiclGroup(ProcessGroup):
 
     def _divide(self, tensors: Any) -> None:
         for tensor in _leaves(tensors):
-            tensor.div_(self.size()) if tensor.is_floating_point() or tensor.is_complex() else tensor.floor_divide_(self.size())
+            tensor.div_(
+                self.size()
+            ) if tensor.is_floating_point() or tensor.is_complex() else tensor.floor_divide_(self.size())
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         opts, average = self._averaged(tensors, opts or c10d.AllreduceOptions())
@@ -131,7 +140,9 @@ class DiclGroup(ProcessGroup):
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         return self._run(self._gloo.broadcast, tensors, options=(opts or c10d.BroadcastOptions(),))
 
-    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+    def allgather(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Work:
         return self._run(self._gloo.allgather, outputs, inputs, options=(opts or c10d.AllgatherOptions(),))
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
@@ -141,7 +152,9 @@ class DiclGroup(ProcessGroup):
         self.allgather([[part.view(input.shape) for part in parts]], [input.contiguous()])
         return _Finished([output])
 
-    def allgather_into_tensor_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+    def allgather_into_tensor_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Work:
         for output, given in zip(outputs, inputs, strict=True):
             self._allgather_base(output, given, opts)
         return _Finished(outputs)
@@ -149,10 +162,14 @@ class DiclGroup(ProcessGroup):
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         return self._run(self._gloo.gather, outputs, inputs, options=(opts or c10d.GatherOptions(),))
 
-    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
+    def scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
+    ) -> Work:
         return self._run(self._gloo.scatter, outputs, inputs, options=(opts or c10d.ScatterOptions(),))
 
-    def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None) -> Work:
+    def reduce_scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
+    ) -> Work:
         for output, parts in zip(outputs, inputs, strict=True):
             stacked = torch.stack([part.reshape(output.shape) for part in parts])
             self._reduce_scatter_rows(output, stacked, opts)
@@ -162,7 +179,9 @@ class DiclGroup(ProcessGroup):
         self._reduce_scatter_rows(output, input.reshape(self.size(), *output.shape).clone(), opts)
         return _Finished([output])
 
-    def reduce_scatter_tensor_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Work:
         for output, given in zip(outputs, inputs, strict=True):
             self._reduce_scatter_base(output, given, opts)
         return _Finished(outputs)
@@ -176,7 +195,9 @@ class DiclGroup(ProcessGroup):
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         """gloo exchanges one flat tensor only: the lists are laid end to end."""
-        received = torch.empty(sum(t.numel() for t in outputs), dtype=outputs[0].dtype, device=outputs[0].device)
+        received = torch.empty(
+            sum(t.numel() for t in outputs), dtype=outputs[0].dtype, device=outputs[0].device
+        )
         sent = torch.cat([t.reshape(-1) for t in inputs])
         self.alltoall_base(received, sent, [t.numel() for t in outputs], [t.numel() for t in inputs])
         for output, part in zip(outputs, received.split([t.numel() for t in outputs]), strict=True):
@@ -184,10 +205,18 @@ class DiclGroup(ProcessGroup):
         return _Finished(outputs)
 
     def alltoall_base(
-        self, output: torch.Tensor, input: torch.Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_splits: list[int],
+        input_splits: list[int],
+        opts: Any = None,
     ) -> Work:
         return self._run(
-            self._gloo.alltoall_base, output, input, options=(output_splits, input_splits, opts or c10d.AllToAllOptions())
+            self._gloo.alltoall_base,
+            output,
+            input,
+            options=(output_splits, input_splits, opts or c10d.AllToAllOptions()),
         )
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:

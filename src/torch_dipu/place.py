@@ -17,5 +17,7 @@ def index_of(place: Place = None) -> int:
         return place
     named = torch.device(place)
     if named.type != "dipu":
-        raise ValueError(f"expected a dipu device, got {str(place)!r}; write dipu, dipu:0, an index, or nothing for the current one")
+        raise ValueError(
+            f"expected a dipu device, got {str(place)!r}; write dipu, dipu:0, an index, or nothing for the current one"
+        )
     return _C.current_device() if named.index is None else named.index

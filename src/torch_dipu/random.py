@@ -1,4 +1,4 @@
-"""Random numbers of the device: one generator each; the same seed gives the same numbers as on the CPU where the vendor draws so."""
+"""Random numbers: one generator for each device."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from diopi.vendors import VendorError, choose
 
+from diopi.vendors import VendorError, choose
 from torch_dipu import _C
 from torch_dipu import device as device_module
 
@@ -12,7 +12,7 @@ _done = False
 
 
 def register() -> None:
-    """Registers name, device module, methods, operators and the distributed backend. Loads no vendor: that waits for the first use."""
+    """Registers name, device module, methods, operators and the distributed backend; the vendor waits for its first use."""
     global _done
     if _done:
         return
@@ -23,7 +23,9 @@ def register() -> None:
         _C.choose_vendor("", str(problem))
     torch.utils.rename_privateuse1_backend("dipu")
     torch._register_device_module("dipu", device_module)
-    torch.utils.generate_methods_for_privateuse1_backend(for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True)
+    torch.utils.generate_methods_for_privateuse1_backend(
+        for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
+    )
     _C.register_direct_fallbacks()
     if torch.distributed.is_available():
         from torch_dipu import distributed

@@ -16,7 +16,7 @@ def _device(place: Place) -> torch.device:
 class _OfDevice(type):
     """torch knows its own stream and event classes only; ours make such objects, and isinstance recognises them."""
 
-    made: type
+    made: type[Any]
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, cls.made) and instance.device.type == "dipu"
@@ -38,7 +38,9 @@ class Event(metaclass=_OfDevice):
 
     made = torch.Event
 
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:  # type: ignore[misc]
+    def __new__(  # type: ignore[misc]
+        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> torch.Event:  # type: ignore[misc]
         if interprocess:
             raise NotImplementedError("dipu: events cannot be shared between processes")
         return torch.Event(device=_device(None), enable_timing=enable_timing, blocking=blocking)

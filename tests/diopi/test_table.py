@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from diopi.table import TableError, load
 from diopi.table.reader import _entry
 
 ROOT = Path(__file__).parents[2]
-HEADERS = sorted((ROOT / "include" / "diopi").glob("*.h")) + [ROOT / "include" / "dipu" / "vendor.h"]
+HEADERS = [*sorted((ROOT / "include" / "diopi").glob("*.h")), ROOT / "include" / "dipu" / "vendor.h"]
 
 
 def test_the_whole_published_interface_is_there() -> None:
@@ -27,7 +28,16 @@ def test_the_hot_operators_are_served() -> None:
     table = load()
     assert len(table.entries) >= 60
     served = table.by_overload()
-    for name in ("add.Tensor", "mm", "addmm", "_softmax", "native_layer_norm", "convolution_overrideable", "native_batch_norm", "embedding"):
+    for name in (
+        "add.Tensor",
+        "mm",
+        "addmm",
+        "_softmax",
+        "native_layer_norm",
+        "convolution_overrideable",
+        "native_batch_norm",
+        "embedding",
+    ):
         assert served[name], name
     # a scalar operand has its own function, tried first
     assert [e.name for e in served["add.Tensor"]] == ["diopiAddScalar", "diopiAdd"]
@@ -63,13 +73,27 @@ def test_headers_compile_alone(header: Path, language: str, tmp_path: Path) -> N
     source.write_text(f"#include <{header.parent.name}/{header.name}>\nint main(void) {{ return 0; }}\n")
     compiler = "gcc" if language == "c11" else "g++"
     subprocess.run(
-        [compiler, f"-std={language}", "-Wall", "-Wextra", "-Werror", "-I", str(ROOT / "include"), "-fsyntax-only", str(source)], check=True
+        [
+            compiler,
+            f"-std={language}",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-I",
+            str(ROOT / "include"),
+            "-fsyntax-only",
+            str(source),
+        ],
+        check=True,
     )
 
 
 def test_generated_files_are_what_the_table_says() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "diopi.generate", "--check", "--root", str(ROOT)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "diopi.generate", "--check", "--root", str(ROOT)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -77,7 +101,10 @@ def test_generated_files_are_what_the_table_says() -> None:
 def test_a_stale_file_is_found(tmp_path: Path) -> None:
     (tmp_path / "src" / "diopi" / "table").mkdir(parents=True)
     done = subprocess.run(
-        [sys.executable, "-m", "diopi.generate", "--check", "--root", str(tmp_path)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "diopi.generate", "--check", "--root", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1
     assert "not what the table says" in done.stderr

@@ -75,6 +75,7 @@ FACTORY_CALLS = {
 _UNINITIALISED = ("empty", "empty_strided", "empty_like", "new_empty")
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 @pytest.mark.parametrize("name", FACTORY_CALLS)
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("dipu", 1), 1])
 def test_factories(name: str, device: object) -> None:
@@ -165,6 +166,7 @@ def test_type_method() -> None:
     assert x.cuda().type(torch.float16).device.type == "dipu"
 
 
+@pytest.mark.filterwarnings("ignore:.*set_default_tensor_type.* is deprecated")
 def test_default_tensor_type() -> None:
     try:
         torch.set_default_tensor_type("torch.cuda.DoubleTensor")
@@ -192,6 +194,7 @@ def test_no_mode_is_pushed_and_names_stay() -> None:
     assert torch.overrides.resolve_name(torch._C._VariableFunctions.zeros) == "torch.zeros"
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")
 def test_scripting_still_knows_the_factories() -> None:
     def add_ones(x: torch.Tensor) -> torch.Tensor:
         return x + torch.ones(3) + torch.zeros_like(x)

@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import torch
+
 import torch_dipu  # noqa: F401
 
 
@@ -131,7 +132,8 @@ def test_training_is_the_same_as_synchronous() -> None:
     code = """
         import torch
         torch.manual_seed(0)
-        net = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.LayerNorm(32), torch.nn.Linear(32, 4)).to("dipu")
+        from torch import nn
+        net = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)).to("dipu")
         opt = torch.optim.AdamW(net.parameters(), lr=1e-2)
         x, y = torch.randn(64, 16).to("dipu"), torch.randint(0, 4, (64,)).to("dipu")
         for _ in range(10):

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-COLLECTIVES = '''
+COLLECTIVES = """
 import torch, torch.distributed as dist
 dist.init_process_group("dicl")
 rank, world = dist.get_rank(), dist.get_world_size()
@@ -52,9 +52,9 @@ dist.all_gather_object(objects, {"rank": rank}); assert objects == [{"rank": 0},
 dist.barrier()
 print("collectives fine", rank)
 dist.destroy_process_group()
-'''
+"""
 
-TRAIN = '''
+TRAIN = """
 import sys, torch, torch.distributed as dist
 sys.path.insert(0, "EXAMPLES")
 from gpt import GPT, GPTConfig
@@ -82,13 +82,26 @@ if rank == 0:
     torch.save({k: v.cpu() for k, v in net.state_dict().items()}, sys.argv[2])
 if world > 1:
     dist.barrier(); dist.destroy_process_group()
-'''
+"""
 
 
 def launch(script: Path, *arguments: str, processes: int = 2, **environment: str) -> str:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", str(script), *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={processes}",
+        str(script),
+        *arguments,
+    ]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -114,4 +127,6 @@ def test_two_processes_train_like_one_with_the_double_batch(tmp_path: Path) -> N
     single, double = torch.load(one), torch.load(two)
     assert single.keys() == double.keys()
     for name, weight in single.items():
-        torch.testing.assert_close(double[name], weight, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            double[name], weight, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}"
+        )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 import torch_dipu  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +76,9 @@ def test_memory_fraction() -> None:
 
 
 def test_wrong_device_index() -> None:
-    with pytest.raises(RuntimeError, match=r"device index 7 does not exist: this machine has 2 devices \(dipu:0 to dipu:1\)"):
+    with pytest.raises(
+        RuntimeError, match=r"device index 7 does not exist: this machine has 2 devices \(dipu:0 to dipu:1\)"
+    ):
         torch.zeros(2, device="dipu:7")
     with pytest.raises(RuntimeError, match="device index 5 does not exist"):
         torch.dipu.set_device(5)
@@ -105,8 +108,10 @@ def test_unknown_vendor() -> None:
 
 def build_vendor(folder: Path, body: str) -> str:
     source, library = folder / "vendor.c", folder / "libvendor.so"
-    source.write_text('#include <dipu/vendor.h>\n' + body)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-I", str(ROOT / "include"), "-o", str(library), str(source)], check=True)
+    source.write_text("#include <dipu/vendor.h>\n" + body)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-I", str(ROOT / "include"), "-o", str(library), str(source)], check=True
+    )
     return str(library)
 
 
@@ -115,12 +120,12 @@ def build_vendor(folder: Path, body: str) -> str:
     [
         ("int nothing;", "it has no symbol dipuGetVendorTable"),
         (
-            "static const dipuVendorTable t = {sizeof(dipuVendorTable), (9u << 16) | 3u, \"x\"};"
+            'static const dipuVendorTable t = {sizeof(dipuVendorTable), (9u << 16) | 3u, "x"};'
             "const dipuVendorTable* dipuGetVendorTable(void) { return &t; }",
             "speaks version 9.3 of the vendor interface, this torch_dipu speaks 1.0",
         ),
         (
-            "static const dipuVendorTable t = {40, DIPU_VENDOR_ABI, \"x\"};"
+            'static const dipuVendorTable t = {40, DIPU_VENDOR_ABI, "x"};'
             "const dipuVendorTable* dipuGetVendorTable(void) { return &t; }",
             "ends before its mandatory entries",
         ),

@@ -8,9 +8,19 @@ import pickle
 
 import pytest
 import torch
+
 import torch_dipu  # noqa: F401
 
-DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.bool, torch.complex64]
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int8,
+    torch.bool,
+    torch.complex64,
+]
 
 
 def both(f, *tensors: torch.Tensor) -> None:
@@ -65,8 +75,12 @@ def test_views_share_memory_and_values(view) -> None:
 
 @pytest.mark.parametrize("source", ["cpu", "dipu:0", "dipu:1"])
 @pytest.mark.parametrize("target", ["cpu", "dipu:0", "dipu:1"])
-@pytest.mark.parametrize("dtypes", [(torch.float32, torch.float32), (torch.float32, torch.float16), (torch.int64, torch.float32)])
-def test_copies_between_places_layouts_and_dtypes(source: str, target: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+@pytest.mark.parametrize(
+    "dtypes", [(torch.float32, torch.float32), (torch.float32, torch.float16), (torch.int64, torch.float32)]
+)
+def test_copies_between_places_layouts_and_dtypes(
+    source: str, target: str, dtypes: tuple[torch.dtype, torch.dtype]
+) -> None:
     x = torch.randint(-9, 9, (6, 8)).to(dtypes[0])
     for layout in (lambda t: t, lambda t: t.t(), lambda t: t[::2, 1::3]):
         src = layout(x.to(source))
@@ -138,7 +152,9 @@ def test_sparse_coo() -> None:
     assert torch.equal(sparse.to_dense().cpu(), reference.to_dense())
     dense = torch.randn(3, 2)
     assert torch.equal((sparse @ dense.to("dipu")).cpu(), reference @ dense)
-    assert torch.equal((sparse + sparse).coalesce().values().cpu(), (reference + reference).coalesce().values())
+    assert torch.equal(
+        (sparse + sparse).coalesce().values().cpu(), (reference + reference).coalesce().values()
+    )
     assert torch.equal(dense.to("dipu").to_sparse().indices().cpu(), dense.to_sparse().indices())
     moved = reference.to("dipu")
     assert torch.equal(moved.cpu().to_dense(), reference.to_dense())

@@ -6,14 +6,17 @@ import threading
 
 import pytest
 import torch
-import torch_dipu  # noqa: F401
 from torch import nn
 from torch.nn import functional as F
+
+import torch_dipu  # noqa: F401
 
 DEVICES = ("cpu", "dipu")
 
 
-def train(make, inputs, loss_of, optimiser, steps: int = 4, **options) -> dict[str, list[float] | dict[str, torch.Tensor]]:
+def train(
+    make, inputs, loss_of, optimiser, steps: int = 4, **options
+) -> dict[str, list[float] | dict[str, torch.Tensor]]:
     """The same training on both devices: losses and weights by device."""
     results: dict = {}
     for device in DEVICES:
@@ -47,7 +50,9 @@ class Transformer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(50, 32)
-        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True, norm_first=True, activation="gelu")
+        layer = nn.TransformerEncoderLayer(
+            32, 4, 64, dropout=0.1, batch_first=True, norm_first=True, activation="gelu"
+        )
         self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(32, 50)
 
@@ -109,10 +114,12 @@ def test_recurrent(kind: str, bidirectional: bool) -> None:
 
 
 def test_recurrent_cells_and_gradcheck() -> None:
-    for cell in (nn.LSTMCell(3, 4), nn.GRUCell(3, 4)):
-        cell = cell.double().to("dipu")
+    for made in (nn.LSTMCell(3, 4), nn.GRUCell(3, 4)):
+        cell = made.double().to("dipu")
         x = torch.randn(2, 3, dtype=torch.float64, device="dipu", requires_grad=True)
-        assert torch.autograd.gradcheck(lambda t, c=cell: c(t)[0] if isinstance(c, nn.LSTMCell) else c(t), (x,), nondet_tol=1e-9)
+        assert torch.autograd.gradcheck(
+            lambda t, c=cell: c(t)[0] if isinstance(c, nn.LSTMCell) else c(t), (x,), nondet_tol=1e-9
+        )
 
 
 @pytest.mark.parametrize("conv", [nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d])
@@ -138,7 +145,9 @@ def test_attention(causal: bool, mask: bool) -> None:
     results = {}
     for device in DEVICES:
         leaves = [t.detach().to(device).requires_grad_() for t in (q, k, v)]
-        out = F.scaled_dot_product_attention(*leaves, attn_mask=bias.to(device) if mask else None, is_causal=causal)
+        out = F.scaled_dot_product_attention(
+            *leaves, attn_mask=bias.to(device) if mask else None, is_causal=causal
+        )
         grads = torch.autograd.grad(out.square().sum(), leaves)
         results[device] = [t.cpu() for t in (out, *grads)]
     for got, expected in zip(results["dipu"], results["cpu"], strict=True):

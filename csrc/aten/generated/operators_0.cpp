@@ -659,6 +659,15 @@ at::Tensor mul_Tensor(const at::Tensor & self, const at::Tensor & other) {
         }
     }
     {
+        static Operator op("diopiMulScalar");
+        Call call(op, record);
+        if (is_cpu_scalar(self) && call.accepts(kFp | kInt, other)) {
+            Outputs<at::meta::structured_mul_Tensor, 1, Kind::Fresh> results(call.device());
+            if (!results.like({other})) results.meta(self, other);
+            if (call.run<decltype(&::diopiMulScalar)>(handle(results[0]), handle(other), scalar(cpu_value(self)))) { return std::move(results[0]); }
+        }
+    }
+    {
         static Operator op("diopiMul");
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool, self, other)) {

@@ -654,6 +654,15 @@ at::Tensor & mul_out(const at::Tensor & self, const at::Tensor & other, at::Tens
         }
     }
     {
+        static Operator op("diopiMulScalar");
+        Call call(op, record);
+        if (is_cpu_scalar(self) && call.accepts(kFp | kInt, other) && call.holds(out)) {
+            Outputs<at::meta::structured_mul_Tensor, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiMulScalar)>(handle(results[0]), handle(other), scalar(cpu_value(self)))) { results.finish(); return out; }
+        }
+    }
+    {
         static Operator op("diopiMul");
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(out)) {

@@ -18,16 +18,25 @@ def _rendered() -> dict[str, str]:
 
 def _difference(path: Path, text: str) -> list[str]:
     committed = path.read_text(encoding="utf-8") if path.exists() else ""
-    return list(difflib.unified_diff(committed.splitlines(), text.splitlines(), str(path), "generated", lineterm="", n=1))
+    return list(
+        difflib.unified_diff(
+            committed.splitlines(), text.splitlines(), str(path), "generated", lineterm="", n=1
+        )
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m diopi.generate", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare with the committed files; exit 1 if they differ")
+    parser.add_argument(
+        "--check", action="store_true", help="compare with the committed files; exit 1 if they differ"
+    )
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="the repository (default: this folder)")
     options = parser.parse_args()
     if not (options.root / "src" / "diopi" / "table").is_dir():
-        print(f"{options.root} is not the repository: it has no src/diopi/table. Run it there or give --root.", file=sys.stderr)
+        print(
+            f"{options.root} is not the repository: it has no src/diopi/table. Run it there or give --root.",
+            file=sys.stderr,
+        )
         return 2
     stale = 0
     files = _rendered()
@@ -37,11 +46,14 @@ def main() -> int:
             if difference := _difference(path, text):
                 stale += 1
                 print("\n".join(difference[:20]))
-        else:
+        elif _difference(path, text):  # an unchanged file keeps its time, so that nothing is built again
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     if stale:
-        print(f"{stale} generated files are not what the table says. Run `python -m diopi.generate` and commit.", file=sys.stderr)
+        print(
+            f"{stale} generated files are not what the table says. Run `python -m diopi.generate` and commit.",
+            file=sys.stderr,
+        )
         return 1
     print(f"{len(files)} generated files {'are up to date' if options.check else 'written'}")
     return 0

@@ -7,7 +7,7 @@ operators, the shape functions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +15,16 @@ from diopi.table import Argument, Entry, Table, TableError
 
 FILES = 4  # translation units of about equal weight, compiled in parallel
 
-_VALUE_TYPES = {"bool", "const bool", "int64_t", "const int64_t", "double", "const double", "float", "const float"}
+_VALUE_TYPES = {
+    "bool",
+    "const bool",
+    "int64_t",
+    "const int64_t",
+    "double",
+    "const double",
+    "float",
+    "const float",
+}
 _CONVERTERS = {
     "diopiTensorHandle_t": "handle",
     "diopiConstTensorHandle_t": "handle",
@@ -29,7 +38,12 @@ _CONVERTERS = {
     "diopiConstTensorHandle_t*": "handles",
     "diopiReduction_t": "static_cast<diopiReduction_t>",
 }
-_ABSENT = {"const int64_t*": "nullptr", "const bool*": "nullptr", "const diopiScalar_t*": "nullptr", "diopiSize_t": "diopiSize_t{nullptr, 0}"}
+_ABSENT = {
+    "const int64_t*": "nullptr",
+    "const bool*": "nullptr",
+    "const diopiScalar_t*": "nullptr",
+    "diopiSize_t": "diopiSize_t{nullptr, 0}",
+}
 
 
 @dataclass(frozen=True)
@@ -77,7 +91,9 @@ def describe(name: str) -> Overload:
     if name not in functions:
         raise TableError(f"{name} is not an ATen overload of this PyTorch")
     function = functions[name]
-    kind = {SchemaKind.functional: "functional", SchemaKind.inplace: "inplace", SchemaKind.out: "out"}[function.func.kind()]
+    kind = {SchemaKind.functional: "functional", SchemaKind.inplace: "inplace", SchemaKind.out: "out"}[
+        function.func.kind()
+    ]
     group = groups.get(name)
     meta_arguments: tuple[str, ...] = ()
     with native_function_manager(function):
@@ -85,7 +101,10 @@ def describe(name: str) -> Overload:
         parameters = tuple((b.nctype.cpp_type(), b.name) for b in signature.arguments())
         returns = signature.returns_type().cpp_type()
         if group is not None:
-            meta_arguments = tuple(e.expr for e in translate(signature.arguments(), structured.meta_arguments(group), method=False))
+            meta_arguments = tuple(
+                e.expr
+                for e in translate(signature.arguments(), structured.meta_arguments(group), method=False)
+            )
     return Overload(
         name=name,
         symbol=function.func.name.unambiguous_name(),
@@ -94,7 +113,9 @@ def describe(name: str) -> Overload:
         returns=returns,
         results=len(function.func.returns),
         outs=tuple(a.name for a in function.func.arguments.out),
-        structured=f"at::meta::structured_{group.functional.func.name.unambiguous_name()}" if group is not None else None,
+        structured=f"at::meta::structured_{group.functional.func.name.unambiguous_name()}"
+        if group is not None
+        else None,
         meta_arguments=meta_arguments,
         header=function.root_name,
     )
@@ -104,7 +125,9 @@ def _output_arguments(entry: Entry, overload: Overload) -> list[str]:
     """The C names of what the function writes, in the order of the overload's results."""
     names = [a.name for a in entry.function.arguments if a.is_output and a.name not in entry.mutates]
     if len(names) < overload.results:
-        raise TableError(f"{entry.source}: {entry.name} writes {names}, but {overload.name} has {overload.results} results")
+        raise TableError(
+            f"{entry.source}: {entry.name} writes {names}, but {overload.name} has {overload.results} results"
+        )
     return names[: overload.results]
 
 
@@ -115,12 +138,15 @@ def _expression(entry: Entry, overload: Overload, argument: Argument, outputs: l
         return f"handle({_written(entry, overload, outputs.index(argument.name))})"
     source = entry.args.get(argument.name)
     if source is None:
-        source = next((n for n in (argument.name, "self") if n in given and (n == argument.name or argument.name == "input")), None)
+        known_as = [argument.name, "self"] if argument.name == "input" else [argument.name]
+        source = next((name for name in known_as if name in given), None)
     if source is None:
         if argument.ctype in _ABSENT:
             return _ABSENT[argument.ctype]
-        raise TableError(f"{entry.source}: {entry.name}: nothing of {overload.name} {sorted(given)} fits its argument {argument.name}")
-    if argument.name == entry.scalar:
+        raise TableError(
+            f"{entry.source}: {entry.name}: nothing of {overload.name} {sorted(given)} fits its argument {argument.name}"
+        )
+    if source == entry.scalar:
         source = f"cpu_value({source})"
     if argument.ctype in _CONVERTERS:
         return f"{_CONVERTERS[argument.ctype]}({source})"
@@ -157,17 +183,26 @@ def _allocation(entry: Entry, overload: Overload) -> list[str]:
     if overload.structured and not entry.outputs:
         given = {"functional": "", "inplace": "self", "out": ", ".join(overload.outs)}[overload.kind]
         kind = {"functional": "Fresh", "inplace": "InPlace", "out": "Given"}[overload.kind]
-        lines = [f"Outputs<{overload.structured}, {overload.results}, Kind::{kind}> results(call.device(){', ' + given if given else ''});"]
+        lines = [
+            f"Outputs<{overload.structured}, {overload.results}, Kind::{kind}> "
+            f"results(call.device(){', ' + given if given else ''});"
+        ]
         meta = f"results.meta({', '.join(overload.meta_arguments)});"
         alike = ", ".join(_single_tensors(entry, overload))
-        lines.append(f"if (!results.like({{{alike}}})) {meta}" if entry.same and overload.kind != "out" else meta)
+        lines.append(
+            f"if (!results.like({{{alike}}})) {meta}" if entry.same and overload.kind != "out" else meta
+        )
         return lines
     if overload.kind == "functional":
         if len(entry.outputs) != overload.results:
-            raise TableError(f"{entry.source}: {entry.name}: outputs must describe the {overload.results} results of {overload.name}")
+            raise TableError(
+                f"{entry.source}: {entry.name}: outputs must describe the {overload.results} results of {overload.name}"
+            )
         return [f"at::Tensor out{i} = {rule};" for i, rule in enumerate(entry.outputs)]
     if overload.kind == "out":
-        raise TableError(f"{entry.source}: {entry.name}: {overload.name} is not structured; serve its functional form only")
+        raise TableError(
+            f"{entry.source}: {entry.name}: {overload.name} is not structured; serve its functional form only"
+        )
     return []
 
 
@@ -188,7 +223,11 @@ def _result(entry: Entry, overload: Overload) -> str:
 def _attempt(entry: Entry, overload: Overload) -> str:
     """The block of a wrapper that tries one entry."""
     outputs = _output_arguments(entry, overload)
-    arguments = [_expression(entry, overload, a, outputs) for a in entry.function.arguments if a.ctype != "diopiContextHandle_t"]
+    arguments = [
+        _expression(entry, overload, a, outputs)
+        for a in entry.function.arguments
+        if a.ctype != "diopiContextHandle_t"
+    ]
     mask = " | ".join(f"k{g.capitalize()}" for g in entry.dtypes)
     conditions = [f"call.accepts({mask}, {', '.join(_tensors(entry, overload, with_indices=False))})"]
     if indices := _tensors(entry, overload, with_indices=True):
@@ -212,10 +251,22 @@ def _attempt(entry: Entry, overload: Overload) -> str:
     return "\n".join("    " + line for line in lines)
 
 
+def _with_exchanged(entries: list[Entry]) -> list[Entry]:
+    """A commuting operator whose scalar operand comes first is the same call with its operands exchanged."""
+    tried = []
+    for entry in entries:
+        tried.append(entry)
+        if entry.commutes and entry.scalar == "other":
+            tried.append(
+                replace(entry, scalar="self", args={**entry.args, "input": "other", "other": "self"})
+            )
+    return tried
+
+
 def _wrapper(overload: Overload, entries: list[Entry]) -> str:
     parameters = ", ".join(f"{ctype} {name}" for ctype, name in overload.parameters)
     names = ", ".join(name for _, name in overload.parameters)
-    attempts = "\n".join(_attempt(entry, overload) for entry in entries)
+    attempts = "\n".join(_attempt(entry, overload) for entry in _with_exchanged(entries))
     fallback = f"fall_back<{overload.returns}>(record{', ' + names if names else ''})"
     otherwise = next((e.otherwise for e in entries if e.otherwise), None)
     if otherwise:

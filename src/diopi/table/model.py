@@ -70,6 +70,7 @@ class Entry:
     aten: tuple[str, ...] = ()
     same: bool = False
     scalar: str | None = None
+    commutes: bool = False
     when: str | None = None
     otherwise: str | None = None
     outputs: tuple[str, ...] = ()

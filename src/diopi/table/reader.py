@@ -8,9 +8,32 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from diopi.table.model import CATEGORIES, DTYPE_GROUPS, TOLERANCES, Argument, Entry, Function, Table, TableError
+from diopi.table.model import (
+    CATEGORIES,
+    DTYPE_GROUPS,
+    TOLERANCES,
+    Argument,
+    Entry,
+    Function,
+    Table,
+    TableError,
+)
 
-_KEYS = {"aten", "category", "dtypes", "tolerance", "same", "scalar", "when", "otherwise", "outputs", "indices", "mutates", "args"}
+_KEYS = {
+    "aten",
+    "category",
+    "dtypes",
+    "tolerance",
+    "same",
+    "scalar",
+    "commutes",
+    "when",
+    "otherwise",
+    "outputs",
+    "indices",
+    "mutates",
+    "args",
+}
 
 
 def _argument(text: str, position: int) -> Argument:
@@ -51,7 +74,9 @@ def _entry(source: str, function: Function, defaults: dict[str, Any], given: dic
     if wrong := [a for a in values.get("args", {}) if a not in names]:
         raise TableError(f"{where}: args names {wrong}, but the C function has {sorted(names)}")
     if values.get("scalar") not in {None, *names}:
-        raise TableError(f"{where}: scalar names {values['scalar']!r}, but the C function has {sorted(names)}")
+        raise TableError(
+            f"{where}: scalar names {values['scalar']!r}, but the C function has {sorted(names)}"
+        )
     for key in ("aten", "outputs", "indices", "mutates"):
         values[key] = tuple(values.get(key, ()))
     return Entry(function=function, source=source, dtypes=tuple(groups), **values)

@@ -61,15 +61,21 @@ def choose(wanted: str | None = None) -> Vendor:
         return _by_name(wanted, vendors)
     usable = [v for v in vendors.values() if v.problem() is None]
     if not usable:
-        reasons = "; ".join(f"{name}: {v.problem()}" for name, v in sorted(vendors.items())) or "none is installed"
-        raise VendorError(f"no vendor can be used ({reasons}). Install one, or set {VARIABLE} to a name or a path.")
+        reasons = (
+            "; ".join(f"{name}: {v.problem()}" for name, v in sorted(vendors.items())) or "none is installed"
+        )
+        raise VendorError(
+            f"no vendor can be used ({reasons}). Install one, or set {VARIABLE} to a name or a path."
+        )
     return max(usable, key=lambda v: v.priority)
 
 
 def _by_path(wanted: str) -> Vendor:
     path = Path(wanted)
     if not path.is_file():
-        raise VendorError(f"{VARIABLE}={wanted!r} is a path, but there is no such file. Give the path of a vendor library or a name.")
+        raise VendorError(
+            f"{VARIABLE}={wanted!r} is a path, but there is no such file. Give the path of a vendor library or a name."
+        )
     return Vendor(name=path.stem, library=path.resolve())
 
 

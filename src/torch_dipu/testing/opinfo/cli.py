@@ -78,13 +78,13 @@ def sweep(
     )
     jobs = jobs or len(os.sched_getaffinity(0))
     try:
-        findings, interrupted = _run(options, selection, known, jobs, timeout, console)
+        findings = _run(options, selection, known, jobs, timeout, console)
     except StartError as error:
         _leave(INTERNAL, f"no worker could be started for device {device}:\n{error}")
     report.show(findings, console)
     if json is not None:
         findings.write(json)
-    raise typer.Exit(INTERRUPTED if interrupted else _exit_code(findings))
+    raise typer.Exit(_exit_code(findings))
 
 
 def _run(
@@ -94,7 +94,7 @@ def _run(
     jobs: int,
     timeout: float,
     console: Console,
-) -> tuple[report.Findings, bool]:
+) -> report.Findings:
     start = time.perf_counter()
     with Pool(options, jobs, timeout, _start_method(options.device)) as pool:
         with console.status("importing torch's operator database"):
@@ -102,7 +102,6 @@ def _run(
         assert pool.facts is not None
         unlimited = selection == Selection() and options.max_samples is None
         findings = report.Findings(options, pool.facts, known, pairs, jobs, unlimited)
-        interrupted = False
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task("comparing", total=len(pairs))
@@ -112,9 +111,14 @@ def _run(
                     current = f"{outcome.pair.sweep} {outcome.pair.op[:28]:28}"
                     progress.update(task, advance=1, description=current)
             except KeyboardInterrupt:
-                interrupted = True
+                findings.stopped = INTERRUPTED
+            except (
+                StartError
+            ) as error:  # a replacement for a crashed worker: what was found so far still counts
+                findings.stopped = INTERNAL
+                console.print(f"no further worker could be started: {error}", markup=False)
     findings.seconds = time.perf_counter() - start
-    return findings, interrupted
+    return findings
 
 
 def _start_method(device: str) -> str:
@@ -124,6 +128,8 @@ def _start_method(device: str) -> str:
 
 
 def _exit_code(findings: report.Findings) -> int:
+    if findings.stopped:
+        return findings.stopped
     if not findings.outcomes:
         return NOTHING
     return DIFFERS if findings.unexpected or findings.not_run else 0

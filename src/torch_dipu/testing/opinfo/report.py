@@ -37,6 +37,7 @@ class Findings:
     complete: bool  # all samples of the whole database: only then can an entry be called out of date
     outcomes: list[Outcome] = field(default_factory=list)
     seconds: float = 0.0
+    stopped: int = 0  # exit code, if the sweep ended before all pairs were run
 
     @property
     def unexpected(self) -> list[Outcome]:
