@@ -88,8 +88,22 @@ class DiclGroup(ProcessGroup):
         super().__init__(rank, size)
         self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
 
+        self._name = self._description = ""
+
     def getBackendName(self) -> str:
         return NAME
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupDesc(self) -> str:
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:
+        self._description = description
 
     def _run(
         self, call: Callable[..., Work], written: Any, *others: Any, options: tuple[Any, ...] = ()

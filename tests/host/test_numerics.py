@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-import torch_dipu  # noqa: F401
+from torch_dipu import dipu
 
 pytestmark = pytest.mark.device
 
@@ -84,18 +84,18 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 @pytest.fixture
 def reordered() -> Iterator[None]:
-    before = torch.dipu.option("numerics")
-    torch.dipu.configure(numerics="reordered")
+    before = dipu.option("numerics")
+    dipu.configure(numerics="reordered")
     yield
-    torch.dipu.configure(numerics=before)
+    dipu.configure(numerics=before)
 
 
 @pytest.fixture
 def plain() -> Iterator[None]:
-    before = torch.dipu.option("numerics")
-    torch.dipu.configure(numerics="plain")
+    before = dipu.option("numerics")
+    dipu.configure(numerics="plain")
     yield
-    torch.dipu.configure(numerics=before)
+    dipu.configure(numerics=before)
 
 
 def on_device(function: Function, inputs: list[torch.Tensor]) -> torch.Tensor:
@@ -233,11 +233,11 @@ def test_reordered_embedding_gradient(reordered: None) -> None:
 def test_running_statistics_follow_the_cpu(reordered: None) -> None:
     x = torch.randn(16, 8, 20, generator=torch.Generator().manual_seed(1)) * 3 + 2
     mean, var = torch.full((8,), 0.5), torch.full((8,), 2.0)
-    chip = [mean.to("dipu"), var.to("dipu")]
+    chip_mean, chip_var = mean.to("dipu"), var.to("dipu")
     F.batch_norm(x, mean, var, training=True, momentum=0.3)
-    F.batch_norm(x.to("dipu"), *chip, training=True, momentum=0.3)
-    torch.testing.assert_close(chip[0].cpu(), mean, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(chip[1].cpu(), var, rtol=1e-6, atol=1e-6)
+    F.batch_norm(x.to("dipu"), chip_mean, chip_var, training=True, momentum=0.3)
+    torch.testing.assert_close(chip_mean.cpu(), mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(chip_var.cpu(), var, rtol=1e-6, atol=1e-6)
 
 
 def special() -> torch.Tensor:
@@ -275,6 +275,21 @@ def test_special_values_go_the_same_way(function: Function, reordered: None) -> 
 def test_nothing_to_add_up(function: Function, reordered: None) -> None:
     x = torch.empty(0, 5)
     torch.testing.assert_close(on_device(function, [x]), function(x), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("count_include_pad", [True, False])
+@pytest.mark.parametrize("ceil_mode", [True, False])
+@pytest.mark.parametrize("divisor", [None, 3, -2])
+def test_windows_are_counted_as_on_the_cpu(
+    count_include_pad: bool, ceil_mode: bool, divisor: int | None, reordered: None
+) -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return F.avg_pool2d(x, (3, 4), (2, 3), (1, 2), ceil_mode, count_include_pad, divisor)
+
+    x = torch.randn(2, 3, 9, 11, generator=torch.Generator().manual_seed(4))
+    torch.testing.assert_close(on_device(run, [x]), run(x), rtol=1e-5, atol=1e-6)
+    on_chip, on_cpu = gradients(run)(x.to("dipu"))[0], gradients(run)(x)[0]
+    torch.testing.assert_close(on_chip.cpu(), on_cpu, rtol=1e-5, atol=1e-6)
 
 
 def test_the_environment_chooses() -> None:

@@ -41,6 +41,14 @@ def test_known_failures_get_their_kind_and_new_causes_stay_visible(tmp_path: Pat
     assert known(tmp_path, "sin", extra='torch = "<2"').classify(failure()).state is State.FAIL
 
 
+def test_an_entry_about_a_missing_feature_goes_when_the_vendor_has_it(tmp_path: Path) -> None:
+    list_ = known(tmp_path, "sin", extra='without = "fused"')
+    list_.drop_for(["other"])
+    assert list_.classify(failure()).state is State.GAP
+    list_.drop_for(["fused"])
+    assert list_.classify(failure()).state is State.FAIL
+
+
 def test_a_wrong_answer_is_no_refusal_and_a_crash_is_not_excused(tmp_path: Path) -> None:
     assert known(tmp_path, "sin", "refusal").classify(failure()).state is State.FAIL
     raised = failure(State.ERROR, "sample 0: RuntimeError: no")

@@ -330,6 +330,23 @@ def test_a_listed_failure_does_not_fail_the_sweep(tmp_path: Path) -> None:
     assert (code, report["unused_entries"]) == (0, ["forward:planted_raising:*"])
 
 
+def test_what_was_found_before_the_workers_ran_out_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole_run = Pool.run
+
+    def short_run(pool: Pool, pairs: list[Pair]) -> Any:
+        yield from whole_run(pool, pairs[:1])
+        raise StartError("the library is gone")
+
+    monkeypatch.setattr(Pool, "run", short_run)
+    code, report, text = run_cli("PLANTED", tmp_path)
+    assert (code, report["counts"]) == (3, {"forward": {"pass": 1}})
+    assert report["not_run"][0] == "forward:planted_after:float32"
+    assert "the library is gone" in text
+    assert "3 pairs were not run" in text
+
+
 def test_nothing_selected_and_bad_usage_have_their_own_exit_codes(tmp_path: Path) -> None:
     assert run_cli("ONLY_RIGHT", tmp_path, "--ops", "no_such_operator")[0] == 5
     assert run_cli("ONLY_RIGHT", tmp_path, "--dtypes", "f33")[0] == 2

@@ -147,7 +147,8 @@ struct Grid {
     int64_t divisor;  // 0: the places counted
 
     double share(int64_t row, int64_t column) const {
-        const int64_t places = divisor ? divisor : rows[row].counted * columns[column].counted;
+        if (divisor) return static_cast<double>(divisor);  // also a negative one
+        const int64_t places = rows[row].counted * columns[column].counted;
         return static_cast<double>(std::max<int64_t>(places, 1));  // a window outside the image sums to 0
     }
 };

@@ -100,6 +100,7 @@ def _run(
         with console.status("importing torch's operator database"):
             pairs = pool.plan(selection)
         assert pool.facts is not None
+        known.drop_for(pool.facts.vendor.get("features", ()))
         unlimited = selection == Selection() and options.max_samples is None
         findings = report.Findings(options, pool.facts, known, pairs, jobs, unlimited)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch_dipu.testing.opinfo.model import Outcome, Pair, Problem, State, Sweep
 
 _KINDS = {"artefact": State.HARNESS, "refusal": State.REFUSAL, "gap": State.GAP}
 _GRAVITY = (State.REFUSAL, State.HARNESS, State.GAP)
-_KEYS = {"sweep", "op", "dtypes", "kind", "match", "torch", "reason"}
+_KEYS = {"sweep", "op", "dtypes", "kind", "match", "torch", "without", "reason"}
 
 
 class ListError(ValueError):
@@ -35,6 +35,7 @@ class Entry:
     dtypes: tuple[str, ...] | None = None
     match: str = ""
     torch: str = ""
+    without: str = ""
     covered: int = 0
     passed: list[Pair] = field(default_factory=list)
 
@@ -62,6 +63,10 @@ class Expectations:
     entries: list[Entry]
     undefined_values: frozenset[str]
     host_arguments: frozenset[str]
+
+    def drop_for(self, features: Collection[str]) -> None:
+        """Forget the entries about what the vendor's library, once loaded, turns out to have."""
+        self.entries = [entry for entry in self.entries if entry.without not in features]
 
     def classify(self, outcome: Outcome) -> Outcome:
         """Give a failure its kind and reason if every problem of the pair is known; remember what passes."""
@@ -128,4 +133,5 @@ def _entry(raw: dict[str, Any]) -> Entry:
         dtypes,
         raw.get("match", ""),
         raw.get("torch", ""),
+        raw.get("without", ""),
     )

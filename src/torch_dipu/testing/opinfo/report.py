@@ -34,10 +34,15 @@ class Findings:
     expectations: Expectations
     planned: list[Pair]
     jobs: int
-    complete: bool  # all samples of the whole database: only then can an entry be called out of date
+    whole: bool  # all samples of the whole database were asked for
     outcomes: list[Outcome] = field(default_factory=list)
     seconds: float = 0.0
     stopped: int = 0  # exit code, if the sweep ended before all pairs were run
+
+    @property
+    def complete(self) -> bool:
+        """Only then can an entry of the list be called out of date."""
+        return self.whole and not self.stopped
 
     @property
     def unexpected(self) -> list[Outcome]:
