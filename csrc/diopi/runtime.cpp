@@ -1,9 +1,9 @@
-// The 27 runtime functions that a DIOPI library finds in the process that loads it.
+// What the runtime functions of DIOPI do here; vendor libraries reach them through libdiopirt.
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
-#include <diopi/diopirt.h>
 
+#include "../diopirt/runtime_table.h"
 #include "../runtime/generator.h"
 #include "context.h"
 
@@ -63,140 +63,172 @@ diopiTensorHandle_t keep(diopiContextHandle_t ctx, at::Tensor tensor) {
     return handle(owned.back());
 }
 
-}  // namespace
-}  // namespace dipu
+// In a namespace of their own: the names of the interface belong to libdiopirt.
+namespace served {
 
-using dipu::tensor_of;
+const char* GetVersion() { return "DIOPI 1.2.0"; }
 
-extern "C" {
-
-DIOPI_API const char* diopiGetVersion() { return "DIOPI 1.2.0"; }
-
-DIOPI_API diopiError_t diopiGetTensorData(diopiTensorHandle_t th, void** data) {
-    return dipu::guarded([&] { *data = tensor_of(th).mutable_data_ptr(); });
+diopiError_t GetTensorData(diopiTensorHandle_t th, void** data) {
+    return guarded([&] { *data = tensor_of(th).mutable_data_ptr(); });
 }
-DIOPI_API diopiError_t diopiGetTensorDataConst(diopiConstTensorHandle_t th, const void** data) {
-    return dipu::guarded([&] { *data = tensor_of(th).const_data_ptr(); });
+diopiError_t GetTensorDataConst(diopiConstTensorHandle_t th, const void** data) {
+    return guarded([&] { *data = tensor_of(th).const_data_ptr(); });
 }
-DIOPI_API diopiError_t diopiGetTensorShape(diopiConstTensorHandle_t th, diopiSize_t* size) {
-    *size = dipu::size_of(tensor_of(th).sizes());
+diopiError_t GetTensorShape(diopiConstTensorHandle_t th, diopiSize_t* size) {
+    *size = size_of(tensor_of(th).sizes());
     return diopiSuccess;
 }
-DIOPI_API diopiError_t diopiGetTensorStride(diopiConstTensorHandle_t th, diopiSize_t* stride) {
-    return dipu::guarded([&] { *stride = dipu::size_of(tensor_of(th).strides()); });
+diopiError_t GetTensorStride(diopiConstTensorHandle_t th, diopiSize_t* stride) {
+    return guarded([&] { *stride = size_of(tensor_of(th).strides()); });
 }
-DIOPI_API diopiError_t diopiGetTensorDtype(diopiConstTensorHandle_t th, diopiDtype_t* dtype) {
-    *dtype = dipu::diopi_dtype(tensor_of(th).scalar_type());
+diopiError_t GetTensorDtype(diopiConstTensorHandle_t th, diopiDtype_t* dtype) {
+    *dtype = diopi_dtype(tensor_of(th).scalar_type());
     return diopiSuccess;
 }
-DIOPI_API diopiError_t diopiGetTensorDevice(diopiConstTensorHandle_t th, diopiDevice_t* device) {
+diopiError_t GetTensorDevice(diopiConstTensorHandle_t th, diopiDevice_t* device) {
     *device = tensor_of(th).is_cpu() ? diopi_host : diopi_device;
     return diopiSuccess;
 }
-DIOPI_API diopiError_t diopiGetTensorNumel(diopiConstTensorHandle_t th, int64_t* numel) {
+diopiError_t GetTensorNumel(diopiConstTensorHandle_t th, int64_t* numel) {
     *numel = tensor_of(th).numel();
     return diopiSuccess;
 }
-DIOPI_API diopiError_t diopiGetTensorElemSize(diopiConstTensorHandle_t th, int64_t* itemsize) {
+diopiError_t GetTensorElemSize(diopiConstTensorHandle_t th, int64_t* itemsize) {
     *itemsize = static_cast<int64_t>(tensor_of(th).dtype().itemsize());
     return diopiSuccess;
 }
-DIOPI_API diopiError_t diopiGetTensorStoragePtr(diopiConstTensorHandle_t th, void** storage) {
-    return dipu::guarded([&] { *storage = const_cast<void*>(tensor_of(th).storage().data()); });
+diopiError_t GetTensorStoragePtr(diopiConstTensorHandle_t th, void** storage) {
+    return guarded([&] { *storage = const_cast<void*>(tensor_of(th).storage().data()); });
 }
-DIOPI_API diopiError_t diopiGetTensorStorageOffset(diopiConstTensorHandle_t th, int64_t* offset) {
-    return dipu::guarded([&] { *offset = tensor_of(th).storage_offset(); });
+diopiError_t GetTensorStorageOffset(diopiConstTensorHandle_t th, int64_t* offset) {
+    return guarded([&] { *offset = tensor_of(th).storage_offset(); });
 }
-DIOPI_API diopiError_t diopiGetTensorStorageNbytes(diopiConstTensorHandle_t th, size_t* nbytes) {
-    return dipu::guarded([&] { *nbytes = tensor_of(th).storage().nbytes(); });
+diopiError_t GetTensorStorageNbytes(diopiConstTensorHandle_t th, size_t* nbytes) {
+    return guarded([&] { *nbytes = tensor_of(th).storage().nbytes(); });
 }
-DIOPI_API diopiError_t diopiGetTensorDeviceIndex(diopiConstTensorHandle_t th, diopiDeviceIndex_t* index) {
+diopiError_t GetTensorDeviceIndex(diopiConstTensorHandle_t th, diopiDeviceIndex_t* index) {
     *index = tensor_of(th).device().index();
     return diopiSuccess;
 }
 
 // Parts of a sparse tensor: the handle points into a thread's ring, valid for the call that asked.
-static diopiConstTensorHandle_t sparse_part(at::Tensor part) {
+diopiConstTensorHandle_t sparse_part(at::Tensor part) {
     thread_local std::array<at::Tensor, 16> ring;
     thread_local size_t next = 0;
     auto& slot = ring[next++ % ring.size()];
     slot = std::move(part);
-    return dipu::handle(const_cast<const at::Tensor&>(slot));
+    return handle(const_cast<const at::Tensor&>(slot));
 }
-DIOPI_API diopiError_t diopiGetTensorCrowIndices(diopiConstTensorHandle_t th, diopiConstTensorHandle_t* crow_indices) {
-    return dipu::guarded([&] { *crow_indices = sparse_part(tensor_of(th).crow_indices()); });
+diopiError_t GetTensorCrowIndices(diopiConstTensorHandle_t th, diopiConstTensorHandle_t* crow_indices) {
+    return guarded([&] { *crow_indices = sparse_part(tensor_of(th).crow_indices()); });
 }
-DIOPI_API diopiError_t diopiGetTensorColIndices(diopiConstTensorHandle_t th, diopiConstTensorHandle_t* col_indices) {
-    return dipu::guarded([&] { *col_indices = sparse_part(tensor_of(th).col_indices()); });
+diopiError_t GetTensorColIndices(diopiConstTensorHandle_t th, diopiConstTensorHandle_t* col_indices) {
+    return guarded([&] { *col_indices = sparse_part(tensor_of(th).col_indices()); });
 }
-DIOPI_API diopiError_t diopiGetTensorValues(diopiConstTensorHandle_t th, diopiConstTensorHandle_t* values) {
-    return dipu::guarded([&] { *values = sparse_part(tensor_of(th).values()); });
+diopiError_t GetTensorValues(diopiConstTensorHandle_t th, diopiConstTensorHandle_t* values) {
+    return guarded([&] { *values = sparse_part(tensor_of(th).values()); });
 }
-DIOPI_API diopiError_t diopiIsTensorSparse(diopiConstTensorHandle_t th, bool* is_sparse) {
+diopiError_t IsTensorSparse(diopiConstTensorHandle_t th, bool* is_sparse) {
     *is_sparse = tensor_of(th).layout() != at::kStrided;
     return diopiSuccess;
 }
 
-DIOPI_API diopiError_t diopiGetCurrentDeviceIndex(diopiDeviceIndex_t* index) {
-    *index = static_cast<diopiDeviceIndex_t>(dipu::current_device());
+diopiError_t GetCurrentDeviceIndex(diopiDeviceIndex_t* index) {
+    *index = static_cast<diopiDeviceIndex_t>(current_device());
     return diopiSuccess;
 }
-DIOPI_API diopiError_t diopiGetStream(diopiContextHandle_t ctx, diopiStreamHandle_t* stream) {
-    return dipu::guarded([&] { *stream = dipu::current_stream_handle(dipu::context_of(ctx).device); });
+diopiError_t GetStream(diopiContextHandle_t ctx, diopiStreamHandle_t* stream) {
+    return guarded([&] { *stream = current_stream_handle(context_of(ctx).device); });
 }
 
-DIOPI_API diopiError_t diopiRequireTensor(diopiContextHandle_t ctx, diopiTensorHandle_t* tensor, const diopiSize_t* size,
-                                          const diopiSize_t* stride, const diopiDtype_t dtype, const diopiDevice_t device) {
-    return dipu::guarded([&] {
-        const auto where = device == diopi_host ? at::Device(at::kCPU) : dipu::dipu_device(dipu::context_of(ctx).device);
-        const auto options = at::TensorOptions().dtype(dipu::aten_dtype(dtype)).device(where);
+diopiError_t RequireTensor(diopiContextHandle_t ctx, diopiTensorHandle_t* tensor, const diopiSize_t* size,
+                           const diopiSize_t* stride, const diopiDtype_t dtype, const diopiDevice_t device) {
+    return guarded([&] {
+        const auto where = device == diopi_host ? at::Device(at::kCPU) : dipu_device(context_of(ctx).device);
+        const auto options = at::TensorOptions().dtype(aten_dtype(dtype)).device(where);
         const at::IntArrayRef sizes(size->data, static_cast<size_t>(size->len));
         const bool strided = stride && stride->data;
-        *tensor = dipu::keep(ctx, strided ? at::empty_strided(sizes, at::IntArrayRef(stride->data, static_cast<size_t>(stride->len)), options)
+        *tensor = keep(ctx, strided ? at::empty_strided(sizes, at::IntArrayRef(stride->data, static_cast<size_t>(stride->len)), options)
                                           : at::empty(sizes, options));
     });
 }
-DIOPI_API diopiError_t diopiRequireBuffer(diopiContextHandle_t ctx, diopiTensorHandle_t* tensor, int64_t num_bytes, diopiDevice_t device) {
+diopiError_t RequireBuffer(diopiContextHandle_t ctx, diopiTensorHandle_t* tensor, int64_t num_bytes, diopiDevice_t device) {
     const diopiSize_t size{&num_bytes, 1};
-    return diopiRequireTensor(ctx, tensor, &size, nullptr, diopi_dtype_uint8, device);
+    return RequireTensor(ctx, tensor, &size, nullptr, diopi_dtype_uint8, device);
 }
 
-DIOPI_API diopiError_t diopiGeneratorGetState(diopiContextHandle_t ctx, diopiConstGeneratorHandle_t th, diopiTensorHandle_t* data) {
-    return dipu::guarded([&] {
-        at::Generator generator = dipu::generator_of(th);
+diopiError_t GeneratorGetState(diopiContextHandle_t ctx, diopiConstGeneratorHandle_t th, diopiTensorHandle_t* data) {
+    return guarded([&] {
+        at::Generator generator = generator_of(th);
         std::lock_guard<std::mutex> lock(generator.mutex());
-        *data = dipu::keep(ctx, generator.get_state());
+        *data = keep(ctx, generator.get_state());
     });
 }
-DIOPI_API diopiError_t diopiGeneratorSetState(diopiGeneratorHandle_t th, diopiConstTensorHandle_t state) {
-    return dipu::guarded([&] {
-        auto& generator = dipu::generator_of(th);
+diopiError_t GeneratorSetState(diopiGeneratorHandle_t th, diopiConstTensorHandle_t state) {
+    return guarded([&] {
+        auto& generator = generator_of(th);
         std::lock_guard<std::mutex> lock(generator.mutex());
         generator.set_state(tensor_of(state));
     });
 }
 // The engine has no offset: the pair is (seed, 0), and setting one seeds anew with both mixed.
-DIOPI_API diopiError_t diopiGeneratorGetSeedAndOffset(diopiGeneratorHandle_t th, uint64_t* seed, uint64_t* offset) {
-    return dipu::guarded([&] {
-        *seed = dipu::generator_of(th).current_seed();
+diopiError_t GeneratorGetSeedAndOffset(diopiGeneratorHandle_t th, uint64_t* seed, uint64_t* offset) {
+    return guarded([&] {
+        *seed = generator_of(th).current_seed();
         *offset = 0;
     });
 }
-DIOPI_API diopiError_t diopiGeneratorSetSeedAndOffset(diopiGeneratorHandle_t th, uint64_t seed, uint64_t offset) {
-    return dipu::guarded([&] { dipu::generator_of(th).set_current_seed(seed + offset * 0x9e3779b97f4a7c15ull); });
+diopiError_t GeneratorSetSeedAndOffset(diopiGeneratorHandle_t th, uint64_t seed, uint64_t offset) {
+    return guarded([&] { generator_of(th).set_current_seed(seed + offset * 0x9e3779b97f4a7c15ull); });
 }
 
-DIOPI_API diopiError_t diopiRecordStart(const char* record_name, void** record) {
-    return dipu::guarded([&] {
+diopiError_t RecordStart(const char* record_name, void** record) {
+    return guarded([&] {
         auto* scope = new at::RecordFunction(at::RecordScope::FUNCTION);
         if (scope->isActive()) scope->before(record_name);
         *record = scope;
     });
 }
-DIOPI_API diopiError_t diopiRecordEnd(void** record) {
+diopiError_t RecordEnd(void** record) {
     delete static_cast<at::RecordFunction*>(*record);
     *record = nullptr;
     return diopiSuccess;
 }
 
-}  // extern "C"
+}  // namespace served
+
+const bool table_filled = [] {
+    diopi_runtime = {
+        served::GetVersion,
+        served::GetTensorData,
+        served::GetTensorDataConst,
+        served::GetTensorShape,
+        served::GetTensorStride,
+        served::GetTensorDtype,
+        served::GetTensorDevice,
+        served::GetTensorNumel,
+        served::GetTensorElemSize,
+        served::GetTensorStoragePtr,
+        served::GetTensorStorageOffset,
+        served::GetTensorStorageNbytes,
+        served::GetTensorDeviceIndex,
+        served::GetTensorCrowIndices,
+        served::GetTensorColIndices,
+        served::GetTensorValues,
+        served::IsTensorSparse,
+        served::GetCurrentDeviceIndex,
+        served::GetStream,
+        served::RequireTensor,
+        served::RequireBuffer,
+        served::GeneratorGetState,
+        served::GeneratorSetState,
+        served::GeneratorGetSeedAndOffset,
+        served::GeneratorSetSeedAndOffset,
+        served::RecordStart,
+        served::RecordEnd,
+    };
+    return true;
+}();
+
+}  // namespace
+}  // namespace dipu

@@ -9,6 +9,8 @@
 #include <memory>
 #include <mutex>
 
+#include "../diopirt/runtime_table.h"
+
 namespace dipu {
 namespace {
 
@@ -22,11 +24,11 @@ Choice& choice() {
     return *instance;
 }
 
-// A vendor's operators look up the diopi runtime functions of this library in the global scope.
-void export_own_symbols() {
+// A vendor's operators look up the runtime functions of DIOPI in the process' global scope: libdiopirt goes there, alone.
+void publish_runtime_functions() {
     Dl_info info{};
-    if (dladdr(reinterpret_cast<void*>(&export_own_symbols), &info) != 0 && info.dli_fname)
-        dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
+    if (dladdr(&diopi_runtime, &info) == 0 || !info.dli_fname || !dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL))
+        TORCH_CHECK(false, "dipu: libdiopirt.so, which holds the runtime functions for vendor libraries, cannot be found: ", dlerror());
 }
 
 void* open_library(const std::string& path) {
@@ -40,7 +42,7 @@ void* open_library(const std::string& path) {
 }  // namespace
 
 Vendor load(const std::string& path) {
-    export_own_symbols();
+    publish_runtime_functions();
     void* handle = open_library(path);
     auto entry = reinterpret_cast<dipuGetVendorTable_t>(dlsym(handle, DIPU_VENDOR_ENTRY));
     TORCH_CHECK(entry, "dipu: ", path, " is not a vendor library: it has no symbol ", DIPU_VENDOR_ENTRY,

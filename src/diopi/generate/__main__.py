@@ -7,13 +7,14 @@ import difflib
 import sys
 from pathlib import Path
 
-from diopi.generate import documents, headers, registrations
+from diopi.generate import documents, headers, registrations, runtime
 from diopi.table import load
 
 
 def _rendered() -> dict[str, str]:
     table = load()
-    return {**headers.render_all(table), **registrations.render_all(table), **documents.render_all(table)}
+    rooms = (headers, runtime, registrations, documents)
+    return {name: text for room in rooms for name, text in room.render_all(table).items()}
 
 
 def _difference(path: Path, text: str) -> list[str]:

@@ -24,7 +24,8 @@ _ENVIRONMENT = {
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # the device comes to life in each worker, after the fork
     "DIPU_MOCK_CUDA": "0",  # the device is under test, not the mapping of CUDA names
 }
-_START_SECONDS = 300.0
+_START_SECONDS = 120.0
+_TOO_SLOW = f"a worker did not start within {_START_SECONDS:g} s"
 
 
 class StartError(RuntimeError):
@@ -107,7 +108,7 @@ class Pool:
             elif active.pair and now - active.since > self.timeout:
                 yield self._lost(active, f"timed out after {self.timeout:g} s")
             elif not active.ready and now - active.since > _START_SECONDS:
-                raise StartError(f"a worker did not start within {_START_SECONDS:g} s\n{_tail(active.log)}")
+                raise StartError(f"{_TOO_SLOW}\n{_tail(active.log)}")
 
     def _answer(self, active: _Worker) -> Iterator[Outcome]:
         if not active.ready:
@@ -144,7 +145,7 @@ class Pool:
 
     def _await_ready(self, active: _Worker) -> None:
         try:
-            answer = active.connection.recv()
+            answer = active.connection.recv() if active.connection.poll(_START_SECONDS) else _TOO_SLOW
         except (EOFError, OSError):
             active.process.join(10)
             answer = f"a worker {_death(active.process.exitcode)} while starting\n{_tail(active.log)}"
