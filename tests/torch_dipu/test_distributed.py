@@ -50,7 +50,7 @@ host = torch.ones(1); dist.all_reduce(host); assert host.item() == 2.0
 objects = [None] * world
 dist.all_gather_object(objects, {"rank": rank}); assert objects == [{"rank": 0}, {"rank": 1}]
 dist.barrier()
-print("collectives fine", rank)
+sys.stdout.write(f"collectives fine {rank}\\n")
 dist.destroy_process_group()
 """
 

@@ -125,6 +125,8 @@ def _run(
 def _start_method(device: str) -> str:
     """Importing the database may touch torch's own accelerators, which a forked process cannot use then."""
     ours = torch._C._get_privateuse1_backend_name()
+    if torch.version.cuda is not None:  # importing the database starts CUDA, which does not survive a fork
+        return "spawn"
     return "forkserver" if torch.device(device).type in ("cpu", ours) else "spawn"
 
 

@@ -117,7 +117,7 @@ class Judge:
         moved = self._moved(arguments, transfer)
         cpu, drawn = self._seeded(lambda: call(function, arguments))
         device, _ = self._seeded(lambda: self._call_device(function, moved))
-        if self._both_raised(cpu, device):
+        if self._both_raised(cpu, device, "" if what == "result" else f"{what}: "):
             return
         comparison = Comparison(
             self.device_type,
@@ -216,14 +216,14 @@ class Judge:
         result = run()
         return result, not torch.equal(before, torch.get_rng_state())
 
-    def _both_raised(self, cpu: Any, device: Any) -> bool:
+    def _both_raised(self, cpu: Any, device: Any, what: str = "") -> bool:
         if isinstance(cpu, Exception) and isinstance(device, Exception):
             self.refused = device
             return True
         if isinstance(device, Exception):
-            raise DeviceError(one_line(device)) from device
+            raise DeviceError(what + one_line(device)) from device
         if isinstance(cpu, Exception):
-            raise Mismatch(f"accepted, but the CPU raises {one_line(cpu)}")
+            raise Mismatch(f"{what}accepted, but the CPU raises {one_line(cpu)}")
         return False
 
     def _compare(self, comparison: Comparison, parts: dict[str, tuple[Any, Any]]) -> None:
