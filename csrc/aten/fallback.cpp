@@ -166,7 +166,7 @@ void fallback(OpRecord& record, torch::jit::Stack* stack) {
     translate_settings(operands);
 
     const bool by_alias = vendor().has(DIPU_FEATURE_ALIAS);
-    Residence residence(by_alias);
+    Residence residence(by_alias, record.asks_requires_grad);
     if (operands.device >= 0) record.count(by_alias ? Way::Alias : Way::Copy);
     if (vendor().has(DIPU_FEATURE_ASYNCHRONOUS) && operands.device >= 0) {
         if (by_alias && deferrable(operands)) return defer(operands, residence);
@@ -192,21 +192,32 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromB
 
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
+// Torch takes these for composites of other operators, but their code knows only its own devices.
+bool composite_in_name_only(const c10::OperatorName& name) {
+    return (name.name == "aten::mode" && name.overload_name == "values") || name.name == "aten::conj_physical_";
+}
+
 }  // namespace
 
-// Operators with a CPU kernel go straight to it: torch's default for structured ones would compute their shape twice.
+// Operators with a CPU kernel go straight to it: torch's defaults would compute the shape of structured ones twice, and know no
+// sparse tensors.
 DIPU_API int register_direct_fallbacks() {
-    static auto* library = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
-    auto& dispatcher = c10::Dispatcher::singleton();
+    using c10::DispatchKey;
     int count = 0;
-    for (const auto& name : dispatcher.getAllOpNames()) {
-        if (!starts_with(name.name, "aten::")) continue;
-        auto op = dispatcher.findSchema(name);
-        if (!op || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) continue;
-        if (!op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
-        std::string full = name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
-        library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
-        ++count;
+    for (const auto& [from, to] : {std::pair{DispatchKey::CPU, DispatchKey::PrivateUse1},
+                                   std::pair{DispatchKey::SparseCPU, DispatchKey::SparsePrivateUse1},
+                                   std::pair{DispatchKey::SparseCsrCPU, DispatchKey::SparseCsrPrivateUse1}}) {
+        auto* library = new torch::Library(torch::Library::IMPL, "aten", to, __FILE__, __LINE__);  // lives as long as the process
+        auto& dispatcher = c10::Dispatcher::singleton();
+        for (const auto& name : dispatcher.getAllOpNames()) {
+            if (!starts_with(name.name, "aten::")) continue;
+            auto op = dispatcher.findSchema(name);
+            if (!op || op->hasKernelForDispatchKey(to)) continue;
+            if (!op->hasKernelForDispatchKey(from) && !(from == DispatchKey::CPU && composite_in_name_only(name))) continue;
+            std::string full = name.name.substr(6) + (name.overload_name.empty() ? "" : "." + name.overload_name);
+            library->impl(full.c_str(), torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>());
+            ++count;
+        }
     }
     return count;
 }

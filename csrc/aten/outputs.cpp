@@ -89,6 +89,7 @@ at::Tensor masked_bias(bool wanted, const at::Tensor& grad_output) {
 
 at::Tensor layer_norm_stat(const at::Tensor& input, at::IntArrayRef normalized_shape) {
     at::DimVector sizes(input.sizes());
+    TORCH_CHECK(!normalized_shape.empty(), "Expected normalized_shape to be at least 1-dimensional, but got normalized_shape = ", normalized_shape);
     TORCH_CHECK(normalized_shape.size() <= sizes.size(), "layer_norm: normalized_shape ", normalized_shape, " does not fit an input of shape ", input.sizes());
     for (size_t i = 0; i < normalized_shape.size(); ++i) {
         auto& size = sizes[sizes.size() - 1 - i];

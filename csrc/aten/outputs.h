@@ -81,6 +81,8 @@ class Outputs final : public Meta {
         if constexpr (kind == Kind::Fresh) {
             const auto type = options.dtype().toScalarType();
             tensors_[i] = strides.empty() ? empty_on(device_, sizes, type) : empty_strided_on(device_, sizes, strides, type);
+            if (const auto format = options.memory_format_opt(); format && strides.empty())
+                tensors_[i].unsafeGetTensorImpl()->empty_tensor_restride(*format);
         } else if constexpr (kind == Kind::InPlace) {
             check_in_place(tensors_[i], sizes, options.dtype().toScalarType());
         } else {
@@ -114,6 +116,9 @@ DIPU_API bool one_dtype(const at::ITensorListRef& tensors);
 inline bool full_precision(const at::Tensor& tensor) { return tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble; }
 
 inline at::Tensor masked(bool wanted, const at::Tensor& tensor) { return wanted && tensor.defined() ? like_contiguous(tensor) : at::Tensor(); }
+inline at::Tensor masked_affine(bool wanted, const at::Tensor& input, at::IntArrayRef shape) {
+    return wanted ? empty_on(index_of(input), shape, input.scalar_type()) : at::Tensor();
+}
 DIPU_API at::Tensor masked_stat(bool wanted, const at::Tensor& input);
 DIPU_API at::Tensor masked_bias(bool wanted, const at::Tensor& grad_output);
 DIPU_API at::Tensor layer_norm_stat(const at::Tensor& input, at::IntArrayRef normalized_shape);

@@ -49,6 +49,7 @@ OpRecord::OpRecord(c10::OperatorHandle handle) : op(handle), name(short_name(han
     in_place = writes && !writes_out && schema.returns().size() == 1 && schema.returns()[0].alias_info() &&
                schema.returns()[0].alias_info()->isWrite();
     mixed_devices = takes_cpu_tensors(schema.name());
+    asks_requires_grad = schema.name() == "aten::_sparse_mm_reduce_impl";
 }
 
 OpRecord& op_record(const c10::OperatorHandle& op) {

@@ -22,6 +22,7 @@ struct OpRecord {
     bool writes = false;        // some argument is written
     bool in_place = false;      // its results are its written arguments, none of them an out=
     bool mixed_devices = false; // takes CPU tensors beside device tensors
+    bool asks_requires_grad = false; // its CPU kernel looks at requires_grad of its operands
     std::vector<bool> written;  // by argument
     std::atomic<int64_t> runs[3]{};
 

@@ -53,7 +53,9 @@ void Residence::announce(const at::Tensor& tensor, bool written) {
 
 at::Tensor Residence::down(const at::Tensor& tensor, bool written) {
     if (!on_device(tensor)) return tensor;
-    return tensor.layout() == at::kStrided ? down_dense(tensor, written) : down_sparse(tensor, written);
+    at::Tensor host = tensor.layout() == at::kStrided ? down_dense(tensor, written) : down_sparse(tensor, written);
+    if (C10_UNLIKELY(keep_requires_grad_) && tensor.requires_grad()) host.set_requires_grad(true);
+    return host;
 }
 
 at::Tensor Residence::down_dense(const at::Tensor& tensor, bool written) {
@@ -163,6 +165,8 @@ void Residence::write_back() {
         const int64_t offset = host->storage_offset() + base(operand);
         if (!same_geometry(host, device) || offset != device->storage_offset())
             device->set_sizes_and_strides(host->sizes(), host->strides(), offset);
+        if (C10_UNLIKELY(operand.host.is_conj() != operand.device.is_conj())) device->_set_conj(operand.host.is_conj());
+        if (C10_UNLIKELY(operand.host.is_neg() != operand.device.is_neg())) device->_set_neg(operand.host.is_neg());
     }
 }
 

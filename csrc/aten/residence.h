@@ -12,7 +12,7 @@ namespace dipu {
 
 class Residence {
    public:
-    explicit Residence(bool by_alias) : by_alias_(by_alias) {}
+    explicit Residence(bool by_alias, bool keep_requires_grad = false) : by_alias_(by_alias), keep_requires_grad_(keep_requires_grad) {}
 
     bool by_alias() const { return by_alias_; }
     // First every operand is announced, then taken down.
@@ -47,7 +47,7 @@ class Residence {
     void settle_sparse(Operand& operand);
     int64_t base(const Operand& operand) const;
 
-    bool by_alias_;
+    bool by_alias_, keep_requires_grad_;
     c10::SmallVector<Operand, 8> operands_;
     c10::SmallVector<Window, 4> windows_;
 };

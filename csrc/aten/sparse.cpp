@@ -101,6 +101,8 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
     m.impl("_sparse_compressed_tensor_unsafe", compressed_with_parts);
+    m.impl("clone", TORCH_FN(at::native::clone_sparse_compressed));
+    m.impl("copy_", TORCH_FN(at::native::copy_sparse_compressed_));
     m.impl("crow_indices", TORCH_FN(at::native::crow_indices_sparse_csr));
     m.impl("col_indices", TORCH_FN(at::native::col_indices_sparse_csr));
     m.impl("ccol_indices", TORCH_FN(at::native::ccol_indices_sparse_csr));

@@ -5,6 +5,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <array>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_set>
@@ -114,10 +115,14 @@ void collect(Pool& pool) {
     }
 }
 
-// Gives all cached memory of the device back to the vendor. The pool is locked.
-void release_cached(Pool& pool, int device) {
+// Gives all cached memory of the device back to the vendor. The pool is locked, but not while waiting for queued work: its end may
+// free memory too.
+void release_cached(Pool& pool, int device, std::unique_lock<std::mutex>& lock) {
     if (pool.all.empty() && pool.pending.empty()) return;
-    vendor()->device_synchronize(device);  // queued work may still use what was freed; its errors surface at the user's own sync
+    lock.unlock();
+    const int status = vendor()->device_synchronize(device);
+    lock.lock();
+    check(status, "work on the device");
     collect(pool);
     for (auto& list : pool.free) {
         for (Block* block : list) {
@@ -131,7 +136,12 @@ void release_cached(Pool& pool, int device) {
     }
 }
 
-size_t limit(const Pool& pool, size_t total) { return static_cast<size_t>(static_cast<double>(total) * pool.fraction); }
+bool within_fraction(const Pool& pool, int device, size_t bytes) {
+    if (pool.fraction >= 1.0) return true;
+    size_t free_bytes = 0, total = 0;
+    check(vendor()->memory_info(device, &free_bytes, &total), "reading the device's memory");
+    return static_cast<double>(pool.reserved + bytes) <= static_cast<double>(total) * pool.fraction;
+}
 
 [[noreturn]] void out_of_memory(Pool& pool, int device, size_t bytes) {
     size_t free_bytes = 0, total = 0;
@@ -158,19 +168,15 @@ Block* take_cached(Pool& pool, size_t index, int64_t stream) {
     return nullptr;
 }
 
-Block* create(Pool& pool, int device, size_t bytes) {
+Block* create(Pool& pool, int device, size_t bytes, std::unique_lock<std::mutex>& lock) {
     void* pointer = nullptr;
     for (bool retry : {false, true}) {
-        size_t free_bytes = 0, total = 0;
-        if (pool.fraction < 1.0) vendor()->memory_info(device, &free_bytes, &total);
-        int status = DIPU_ERROR_MEMORY;
-        if (pool.fraction >= 1.0 || pool.reserved + bytes <= limit(pool, total))
-            status = vendor()->memory_allocate(device, bytes, &pointer);
+        const int status = within_fraction(pool, device, bytes) ? vendor()->memory_allocate(device, bytes, &pointer) : DIPU_ERROR_MEMORY;
         if (status == DIPU_SUCCESS) break;
         if (status != DIPU_ERROR_MEMORY) check(status, "allocating device memory");
         if (retry) out_of_memory(pool, device, bytes);
         pool.stats.num_alloc_retries++;
-        release_cached(pool, device);
+        release_cached(pool, device, lock);
     }
     auto* block = new Block;
     block->pointer = pointer;
@@ -193,8 +199,8 @@ class DeviceAllocator final : public c10::DeviceAllocator {
     void emptyCache(c10::MempoolId_t = {0, 0}) override {
         for (int device = 0; device < device_count(); ++device) {
             auto& mine = pool(device);
-            std::lock_guard<std::mutex> lock(mine.mutex);
-            release_cached(mine, device);
+            std::unique_lock<std::mutex> lock(mine.mutex);
+            release_cached(mine, device, lock);
         }
     }
     void recordStream(const c10::DataPtr& pointer, c10::Stream stream) override {
@@ -235,12 +241,39 @@ DeviceAllocator& instance() {
     return *allocator;
 }
 
-void give_back_adopted(Pool& pool, Block* block) {
-    count_reserved(pool, block->size, false);
-    vendor()->release(block->device, block->pointer, block->size);
-    block->adopted.clear();
-    block->pointer = nullptr;
-    pool.all.erase(block);
+// Host memory that was device memory until all work queued on its stream, and the events of other streams, are over.
+struct Adopted {
+    c10::DataPtr host;
+    std::vector<void*> events;
+
+    ~Adopted() {
+        for (void* event : events) {
+            vendor()->event_synchronize(event);
+            vendor()->event_destroy(event);
+        }
+    }
+};
+
+// Freed in the stream's order: waiting here could be the stream's own thread waiting for itself.
+void free_in_order(std::unique_ptr<Adopted> memory, int device, int64_t stream) {
+    if (!vendor().has(DIPU_FEATURE_ASYNCHRONOUS) || !vendor()->stream_run) return;
+    vendor()->stream_run(stream_handle(device, stream), "freeing memory", [](void*, char*, size_t) { return 0; },
+                         [](void* argument) { delete static_cast<Adopted*>(argument); }, memory.release());
+}
+
+void free_adopted(Pool& pool, Block* block, std::vector<void*> events) {
+    std::unique_ptr<Adopted> memory(new Adopted{std::move(block->adopted), std::move(events)});
+    {
+        std::lock_guard<std::mutex> lock(pool.mutex);
+        count_use(pool.stats, block->size, false);
+        count_reserved(pool, block->size, false);
+        vendor()->release(block->device, block->pointer, block->size);
+        block->pointer = nullptr;
+        block->in_use = false;
+        pool.all.erase(block);
+    }
+    free_in_order(std::move(memory), block->device, block->stream);
+    std::lock_guard<std::mutex> lock(pool.mutex);
     pool.shells.push_back(block);
 }
 
@@ -259,18 +292,14 @@ void free_block(void* context) {
         events.push_back(event);
     }
     block->used_by.clear();
-    if (block->adopted && vendor().has(DIPU_FEATURE_ASYNCHRONOUS)) vendor()->device_synchronize(block->device);
+    if (block->adopted) return free_adopted(mine, block, std::move(events));
     std::lock_guard<std::mutex> lock(mine.mutex);
     count_use(mine.stats, block->size, false);
     block->in_use = false;
-    if (block->adopted) {
-        for (void* event : events) vendor()->event_destroy(event);
-        give_back_adopted(mine, block);
-    } else if (!events.empty()) {
+    if (!events.empty())
         mine.pending.push_back({block, std::move(events)});
-    } else {
+    else
         mine.free[size_class(block->size).index].push_back(block);
-    }
 }
 
 c10::Allocator* const registered = [] {
@@ -288,12 +317,12 @@ c10::DataPtr allocate_on(int device, size_t bytes) {
     const auto wanted = size_class(bytes);
     const int64_t stream = current_stream(device);
     auto& mine = pool(device);
-    std::lock_guard<std::mutex> lock(mine.mutex);
+    std::unique_lock<std::mutex> lock(mine.mutex);
     if (C10_UNLIKELY(!mine.pending.empty())) collect(mine);
     Block* block = take_cached(mine, wanted.index, stream);
     if (!block) {
         check_device(device);
-        block = create(mine, device, wanted.bytes);
+        block = create(mine, device, wanted.bytes, lock);
     }
     block->stream = stream;
     block->in_use = true;
@@ -310,13 +339,12 @@ c10::DataPtr adopt(c10::DataPtr host, size_t bytes, int device) {
     const c10::Device where = dipu_device(device);
     if (!host.get()) return {nullptr, nullptr, &free_block, where};
     auto& mine = pool(device);
-    std::lock_guard<std::mutex> lock(mine.mutex);
+    std::unique_lock<std::mutex> lock(mine.mutex);
     void* pointer = nullptr;
     for (bool retry : {false, true}) {
-        const int status = vendor()->adopt(device, host.get(), bytes, &pointer);
-        if (status == DIPU_SUCCESS) break;
+        if (within_fraction(mine, device, bytes) && vendor()->adopt(device, host.get(), bytes, &pointer) == DIPU_SUCCESS) break;
         if (retry) out_of_memory(mine, device, bytes);
-        release_cached(mine, device);
+        release_cached(mine, device, lock);
     }
     Block* block = nullptr;
     if (mine.shells.empty()) {

@@ -701,8 +701,8 @@ at::Tensor mul_Tensor(const at::Tensor & self, const at::Tensor & other) {
         Call call(op, record);
         if (call.accepts(kFp, grad_out, input, mean, rstd, weight, bias) && (one_dtype({grad_out, input, value(weight)}) && input.numel() > 0)) {
             at::Tensor out0 = masked(output_mask[0], input);
-            at::Tensor out1 = masked(output_mask[1], value(weight));
-            at::Tensor out2 = masked(output_mask[2], value(weight));
+            at::Tensor out1 = masked_affine(output_mask[1], input, normalized_shape);
+            at::Tensor out2 = masked_affine(output_mask[2], input, normalized_shape);
             if (call.run<decltype(&::diopiLayerNormBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_out), handle(input), handle(weight), handle(bias), handle(mean), handle(rstd), size(normalized_shape))) { return {std::move(out0), std::move(out1), std::move(out2)}; }
         }
     }

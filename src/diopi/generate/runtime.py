@@ -41,7 +41,8 @@ def render_table(functions: list[Function]) -> str:
 
 
 def render_trampolines(functions: list[Function]) -> str:
-    return f'{_NOTE}#include "runtime_table.h"\n\ndiopiRuntimeTable diopi_runtime;\n\n' + "\n".join(_trampoline(f) for f in functions)
+    head = f'{_NOTE}#include "runtime_table.h"\n\ndiopiRuntimeTable diopi_runtime;\n\n'
+    return head + "\n".join(_trampoline(f) for f in functions)
 
 
 def render_all(table: Table) -> dict[str, str]:
