@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 COLLECTIVES = """
-import torch, torch.distributed as dist
+import sys, torch, torch.distributed as dist
 dist.init_process_group("dicl")
 rank, world = dist.get_rank(), dist.get_world_size()
 device = torch.device("dipu", rank)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib.metadata
+import importlib.util
 import sys
 from pathlib import Path
 
 from diopi.generate import documents, headers, registrations, runtime
 from diopi.table import load
+
+MADE_WITH = "2.13"
 
 
 def _rendered() -> dict[str, str]:
@@ -26,6 +30,16 @@ def _difference(path: Path, text: str) -> list[str]:
     )
 
 
+def _obstacle() -> str | None:
+    """Why nothing can be generated here, or None."""
+    if importlib.util.find_spec("yaml") is None:
+        return "PyTorch's code generator needs pyyaml. Run `pip install pyyaml`."
+    version = importlib.metadata.version("torch")
+    if not version.startswith(MADE_WITH):
+        return f"the committed files are made with torch {MADE_WITH}, this is {version}: its operator list may differ."
+    return None
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m diopi.generate", description=__doc__)
     parser.add_argument(
@@ -38,6 +52,9 @@ def main() -> int:
             f"{options.root} is not the repository: it has no src/diopi/table. Run it there or give --root.",
             file=sys.stderr,
         )
+        return 2
+    if obstacle := _obstacle():
+        print(obstacle, file=sys.stderr)
         return 2
     stale = 0
     files = _rendered()
