@@ -16,11 +16,15 @@ c10::intrusive_ptr<c10::StorageImpl> alias_storage(const c10::StorageImpl* stora
     const size_t bytes = storage->nbytes();
     Block* block = block_of(storage);
     if (!block) return make_alias(storage->data() ? vendor()->host_alias(storage->data()) : nullptr, bytes);
-    if (auto* cached = block->cpu_alias.load(std::memory_order_acquire)) {
+    void* host = vendor()->host_alias(block->pointer);
+    auto* cached = block->cpu_alias.load(std::memory_order_acquire);
+    if (C10_LIKELY(cached && cached->data() == host)) {
         if (C10_UNLIKELY(cached->nbytes() != bytes)) cached->set_nbytes(bytes);
         return c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(cached);
     }
-    auto made = make_alias(vendor()->host_alias(block->pointer), bytes);
+    // none yet, or a kernel gave it other memory and then failed
+    if (cached && block->cpu_alias.compare_exchange_strong(cached, nullptr)) c10::raw::intrusive_ptr::decref(cached);
+    auto made = make_alias(host, bytes);
     c10::StorageImpl* expected = nullptr;
     c10::raw::intrusive_ptr::incref(made.get());
     if (!block->cpu_alias.compare_exchange_strong(expected, made.get())) {

@@ -32,15 +32,6 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::opti
     return empty_strided_on(device_for(device, layout, pinned), size, stride, c10::dtype_or_default(dtype));
 }
 
-void resize_storage(c10::StorageImpl* storage, int device, size_t bytes) {
-    TORCH_CHECK(storage->resizable(), "Trying to resize storage that is not resizable");
-    c10::DataPtr fresh = allocate_on(device, bytes);
-    if (const size_t kept = std::min(bytes, storage->nbytes()))
-        check(vendor()->copy(current_stream_handle(device), fresh.get(), storage->data(), kept, DIPU_DEVICE_TO_DEVICE), "resizing a storage");
-    storage->set_data_ptr_noswap(std::move(fresh));
-    storage->set_nbytes(bytes);
-}
-
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
     auto* impl = self.unsafeGetTensorImpl();
     if (self.sizes() == size && !format) return self;

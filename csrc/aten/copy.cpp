@@ -1,5 +1,6 @@
 #include "copy.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/_to_copy.h>
 #include <ATen/ops/empty.h>
@@ -32,6 +33,8 @@ void boxed_copy(const at::Tensor& destination, const at::Tensor& source) {
 // Within one device: the vendor's copy operator where bytes alone do not do.
 void copy_on_device(const at::Tensor& destination, const at::Tensor& source) {
     const int device = destination.device().index();
+    at::assert_no_internal_overlap(destination);
+    at::assert_no_partial_overlap(destination, source);
     if (same_layout(destination, source))
         return copy_memory(device, destination.mutable_data_ptr(), source.const_data_ptr(), destination.nbytes(), DIPU_DEVICE_TO_DEVICE);
     static OpRecord& record = op_record("copy_");
@@ -83,6 +86,7 @@ void copy_between_devices(const at::Tensor& destination, const at::Tensor& sourc
     const int from = source.device().index();
     at::Tensor dense = dense_on_device(source);
     at::Tensor landed = empty_on(destination.device().index(), dense.sizes(), dense.scalar_type());
+    wait(destination.device().index());  // its memory may still be in use by work queued there
     copy_memory(from, landed.mutable_data_ptr(), dense.const_data_ptr(), dense.nbytes(), DIPU_DEVICE_TO_DEVICE);
     wait(from);
     copy_on_device(destination, landed);

@@ -20,7 +20,8 @@ struct Operands {
     size_t first;
     int device = -1;
     bool sparse = false;
-    bool cpu_tensor = false;
+    bool cpu_tensor = false;   // one with dimensions
+    bool cpu_operand = false;  // any, scalars too
 
     template <class Visit>
     void each_tensor(Visit visit) {
@@ -46,13 +47,17 @@ struct Operands {
                         device, " and dipu:", here, "! (when running ", record.name, ")");
             device = here;
             sparse = sparse || tensor.layout() != at::kStrided;
-        } else if (tensor.is_cpu() && tensor.dim() > 0) {
-            cpu_tensor = true;
+        } else if (tensor.is_cpu()) {
+            cpu_operand = true;
+            cpu_tensor = cpu_tensor || tensor.dim() > 0;
         }
     }
 
+    bool first_on_device() const { return stack[first].isTensor() && on_device(stack[first].toTensor()); }
+
     void check_devices() const {
-        TORCH_CHECK(!cpu_tensor || device < 0 || record.mixed_devices,
+        const bool allowed = record.copies || (record.cpu_indices && first_on_device());
+        TORCH_CHECK(!cpu_tensor || device < 0 || allowed,
                     "Expected all tensors to be on the same device, but found at least two devices, dipu:", device, " and cpu! (when running ",
                     record.name, ")");
     }
@@ -138,6 +143,8 @@ int run_deferred(void* argument, char* error, size_t size) {
 }
 
 bool deferrable(const Operands& operands) {
+    // what lives on the CPU may change, or be read, as soon as the call returns
+    if (operands.cpu_operand || !operands.first_on_device()) return false;
     return operands.record.in_place && operands.record.generator < 0 && !operands.sparse && operands.device >= 0 && vendor()->stream_run &&
            operands.stack[operands.first].isTensor() && operands.stack[operands.first].toTensor().numel() > 0;
 }

@@ -7,9 +7,6 @@ namespace {
 
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 
-// The statistics of a norm are kept in single precision for half inputs on some devices; the CPU keeps the input's dtype.
-at::ScalarType stat_type(const at::Tensor& input) { return input.scalar_type(); }
-
 }  // namespace
 
 at::Tensor empty_on(int device, at::IntArrayRef sizes, at::ScalarType type) {
@@ -51,10 +48,12 @@ at::Tensor like(const at::Tensor& tensor, std::optional<at::ScalarType> type) {
 }
 
 at::Tensor broadcast(const at::Tensor& a, const at::Tensor& b, at::ScalarType type) {
+    if (a.sizes() == b.sizes()) return like(a, type);
     return empty_on(index_of(a), at::infer_size_dimvector(a.sizes(), b.sizes()), type);
 }
 
 at::Tensor broadcast(const at::Tensor& condition, const at::Tensor& a, const at::Tensor& b) {
+    if (condition.sizes() == a.sizes() && a.sizes() == b.sizes()) return like(condition, a.scalar_type());
     return empty_on(index_of(a), at::infer_size_dimvector(condition.sizes(), at::infer_size_dimvector(a.sizes(), b.sizes())), a.scalar_type());
 }
 
@@ -80,7 +79,7 @@ bool one_dtype(const at::ITensorListRef& tensors) {
 }
 
 at::Tensor masked_stat(bool wanted, const at::Tensor& input) {
-    return wanted ? empty_on(index_of(input), {input.size(1)}, stat_type(input)) : at::Tensor();
+    return wanted ? empty_on(index_of(input), {input.size(1)}, input.scalar_type()) : at::Tensor();
 }
 
 at::Tensor masked_bias(bool wanted, const at::Tensor& grad_output) {
@@ -97,15 +96,15 @@ at::Tensor layer_norm_stat(const at::Tensor& input, at::IntArrayRef normalized_s
                     ", expected input with shape ending so, but got input of size ", input.sizes());
         size = 1;
     }
-    return empty_on(index_of(input), sizes, stat_type(input));
+    return empty_on(index_of(input), sizes, input.scalar_type());
 }
 
 at::Tensor channel_stat(const at::Tensor& input, bool training) {
-    return empty_on(index_of(input), {training ? input.size(1) : 0}, stat_type(input));
+    return empty_on(index_of(input), {training ? input.size(1) : 0}, input.scalar_type());
 }
 
 at::Tensor group_stat(const at::Tensor& input, int64_t batch, int64_t groups) {
-    return empty_on(index_of(input), {batch, groups}, stat_type(input));
+    return empty_on(index_of(input), {batch, groups}, input.scalar_type());
 }
 
 at::Tensor conv2d_out(const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding,

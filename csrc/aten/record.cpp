@@ -19,13 +19,7 @@ Records& records() {
     return *instance;
 }
 
-// Operators whose index, boundary or source tensors may live on the CPU.
-bool takes_cpu_tensors(std::string_view name) {
-    static const std::set<std::string_view> names{"aten::index",     "aten::index_put",      "aten::index_put_", "aten::_index_put_impl_",
-                                                  "aten::_unsafe_index", "aten::_unsafe_index_put", "aten::copy_", "aten::_copy_from", "aten::copy",
-                                                  "aten::_to_copy"};
-    return names.count(name) > 0;
-}
+bool is_one_of(const std::string& name, const std::set<std::string_view>& names) { return names.count(name) > 0; }
 
 std::string short_name(const c10::OperatorName& name) {
     std::string text = name.name.rfind("aten::", 0) == 0 ? name.name.substr(6) : name.name;
@@ -48,7 +42,9 @@ OpRecord::OpRecord(c10::OperatorHandle handle) : op(handle), name(short_name(han
     }
     in_place = writes && !writes_out && schema.returns().size() == 1 && schema.returns()[0].alias_info() &&
                schema.returns()[0].alias_info()->isWrite();
-    mixed_devices = takes_cpu_tensors(schema.name());
+    copies = is_one_of(schema.name(), {"aten::copy_", "aten::copy", "aten::_copy_from", "aten::_to_copy"});
+    cpu_indices = is_one_of(schema.name(), {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_",
+                                            "aten::_unsafe_index", "aten::_unsafe_index_put"});
     asks_requires_grad = schema.name() == "aten::_sparse_mm_reduce_impl";
 }
 

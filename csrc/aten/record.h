@@ -21,7 +21,8 @@ struct OpRecord {
     int generator = -1;         // position of its Generator? argument
     bool writes = false;        // some argument is written
     bool in_place = false;      // its results are its written arguments, none of them an out=
-    bool mixed_devices = false; // takes CPU tensors beside device tensors
+    bool copies = false;        // between places: operands may be anywhere
+    bool cpu_indices = false;   // a device tensor may be indexed by CPU tensors
     bool asks_requires_grad = false; // its CPU kernel looks at requires_grad of its operands
     std::vector<bool> written;  // by argument
     std::atomic<int64_t> runs[3]{};

@@ -2,6 +2,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/ops/_coalesced.h>
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
@@ -25,6 +26,14 @@ const char* at_byte(const c10::StorageImpl* storage, size_t byte) { return stati
 
 bool same_geometry(const c10::TensorImpl* a, const c10::TensorImpl* b) { return a->sizes() == b->sizes() && a->strides() == b->strides(); }
 
+// Quantized, mkldnn and other opaque tensors are neither dense nor sparse: the device has none.
+void check_layout(const at::Tensor& tensor) {
+    TORCH_CHECK_NOT_IMPLEMENTED(!tensor.is_quantized() && (tensor.layout() == at::kStrided || tensor.layout() == at::kSparse ||
+                                                           at::sparse_csr::is_sparse_compressed(tensor)),
+                                "dipu: tensors of layout ", tensor.layout(), tensor.is_quantized() ? " (quantized)" : "",
+                                " are not supported; move the tensor to the CPU first");
+}
+
 at::Tensor to_device(const at::Tensor& tensor, int device) { return at::_to_copy(tensor, tensor.options().device(dipu_device(device))); }
 
 }  // namespace
@@ -39,7 +48,8 @@ void Residence::announce(const at::Tensor& tensor, bool written) {
     if (by_alias_ || !on_device(tensor) || tensor.layout() != at::kStrided) return;
     const auto* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     const size_t item = tensor.dtype().itemsize();
-    const size_t low = written ? 0 : static_cast<size_t>(tensor.storage_offset()) * item;
+    // a multiple of every item size, so that operands of other dtypes over the same storage keep whole offsets
+    const size_t low = written ? 0 : (static_cast<size_t>(tensor.storage_offset()) * item) & ~size_t(15);
     const size_t extent = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), item);
     const size_t high = std::min(storage->nbytes(), static_cast<size_t>(tensor.storage_offset()) * item + extent);
     if (int i = window_of(storage); i >= 0) {
@@ -53,6 +63,7 @@ void Residence::announce(const at::Tensor& tensor, bool written) {
 
 at::Tensor Residence::down(const at::Tensor& tensor, bool written) {
     if (!on_device(tensor)) return tensor;
+    check_layout(tensor);
     at::Tensor host = tensor.layout() == at::kStrided ? down_dense(tensor, written) : down_sparse(tensor, written);
     if (C10_UNLIKELY(keep_requires_grad_) && tensor.requires_grad()) host.set_requires_grad(true);
     return host;
@@ -175,6 +186,7 @@ at::Tensor Residence::up(at::Tensor result, int device) {
     for (auto& operand : operands_)
         if (operand.host.is_same(result)) return operand.device;
     if (device < 0) return result;
+    check_layout(result);
     if (result.layout() != at::kStrided) return up_sparse(result, device);
     const auto* storage = result.storage().unsafeGetStorageImpl();
     for (auto& operand : operands_)

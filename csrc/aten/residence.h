@@ -14,7 +14,6 @@ class Residence {
    public:
     explicit Residence(bool by_alias, bool keep_requires_grad = false) : by_alias_(by_alias), keep_requires_grad_(keep_requires_grad) {}
 
-    bool by_alias() const { return by_alias_; }
     // First every operand is announced, then taken down.
     void announce(const at::Tensor& tensor, bool written);
     at::Tensor down(const at::Tensor& tensor, bool written);

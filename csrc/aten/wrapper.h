@@ -70,6 +70,7 @@ class Call {
             record_.count(Way::Diopi);
             return true;
         }
+        if (context.failure) std::rethrow_exception(context.failure);
         return settle(status, op_, record_);
     }
 
@@ -118,6 +119,10 @@ inline ScalarArgument scalar(const std::optional<at::Scalar>& from) {
     absent.present = false;
     return absent;
 }
+
+// Whether a number fits the interface: complex and very large unsigned ones do not.
+inline bool plain(const at::Scalar& number) { return !number.isComplex() && number.type() != at::kUInt64; }
+inline bool plain(const std::optional<at::Scalar>& number) { return !number || plain(*number); }
 
 inline bool is_cpu_scalar(const at::Tensor& tensor) {
     return tensor.is_cpu() && tensor.dim() == 0 && (tensor.scalar_type() == at::kDouble || tensor.scalar_type() == at::kLong ||
@@ -169,8 +174,8 @@ struct GeneratorArgument {
 };
 inline GeneratorArgument generator_handle(at::Generator value) { return {std::move(value)}; }
 inline at::Generator generator_or_default(const std::optional<at::Generator>& given, const at::Tensor& tensor) {
-    return given ? *given : default_generator(tensor.device().index());
+    return engine_of(given ? *given : default_generator(tensor.device().index()));
 }
-inline at::Generator default_generator(const at::Tensor& tensor) { return default_generator(tensor.device().index()); }
+inline at::Generator default_generator(const at::Tensor& tensor) { return engine_of(default_generator(tensor.device().index())); }
 
 }  // namespace dipu

@@ -6,6 +6,7 @@
 #include <diopi/diopirt.h>
 
 #include <deque>
+#include <exception>
 #include <optional>
 
 #include "../runtime/device.h"
@@ -15,6 +16,7 @@ namespace dipu {
 struct Context {
     int device;
     std::deque<at::Tensor> owned;  // what the vendor required; lives until the call is over (addresses are stable)
+    std::exception_ptr failure;    // of a function the vendor called back; raised instead of the vendor's error
 
     explicit Context(int device) : device(device) {}
     diopiContextHandle_t handle() { return reinterpret_cast<diopiContextHandle_t>(this); }

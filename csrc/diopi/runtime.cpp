@@ -57,6 +57,18 @@ diopiError_t guarded(Body&& body) {
     }
 }
 
+// The same, but the caller of the operator gets to see the exception (out of memory, above all).
+template <class Body>
+diopiError_t guarded_in(diopiContextHandle_t ctx, Body&& body) {
+    try {
+        body();
+        return diopiSuccess;
+    } catch (const std::exception&) {
+        context_of(ctx).failure = std::current_exception();
+        return diopiErrorOccurred;
+    }
+}
+
 diopiTensorHandle_t keep(diopiContextHandle_t ctx, at::Tensor tensor) {
     auto& owned = context_of(ctx).owned;
     owned.push_back(std::move(tensor));
@@ -143,7 +155,7 @@ diopiError_t GetStream(diopiContextHandle_t ctx, diopiStreamHandle_t* stream) {
 
 diopiError_t RequireTensor(diopiContextHandle_t ctx, diopiTensorHandle_t* tensor, const diopiSize_t* size,
                            const diopiSize_t* stride, const diopiDtype_t dtype, const diopiDevice_t device) {
-    return guarded([&] {
+    return guarded_in(ctx, [&] {
         const auto where = device == diopi_host ? at::Device(at::kCPU) : dipu_device(context_of(ctx).device);
         const auto options = at::TensorOptions().dtype(aten_dtype(dtype)).device(where);
         const at::IntArrayRef sizes(size->data, static_cast<size_t>(size->len));

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_set>
+#include <utility>
 
 namespace dipu {
 namespace {
@@ -115,25 +116,30 @@ void collect(Pool& pool) {
     }
 }
 
-// Gives all cached memory of the device back to the vendor. The pool is locked, but not while waiting for queued work: its end may
-// free memory too.
+// Gives the memory that is cached now back to the vendor. The pool is locked, but not while waiting for queued work, whose end may
+// free memory too; what is freed meanwhile stays, as work queued after the wait may use it.
 void release_cached(Pool& pool, int device, std::unique_lock<std::mutex>& lock) {
-    if (pool.all.empty() && pool.pending.empty()) return;
+    std::vector<Pending> leaving = std::exchange(pool.pending, {});
+    for (auto& list : pool.free)
+        for (Block* block : std::exchange(list, {})) leaving.push_back({block, {}});
+    if (leaving.empty()) return;
     lock.unlock();
     const int status = vendor()->device_synchronize(device);
-    lock.lock();
-    check(status, "work on the device");
-    collect(pool);
-    for (auto& list : pool.free) {
-        for (Block* block : list) {
-            count_reserved(pool, block->size, false);
-            drop_alias(block);
-            vendor()->memory_free(device, block->pointer);
-            pool.all.erase(block);
-            delete block;
+    for (auto& [block, events] : leaving) {
+        for (void* event : events) {  // of other devices' streams
+            vendor()->event_synchronize(event);
+            vendor()->event_destroy(event);
         }
-        list.clear();
+        drop_alias(block);
+        vendor()->memory_free(device, block->pointer);
     }
+    lock.lock();
+    for (auto& [block, events] : leaving) {
+        count_reserved(pool, block->size, false);
+        pool.all.erase(block);
+        delete block;
+    }
+    check(status, "work on the device");
 }
 
 bool within_fraction(const Pool& pool, int device, size_t bytes) {
@@ -256,7 +262,11 @@ struct Adopted {
 
 // Freed in the stream's order: waiting here could be the stream's own thread waiting for itself.
 void free_in_order(std::unique_ptr<Adopted> memory, int device, int64_t stream) {
-    if (!vendor().has(DIPU_FEATURE_ASYNCHRONOUS) || !vendor()->stream_run) return;
+    if (!vendor().has(DIPU_FEATURE_ASYNCHRONOUS)) return;
+    if (!vendor()->stream_run) {
+        vendor()->stream_synchronize(stream_handle(device, stream));
+        return;
+    }
     vendor()->stream_run(stream_handle(device, stream), "freeing memory", [](void*, char*, size_t) { return 0; },
                          [](void* argument) { delete static_cast<Adopted*>(argument); }, memory.release());
 }
@@ -363,6 +373,27 @@ c10::DataPtr adopt(c10::DataPtr host, size_t bytes, int device) {
     count_reserved(mine, bytes, true);
     count_use(mine.stats, bytes, true);
     return {pointer, block, &free_block, where};
+}
+
+void resize_storage(c10::StorageImpl* storage, int device, size_t bytes) {
+    TORCH_CHECK(storage->resizable(), "Trying to resize storage that is not resizable");
+    c10::DataPtr fresh = allocate_on(device, bytes);
+    if (const size_t kept = std::min(bytes, storage->nbytes()))
+        check(vendor()->copy(current_stream_handle(device), fresh.get(), storage->data(), kept, DIPU_DEVICE_TO_DEVICE), "resizing a storage");
+    storage->set_data_ptr_noswap(std::move(fresh));
+    storage->set_nbytes(bytes);
+}
+
+int device_of_pointer(const void* pointer) {
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    for (int device = 0; device < device_count(); ++device) {
+        std::lock_guard<std::mutex> lock(pool(device).mutex);
+        for (const Block* block : pool(device).all) {
+            const auto start = reinterpret_cast<uintptr_t>(block->pointer);
+            if (address >= start && address < start + block->size) return device;
+        }
+    }
+    TORCH_CHECK(false, "dipu: the address ", pointer, " is not memory of a dipu device");
 }
 
 void record_stream(const c10::DataPtr& pointer, int device, int64_t stream) {

@@ -41,6 +41,10 @@ DIPU_API c10::DataPtr allocate_on(int device, size_t bytes);
 DIPU_API Block* block_of(const c10::StorageImpl* storage);
 // Host memory made by a host kernel becomes device memory without a copy.
 DIPU_API c10::DataPtr adopt(c10::DataPtr host, size_t bytes, int device);
+// The contents are kept as far as they fit.
+DIPU_API void resize_storage(c10::StorageImpl* storage, int device, size_t bytes);
+// Looks through all blocks; raises if the address is none of this device type.
+DIPU_API int device_of_pointer(const void* pointer);
 DIPU_API void record_stream(const c10::DataPtr& pointer, int device, int64_t stream);
 DIPU_API std::vector<BlockInfo> memory_snapshot(int device);
 DIPU_API void set_memory_fraction(int device, double fraction);

@@ -54,17 +54,11 @@ struct Hooks final : public at::PrivateUse1HooksInterface {
     at::Generator getNewGenerator(c10::DeviceIndex device) const override {
         return make_generator(device < 0 ? current_device() : device);
     }
-    at::Device getDeviceFromPtr(void*) const override { return dipu_device(current_device()); }
+    at::Device getDeviceFromPtr(void* pointer) const override { return dipu_device(device_of_pointer(pointer)); }
     bool isPinnedPtr(const void* pointer) const override { return is_pinned(pointer); }
     at::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
     void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
-        auto* impl = storage.unsafeGetStorageImpl();
-        const int device = storage.device().index();
-        c10::DataPtr fresh = allocate_on(device, bytes);
-        if (const size_t kept = std::min(bytes, impl->nbytes()))
-            check(vendor()->copy(current_stream_handle(device), fresh.get(), impl->data(), kept, DIPU_DEVICE_TO_DEVICE), "resizing a storage");
-        impl->set_data_ptr_noswap(std::move(fresh));
-        impl->set_nbytes(bytes);
+        resize_storage(storage.unsafeGetStorageImpl(), storage.device().index(), bytes);
     }
 };
 

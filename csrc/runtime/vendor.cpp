@@ -54,6 +54,12 @@ Vendor load(const std::string& path) {
                 DIPU_VENDOR_ABI_MINOR, ". Rebuild the library against this include/dipu/vendor.h, or install the matching torch_dipu.");
     TORCH_CHECK(table->size > offsetof(dipuVendorTable, event_elapsed), "dipu: the vendor table of ", path, " is ", table->size,
                 " bytes long and ends before its mandatory entries. Rebuild it against include/dipu/vendor.h.");
+    // the mandatory entries are function pointers, one after the other
+    const auto* first = reinterpret_cast<void* const*>(&table->last_error);
+    const auto* last = reinterpret_cast<void* const*>(&table->event_elapsed);
+    TORCH_CHECK(std::find(first, last + 1, nullptr) == last + 1, "dipu: the vendor table of ", path,
+                " lacks a mandatory entry: number ", std::find(first, last + 1, nullptr) - first + 1, " of ", last + 1 - first,
+                ", counted from last_error in include/dipu/vendor.h.");
     Vendor vendor;
     std::memcpy(&vendor.table_, table, std::min(table->size, sizeof(dipuVendorTable)));
     vendor.library_ = path;
@@ -65,7 +71,8 @@ void* Vendor::symbol(const char* name) const { return operators_ ? dlsym(operato
 
 bool Vendor::has(dipuFeature feature) const {
     uint64_t bits = 0;
-    return table_.features(&bits) == DIPU_SUCCESS && (bits & feature) != 0;
+    if (table_.features(&bits) != DIPU_SUCCESS || (bits & feature) == 0) return false;
+    return (feature & (DIPU_FEATURE_ALIAS | DIPU_FEATURE_ALIAS_ATTENTION)) == 0 || (table_.host_alias && table_.adopt && table_.release);
 }
 
 void choose_vendor(const std::string& path, const std::string& problem) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +111,11 @@ def test_generated_files_are_what_the_table_says() -> None:
 @needs_the_generator
 def test_a_stale_file_is_found(tmp_path: Path) -> None:
     (tmp_path / "src" / "diopi" / "table").mkdir(parents=True)
+    shutil.copytree(ROOT / "include", tmp_path / "include")
+    for folder in ("csrc", "docs"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    header = tmp_path / "include" / "diopi" / "functions.h"
+    header.write_text(header.read_text().replace("diopiAdd(", "diopiPlus("))
     done = subprocess.run(
         [sys.executable, "-m", "diopi.generate", "--check", "--root", str(tmp_path)],
         capture_output=True,
@@ -117,4 +123,5 @@ def test_a_stale_file_is_found(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "not what the table says" in done.stderr
+    assert "1 generated files are not what the table says" in done.stderr
+    assert "diopiPlus" in done.stdout

@@ -35,7 +35,7 @@ def test_an_unsynchronised_read_is_wrong_every_time_and_right_with_a_wait() -> N
             right += bool((target == 2.0 * i).all())
         print(wrong, right)
         """,
-        DIPU_HOST_DELAY_US="3000",
+        DIPU_HOST_DELAY_US="30000",
     )
     assert out.split() == ["20", "20"]
 
@@ -100,9 +100,88 @@ def test_streams_order_by_events_only() -> None:
         end.synchronize()
         print(end.query(), start.elapsed_time(end) >= 4)
         """,
-        DIPU_HOST_DELAY_US="3000",
+        DIPU_HOST_DELAY_US="20000",
     )
     assert out.split() == ["5120.0", "False", "True", "True"]
+
+
+def test_an_event_recorded_on_two_streams_is_ready_when_the_later_recording_is() -> None:
+    out = run(
+        """
+        import torch
+        busy, idle = torch.dipu.Stream(), torch.dipu.Stream()
+        x = torch.zeros(8, device="dipu")
+        torch.dipu.synchronize()
+        event = torch.dipu.Event()
+        with torch.dipu.stream(busy):
+            for _ in range(5):
+                x.add_(1)
+            event.record()
+        with torch.dipu.stream(idle):
+            event.record()
+        torch.dipu.synchronize()
+        event.synchronize()
+        print(event.query())
+        """,
+        DIPU_HOST_DELAY_US="3000",
+    )
+    assert out.split() == ["True"]
+
+
+def test_a_copy_to_another_device_does_not_meet_work_queued_there() -> None:
+    out = run(
+        """
+        import torch
+        a = torch.full((256,), 3.0, device="dipu:0")
+        for _ in range(3):
+            torch.empty(256, device="dipu:1").fill_(7)     # freed at once, still queued
+        b = a.to("dipu:1")
+        print(b.cpu().unique().tolist())
+        """,
+        DIPU_HOST_DELAY_US="20000",
+    )
+    assert out.split() == ["[3.0]"]
+
+
+def test_what_lives_on_the_cpu_may_be_read_and_changed_after_the_call() -> None:
+    out = run(
+        """
+        import torch
+        x = torch.full((64,), 1 + 2j, device="dipu")
+        host = torch.zeros(64, dtype=torch.complex64)
+        host.copy_(x.conj())
+        print(host[0].item())
+        rows, index = torch.zeros(4, 2, device="dipu"), torch.tensor([1])
+        rows.index_put_((index,), torch.ones(1, 2, device="dipu"))
+        index.fill_(2)
+        print(rows.sum(1).tolist())
+        source = torch.ones(3, dtype=torch.complex64)
+        y = torch.zeros(3, dtype=torch.complex64, device="dipu")
+        y.copy_(source.conj())
+        source.fill_(9)
+        print(y.real.sum().item())
+        """,
+        DIPU_HOST_DELAY_US="5000",
+    )
+    assert out.splitlines() == ["(1-2j)", "[0.0, 2.0, 0.0, 0.0]", "3.0"]
+
+
+def test_results_by_alias_are_freed_by_the_stream_without_waiting_for_itself() -> None:
+    out = run(
+        """
+        import torch
+        x = torch.arange(4096, device="dipu")
+        for _ in range(30):
+            y = torch.bitwise_xor(x, x)
+            y.bitwise_xor_(x)
+            del y
+        torch.dipu.synchronize()
+        torch.dipu.empty_cache()
+        print(torch.dipu.memory_allocated() == x.numel() * 8)
+        """,
+        DIPU_HOST_DELAY_US="500",
+    )
+    assert out.split() == ["True"]
 
 
 def test_memory_freed_while_in_use_elsewhere_is_not_handed_out() -> None:
@@ -115,6 +194,8 @@ def test_memory_freed_while_in_use_elsewhere_is_not_handed_out() -> None:
             x = torch.full((1024,), float(i), device="dipu")
             torch.dipu.synchronize()
             with torch.dipu.stream(side):
+                for _ in range(5):
+                    torch.zeros(1, device="dipu").add_(1)   # keeps the stream busy
                 y = x + 1
             x.record_stream(side)
             del x

@@ -129,6 +129,11 @@ def build_vendor(folder: Path, body: str) -> str:
             "const dipuVendorTable* dipuGetVendorTable(void) { return &t; }",
             "ends before its mandatory entries",
         ),
+        (
+            'static const dipuVendorTable t = {sizeof(dipuVendorTable), DIPU_VENDOR_ABI, "x"};'
+            "const dipuVendorTable* dipuGetVendorTable(void) { return &t; }",
+            "lacks a mandatory entry: number 1 of 23",
+        ),
     ],
 )
 def test_a_library_that_is_no_vendor_or_of_another_version(body: str, complaint: str, tmp_path: Path) -> None:
@@ -149,6 +154,8 @@ def test_bad_settings_of_the_simulated_chip() -> None:
     assert "'lots' is not a size; expected a number of bytes or one with K, M, G or T" in done.stderr
     done = run("import torch; torch.zeros(1, device='dipu')", DIPU_HOST_NUMERICS="wild")
     assert "expected plain or reordered" in done.stderr
+    done = run("import torch; torch.zeros(1, device='dipu')", DIPU_HOST_DEVICES="2x")
+    assert "DIPU_HOST_DEVICES='2x': expected a number from 1 to" in done.stderr
     with pytest.raises(RuntimeError, match="unknown option 'speed'; known are numerics"):
         torch.dipu.configure(speed=3)
 

@@ -143,6 +143,81 @@ def test_partly_overlapping_in_place_is_refused_as_on_the_cpu() -> None:
         x[1:].add_(x[:-1])
 
 
+def test_overlapping_copies_are_refused_as_on_the_cpu() -> None:
+    for device in ("cpu", "dipu"):
+        x = torch.arange(6.0, device=device)
+        with pytest.raises(RuntimeError, match="some elements"):
+            x[1:].copy_(x[:-1])
+
+
+def test_a_failed_out_leaves_the_tensor_usable() -> None:
+    out, wrong = torch.zeros(2, device="dipu"), torch.tensor([7], device="dipu")
+    torch.cumprod(out, 0)  # runs by alias
+    with pytest.raises((RuntimeError, IndexError)):
+        torch.index_select(torch.ones(5, 1000, device="dipu"), 0, wrong, out=out)
+    again = torch.zeros(2, device="dipu").fill_(5)
+    assert torch.cumprod(again, 0).cpu().tolist() == [5, 25]
+    out.resize_(2).fill_(5)
+    assert torch.cumprod(out, 0).cpu().tolist() == [5, 25]
+    assert out.cpu().tolist() == [5, 5]
+
+
+def test_operands_of_two_dtypes_over_one_storage_without_aliases() -> None:
+    x = torch.randn(6, dtype=torch.complex64)
+    torch.dipu.configure(alias=0)
+    try:
+        both(lambda t: torch.mul(t.imag[:-1], t[1:]), x)
+    finally:
+        torch.dipu.configure(alias=1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x**1j,
+        lambda x: torch.pow(1j, x),
+        lambda x: x == 1j,
+        lambda x: x == 2**63,
+        lambda x: x.clone().fill_(2**63),
+        lambda x: x.sum(0, dtype=torch.int32),
+        lambda x: torch.where(x > 0, x, -x),
+    ],
+)
+def test_unusual_numbers_and_dtypes(call) -> None:
+    both(call, torch.tensor([1.5, 2.5, -3.5]))
+
+
+@pytest.mark.parametrize(
+    "call", [lambda x: x[:0].max(), lambda x: x[:0].min(), lambda x: torch.add(x, x, alpha=True)]
+)
+def test_what_the_cpu_refuses_is_refused(call) -> None:
+    for device in ("cpu", "dipu"):
+        with pytest.raises(RuntimeError):
+            call(torch.ones(3, device=device))
+
+
+def test_memory_formats_are_kept() -> None:
+    x = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    for call in (
+        lambda t: torch.where(t > 0, t, -t),
+        lambda t: torch.nn.functional.max_pool2d(t, 2),
+        torch.relu,
+    ):
+        assert call(x.to("dipu")).stride() == call(x).stride()
+
+
+def test_other_layouts_are_refused_clearly() -> None:
+    with pytest.raises(NotImplementedError, match="not supported; move the tensor to the CPU first"):
+        torch.ones(2, 2, device="dipu").to_mkldnn()
+    with pytest.raises(NotImplementedError, match="quantized"):
+        torch.quantize_per_tensor(torch.ones(2, device="dipu"), 0.1, 0, torch.qint8)
+
+
+def test_a_device_index_does_not_index_a_cpu_tensor() -> None:
+    with pytest.raises(RuntimeError, match="device"):
+        torch.arange(4.0)[torch.tensor([1], device="dipu")]
+
+
 def test_sparse_coo() -> None:
     indices, values = torch.tensor([[0, 1, 1], [2, 0, 2]]), torch.tensor([3.0, 4.0, 5.0])
     reference = torch.sparse_coo_tensor(indices, values, (2, 3))

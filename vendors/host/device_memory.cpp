@@ -33,10 +33,11 @@ size_t parse_size(const std::string& text) {
 int device_count() {
     static const int count = [] {
         const std::string text = variable("DIPU_HOST_DEVICES", "2");
-        const int value = std::atoi(text.c_str());
-        if (value < 1 || value > kMaxDevices)
+        char* end = nullptr;
+        const long value = std::strtol(text.c_str(), &end, 10);
+        if (*end != 0 || value < 1 || value > kMaxDevices)
             throw std::invalid_argument("DIPU_HOST_DEVICES='" + text + "': expected a number from 1 to " + std::to_string(kMaxDevices));
-        return value;
+        return static_cast<int>(value);
     }();
     return count;
 }

@@ -16,7 +16,6 @@ inline void* tag(void* host, int device) {
                 : nullptr;
 }
 inline void* untag(const void* pointer) { return reinterpret_cast<void*>(reinterpret_cast<uint64_t>(pointer) & kAddressMask); }
-inline bool tagged(const void* pointer) { return (reinterpret_cast<uint64_t>(pointer) & kTag) != 0; }
 
 constexpr int kMaxDevices = 16;
 

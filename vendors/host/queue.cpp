@@ -8,6 +8,13 @@
 #include <stdexcept>
 
 namespace dipu_host {
+
+bool flag_from(const char* variable, bool fallback) {
+    const char* text = std::getenv(variable);
+    if (!text || !*text) return fallback;
+    return std::strcmp(text, "0") != 0 && std::strcmp(text, "false") != 0;
+}
+
 namespace {
 
 int64_t number_from(const char* variable, int64_t fallback) {
@@ -15,7 +22,7 @@ int64_t number_from(const char* variable, int64_t fallback) {
     return text && *text ? std::strtoll(text, nullptr, 10) : fallback;
 }
 
-std::atomic<bool> is_asynchronous{number_from("DIPU_HOST_ASYNC", 0) != 0};
+std::atomic<bool> is_asynchronous{flag_from("DIPU_HOST_ASYNC", false)};
 std::atomic<int64_t> delay{number_from("DIPU_HOST_DELAY_US", 0)};
 
 int64_t now_ns() {
@@ -95,6 +102,7 @@ std::shared_ptr<Event> make_event() { return std::make_shared<Event>(); }
 
 void Event::finish(uint64_t recording) {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (recording <= finished_) return;  // a later recording, on another stream, was faster
     finished_ = recording;
     nanoseconds_ = now_ns();
     done_.notify_all();

@@ -17,6 +17,9 @@
 
 namespace dipu_host {
 
+// A variable that is on or off: 0 and false are off.
+bool flag_from(const char* variable, bool fallback);
+
 bool asynchronous();
 void set_asynchronous(bool on);
 int64_t delay_us();

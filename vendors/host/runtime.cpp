@@ -19,12 +19,6 @@
 namespace dipu_host {
 namespace {
 
-bool flag_from(const char* name, bool fallback) {
-    const char* text = std::getenv(name);
-    if (!text || !*text) return fallback;
-    return std::strcmp(text, "0") != 0 && std::strcmp(text, "false") != 0;
-}
-
 bool numerics_from(const std::string& text) {
     if (text == "reordered") return true;
     if (text == "plain") return false;

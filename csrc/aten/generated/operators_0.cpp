@@ -100,7 +100,7 @@ at::Tensor add_Tensor(const at::Tensor & self, const at::Tensor & other, const a
     {
         static Operator op("diopiAddScalar");
         Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self)) {
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && plain(alpha) && (!alpha.isBoolean())) {
             Outputs<at::meta::structured_add_Tensor, 1, Kind::Fresh> results(call.device());
             if (!results.like({self})) results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiAddScalar)>(handle(results[0]), handle(self), scalar(cpu_value(other)), scalar(alpha))) { return std::move(results[0]); }
@@ -109,7 +109,7 @@ at::Tensor add_Tensor(const at::Tensor & self, const at::Tensor & other, const a
     {
         static Operator op("diopiAdd");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self, other)) {
+        if (call.accepts(kFp | kInt, self, other) && plain(alpha) && (!alpha.isBoolean())) {
             Outputs<at::meta::structured_add_Tensor, 1, Kind::Fresh> results(call.device());
             if (!results.like({self, other})) results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiAdd)>(handle(results[0]), handle(self), handle(other), scalar(alpha))) { return std::move(results[0]); }
@@ -123,7 +123,7 @@ at::Tensor & addcdiv_out(const at::Tensor & self, const at::Tensor & tensor1, co
     {
         static Operator op("diopiAddcdiv");
         Call call(op, record);
-        if (call.accepts(kFp, self, tensor1, tensor2) && call.holds(out)) {
+        if (call.accepts(kFp, self, tensor1, tensor2) && call.holds(out) && plain(value)) {
             Outputs<at::meta::structured_addcdiv, 1, Kind::Given> results(call.device(), out);
             results.meta(self, tensor1, tensor2, value);
             if (call.run<decltype(&::diopiAddcdiv)>(handle(results[0]), handle(self), handle(tensor1), handle(tensor2), scalar(value))) { results.finish(); return out; }
@@ -138,7 +138,7 @@ at::Tensor & addcmul_(at::Tensor & self, const at::Tensor & tensor1, const at::T
     {
         static Operator op("diopiAddcmulInp");
         Call call(op, record);
-        if (call.accepts(kFp, self, tensor1, tensor2)) {
+        if (call.accepts(kFp, self, tensor1, tensor2) && plain(value)) {
             Outputs<at::meta::structured_addcmul, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({tensor1, tensor2})) results.meta(self, tensor1, tensor2, value);
             if (call.run<decltype(&::diopiAddcmulInp)>(handle(results[0]), handle(tensor1), handle(tensor2), scalar(value))) { results.finish(); return self; }
@@ -223,7 +223,7 @@ at::Tensor & baddbmm_(at::Tensor & self, const at::Tensor & batch1, const at::Te
     {
         static Operator op("diopiBaddbmmInp");
         Call call(op, record);
-        if (call.accepts(kFp, self, batch1, batch2)) {
+        if (call.accepts(kFp, self, batch1, batch2) && plain(beta) && plain(alpha)) {
             Outputs<at::meta::structured_baddbmm, 1, Kind::InPlace> results(call.device(), self);
             results.meta(self, batch1, batch2, beta, alpha);
             if (call.run<decltype(&::diopiBaddbmmInp)>(handle(results[0]), handle(batch1), handle(batch2), beta.toDouble(), alpha.toDouble())) { results.finish(); return self; }
@@ -283,7 +283,7 @@ at::Tensor & clamp_(at::Tensor & self, const ::std::optional<at::Scalar> & min, 
     {
         static Operator op("diopiClampInpScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self)) {
+        if (call.accepts(kFp | kInt, self) && plain(min) && plain(max)) {
             Outputs<at::meta::structured_clamp, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({self})) results.meta(self, (min.has_value() ? at::OptionalScalarRef(&(min.value())) : at::OptionalScalarRef()), (max.has_value() ? at::OptionalScalarRef(&(max.value())) : at::OptionalScalarRef()));
             if (call.run<decltype(&::diopiClampInpScalar)>(handle(results[0]), scalar(min), scalar(max))) { results.finish(); return self; }
@@ -298,7 +298,7 @@ at::Tensor clamp_min(const at::Tensor & self, const at::Scalar & min) {
     {
         static Operator op("diopiClampMinScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self)) {
+        if (call.accepts(kFp | kInt, self) && plain(min)) {
             Outputs<at::meta::structured_clamp_min, 1, Kind::Fresh> results(call.device());
             if (!results.like({self})) results.meta(self, min);
             if (call.run<decltype(&::diopiClampMinScalar)>(handle(results[0]), handle(self), scalar(min))) { return std::move(results[0]); }
@@ -363,7 +363,7 @@ at::Tensor & eq_Scalar_out(const at::Tensor & self, const at::Scalar & other, at
     {
         static Operator op("diopiEqScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out) && plain(other)) {
             Outputs<at::meta::structured_eq_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiEqScalar)>(handle(results[0]), handle(self), scalar(other))) { results.finish(); return out; }
@@ -423,7 +423,7 @@ at::Tensor ge_Scalar(const at::Tensor & self, const at::Scalar & other) {
     {
         static Operator op("diopiGeScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self)) {
+        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
             Outputs<at::meta::structured_ge_Scalar, 1, Kind::Fresh> results(call.device());
             results.meta(self, other);
             if (call.run<decltype(&::diopiGeScalar)>(handle(results[0]), handle(self), scalar(other))) { return std::move(results[0]); }
@@ -451,7 +451,7 @@ at::Tensor gt_Scalar(const at::Tensor & self, const at::Scalar & other) {
     {
         static Operator op("diopiGtScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self)) {
+        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
             Outputs<at::meta::structured_gt_Scalar, 1, Kind::Fresh> results(call.device());
             results.meta(self, other);
             if (call.run<decltype(&::diopiGtScalar)>(handle(results[0]), handle(self), scalar(other))) { return std::move(results[0]); }
@@ -492,7 +492,7 @@ at::Tensor & leaky_relu_(at::Tensor & self, const at::Scalar & negative_slope) {
     {
         static Operator op("diopiLeakyReluInp");
         Call call(op, record);
-        if (call.accepts(kFp, self)) {
+        if (call.accepts(kFp, self) && plain(negative_slope)) {
             Outputs<at::meta::structured_leaky_relu, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({self})) results.meta(self, negative_slope);
             if (call.run<decltype(&::diopiLeakyReluInp)>(handle(results[0]), scalar(negative_slope))) { results.finish(); return self; }
@@ -507,7 +507,7 @@ at::Tensor & lerp_Scalar_out(const at::Tensor & self, const at::Tensor & end, co
     {
         static Operator op("diopiLerpScalar");
         Call call(op, record);
-        if (call.accepts(kFp, self, end) && call.holds(out)) {
+        if (call.accepts(kFp, self, end) && call.holds(out) && plain(weight)) {
             Outputs<at::meta::structured_lerp_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, end, weight);
             if (call.run<decltype(&::diopiLerpScalar)>(handle(results[0]), handle(self), handle(end), scalar(weight))) { results.finish(); return out; }
@@ -756,7 +756,7 @@ at::Tensor & pow_Tensor_Scalar_out(const at::Tensor & self, const at::Scalar & e
     {
         static Operator op("diopiPow");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt, self) && call.holds(out) && plain(exponent)) {
             Outputs<at::meta::structured_pow_Tensor_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, exponent);
             if (call.run<decltype(&::diopiPow)>(handle(results[0]), handle(self), scalar(exponent))) { results.finish(); return out; }
@@ -871,7 +871,7 @@ at::Tensor & sub__Tensor(at::Tensor & self, const at::Tensor & other, const at::
     {
         static Operator op("diopiSubInpScalar");
         Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self)) {
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && plain(alpha) && (!alpha.isBoolean())) {
             Outputs<at::meta::structured_sub_Tensor, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({self})) results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiSubInpScalar)>(handle(results[0]), scalar(cpu_value(other)), scalar(alpha))) { results.finish(); return self; }
@@ -880,7 +880,7 @@ at::Tensor & sub__Tensor(at::Tensor & self, const at::Tensor & other, const at::
     {
         static Operator op("diopiSubInp");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self, other)) {
+        if (call.accepts(kFp | kInt, self, other) && plain(alpha) && (!alpha.isBoolean())) {
             Outputs<at::meta::structured_sub_Tensor, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({other})) results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiSubInp)>(handle(results[0]), handle(other), scalar(alpha))) { results.finish(); return self; }
@@ -910,7 +910,7 @@ at::Tensor threshold_backward(const at::Tensor & grad_output, const at::Tensor &
     {
         static Operator op("diopiThresholdBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self)) {
+        if (call.accepts(kFp, grad_output, self) && plain(threshold)) {
             Outputs<at::meta::structured_threshold_backward, 1, Kind::Fresh> results(call.device());
             if (!results.like({grad_output, self})) results.meta(grad_output, self, threshold);
             if (call.run<decltype(&::diopiThresholdBackward)>(handle(results[0]), handle(grad_output), handle(self), scalar(threshold))) { return std::move(results[0]); }

@@ -104,7 +104,7 @@ at::Tensor & add_out(const at::Tensor & self, const at::Tensor & other, const at
     {
         static Operator op("diopiAddScalar");
         Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && call.holds(out)) {
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && call.holds(out) && plain(alpha) && (!alpha.isBoolean())) {
             Outputs<at::meta::structured_add_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiAddScalar)>(handle(results[0]), handle(self), scalar(cpu_value(other)), scalar(alpha))) { results.finish(); return out; }
@@ -113,7 +113,7 @@ at::Tensor & add_out(const at::Tensor & self, const at::Tensor & other, const at
     {
         static Operator op("diopiAdd");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self, other) && call.holds(out)) {
+        if (call.accepts(kFp | kInt, self, other) && call.holds(out) && plain(alpha) && (!alpha.isBoolean())) {
             Outputs<at::meta::structured_add_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiAdd)>(handle(results[0]), handle(self), handle(other), scalar(alpha))) { results.finish(); return out; }
@@ -128,7 +128,7 @@ at::Tensor & addcdiv_(at::Tensor & self, const at::Tensor & tensor1, const at::T
     {
         static Operator op("diopiAddcdivInp");
         Call call(op, record);
-        if (call.accepts(kFp, self, tensor1, tensor2)) {
+        if (call.accepts(kFp, self, tensor1, tensor2) && plain(value)) {
             Outputs<at::meta::structured_addcdiv, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({tensor1, tensor2})) results.meta(self, tensor1, tensor2, value);
             if (call.run<decltype(&::diopiAddcdivInp)>(handle(results[0]), handle(tensor1), handle(tensor2), scalar(value))) { results.finish(); return self; }
@@ -143,7 +143,7 @@ at::Tensor addmm(const at::Tensor & self, const at::Tensor & mat1, const at::Ten
     {
         static Operator op("diopiAddmm");
         Call call(op, record);
-        if (call.accepts(kFp, self, mat1, mat2)) {
+        if (call.accepts(kFp, self, mat1, mat2) && plain(beta) && plain(alpha)) {
             Outputs<at::meta::structured_addmm, 1, Kind::Fresh> results(call.device());
             results.meta(self, mat1, mat2, beta, alpha);
             if (call.run<decltype(&::diopiAddmm)>(handle(results[0]), handle(self), handle(mat1), handle(mat2), scalar(beta), scalar(alpha))) { return std::move(results[0]); }
@@ -289,7 +289,7 @@ at::Tensor clamp_max(const at::Tensor & self, const at::Scalar & max) {
     {
         static Operator op("diopiClampMaxScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self)) {
+        if (call.accepts(kFp | kInt, self) && plain(max)) {
             Outputs<at::meta::structured_clamp_max, 1, Kind::Fresh> results(call.device());
             if (!results.like({self})) results.meta(self, max);
             if (call.run<decltype(&::diopiClampMaxScalar)>(handle(results[0]), handle(self), scalar(max))) { return std::move(results[0]); }
@@ -303,7 +303,7 @@ at::Tensor & clamp_min_out(const at::Tensor & self, const at::Scalar & min, at::
     {
         static Operator op("diopiClampMinScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt, self) && call.holds(out) && plain(min)) {
             Outputs<at::meta::structured_clamp_min, 1, Kind::Given> results(call.device(), out);
             results.meta(self, min);
             if (call.run<decltype(&::diopiClampMinScalar)>(handle(results[0]), handle(self), scalar(min))) { results.finish(); return out; }
@@ -389,7 +389,7 @@ at::Tensor & fill__Scalar(at::Tensor & self, const at::Scalar & value) {
     {
         static Operator op("diopiFill");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self)) {
+        if (call.accepts(kFp | kInt | kBool, self) && plain(value)) {
             if (call.run<decltype(&::diopiFill)>(handle(self), scalar(value))) { return self; }
         }
     }
@@ -417,7 +417,7 @@ at::Tensor & ge_Scalar_out(const at::Tensor & self, const at::Scalar & other, at
     {
         static Operator op("diopiGeScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out) && plain(other)) {
             Outputs<at::meta::structured_ge_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiGeScalar)>(handle(results[0]), handle(self), scalar(other))) { results.finish(); return out; }
@@ -447,7 +447,7 @@ at::Tensor & gt_Scalar_out(const at::Tensor & self, const at::Scalar & other, at
     {
         static Operator op("diopiGtScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out) && plain(other)) {
             Outputs<at::meta::structured_gt_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiGtScalar)>(handle(results[0]), handle(self), scalar(other))) { results.finish(); return out; }
@@ -490,7 +490,7 @@ at::Tensor leaky_relu_backward(const at::Tensor & grad_output, const at::Tensor 
     {
         static Operator op("diopiLeakyReluBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self)) {
+        if (call.accepts(kFp, grad_output, self) && plain(negative_slope)) {
             Outputs<at::meta::structured_leaky_relu_backward, 1, Kind::Fresh> results(call.device());
             if (!results.like({grad_output, self})) results.meta(grad_output, self, negative_slope, self_is_result);
             if (call.run<decltype(&::diopiLeakyReluBackward)>(handle(results[0]), handle(grad_output), handle(self), scalar(negative_slope), self_is_result)) { return std::move(results[0]); }
@@ -518,7 +518,7 @@ at::Tensor linalg_vector_norm(const at::Tensor & self, const at::Scalar & ord, a
     {
         static Operator op("diopiLinalgVecNorm");
         Call call(op, record);
-        if (call.accepts(kFp, self)) {
+        if (call.accepts(kFp, self) && plain(ord)) {
             Outputs<at::meta::structured_linalg_vector_norm, 1, Kind::Fresh> results(call.device());
             results.meta(self, ord, dim, keepdim, dtype);
             if (call.run<decltype(&::diopiLinalgVecNorm)>(handle(results[0]), handle(self), scalar(ord), size(dim), keepdim)) { return std::move(results[0]); }
@@ -547,7 +547,7 @@ at::Tensor lt_Scalar(const at::Tensor & self, const at::Scalar & other) {
     {
         static Operator op("diopiLtScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self)) {
+        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
             Outputs<at::meta::structured_lt_Scalar, 1, Kind::Fresh> results(call.device());
             results.meta(self, other);
             if (call.run<decltype(&::diopiLtScalar)>(handle(results[0]), handle(self), scalar(other))) { return std::move(results[0]); }
@@ -561,7 +561,7 @@ at::Tensor masked_fill_Scalar(const at::Tensor & self, const at::Tensor & mask, 
     {
         static Operator op("diopiMaskedFillScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, mask) && (mask.scalar_type() == at::kBool)) {
+        if (call.accepts(kFp | kInt | kBool, self, mask) && plain(value) && (mask.scalar_type() == at::kBool)) {
             at::Tensor out0 = broadcast(self, mask, self.scalar_type());
             if (call.run<decltype(&::diopiMaskedFillScalar)>(handle(out0), handle(self), handle(mask), scalar(value))) { return out0; }
         }
@@ -694,7 +694,7 @@ at::Tensor ne_Scalar(const at::Tensor & self, const at::Scalar & other) {
     {
         static Operator op("diopiNeScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self)) {
+        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
             Outputs<at::meta::structured_ne_Scalar, 1, Kind::Fresh> results(call.device());
             results.meta(self, other);
             if (call.run<decltype(&::diopiNeScalar)>(handle(results[0]), handle(self), scalar(other))) { return std::move(results[0]); }
@@ -737,7 +737,7 @@ at::Tensor pow_Scalar(const at::Scalar & self, const at::Tensor & exponent) {
     {
         static Operator op("diopiPowScalar");
         Call call(op, record);
-        if (call.accepts(kFp, exponent)) {
+        if (call.accepts(kFp, exponent) && plain(self)) {
             Outputs<at::meta::structured_pow_Scalar, 1, Kind::Fresh> results(call.device());
             if (!results.like({exponent})) results.meta(self, exponent);
             if (call.run<decltype(&::diopiPowScalar)>(handle(results[0]), scalar(self), handle(exponent))) { return std::move(results[0]); }
@@ -867,7 +867,7 @@ at::Tensor & sum_IntList_out(const at::Tensor & self, at::OptionalIntArrayRef di
     {
         static Operator op("diopiSum");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(out) && (!dtype || c10::isFloatingType(*dtype))) {
             Outputs<at::meta::structured_sum_dim_IntList, 1, Kind::Given> results(call.device(), out);
             results.meta(self, dim, keepdim, dtype);
             if (call.run<decltype(&::diopiSum)>(handle(results[0]), handle(self), size(dim))) { results.finish(); return out; }
@@ -897,7 +897,7 @@ at::Tensor & threshold_backward_grad_input(const at::Tensor & grad_output, const
     {
         static Operator op("diopiThresholdBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && call.holds(grad_input)) {
+        if (call.accepts(kFp, grad_output, self) && call.holds(grad_input) && plain(threshold)) {
             Outputs<at::meta::structured_threshold_backward, 1, Kind::Given> results(call.device(), grad_input);
             results.meta(grad_output, self, threshold);
             if (call.run<decltype(&::diopiThresholdBackward)>(handle(results[0]), handle(grad_output), handle(self), scalar(threshold))) { results.finish(); return grad_input; }

@@ -101,7 +101,7 @@ at::Tensor & add__Tensor(at::Tensor & self, const at::Tensor & other, const at::
     {
         static Operator op("diopiAddInpScalar");
         Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self)) {
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && plain(alpha) && (!alpha.isBoolean())) {
             Outputs<at::meta::structured_add_Tensor, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({self})) results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiAddInpScalar)>(handle(results[0]), scalar(cpu_value(other)), scalar(alpha))) { results.finish(); return self; }
@@ -110,7 +110,7 @@ at::Tensor & add__Tensor(at::Tensor & self, const at::Tensor & other, const at::
     {
         static Operator op("diopiAddInp");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self, other)) {
+        if (call.accepts(kFp | kInt, self, other) && plain(alpha) && (!alpha.isBoolean())) {
             Outputs<at::meta::structured_add_Tensor, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({other})) results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiAddInp)>(handle(results[0]), handle(other), scalar(alpha))) { results.finish(); return self; }
@@ -125,7 +125,7 @@ at::Tensor addcmul(const at::Tensor & self, const at::Tensor & tensor1, const at
     {
         static Operator op("diopiAddcmul");
         Call call(op, record);
-        if (call.accepts(kFp, self, tensor1, tensor2)) {
+        if (call.accepts(kFp, self, tensor1, tensor2) && plain(value)) {
             Outputs<at::meta::structured_addcmul, 1, Kind::Fresh> results(call.device());
             if (!results.like({self, tensor1, tensor2})) results.meta(self, tensor1, tensor2, value);
             if (call.run<decltype(&::diopiAddcmul)>(handle(results[0]), handle(self), handle(tensor1), handle(tensor2), scalar(value))) { return std::move(results[0]); }
@@ -139,7 +139,7 @@ at::Tensor & addmm_out(const at::Tensor & self, const at::Tensor & mat1, const a
     {
         static Operator op("diopiAddmm");
         Call call(op, record);
-        if (call.accepts(kFp, self, mat1, mat2) && call.holds(out)) {
+        if (call.accepts(kFp, self, mat1, mat2) && call.holds(out) && plain(beta) && plain(alpha)) {
             Outputs<at::meta::structured_addmm, 1, Kind::Given> results(call.device(), out);
             results.meta(self, mat1, mat2, beta, alpha);
             if (call.run<decltype(&::diopiAddmm)>(handle(results[0]), handle(self), handle(mat1), handle(mat2), scalar(beta), scalar(alpha))) { results.finish(); return out; }
@@ -210,7 +210,7 @@ at::Tensor baddbmm(const at::Tensor & self, const at::Tensor & batch1, const at:
     {
         static Operator op("diopiBaddbmm");
         Call call(op, record);
-        if (call.accepts(kFp, self, batch1, batch2)) {
+        if (call.accepts(kFp, self, batch1, batch2) && plain(beta) && plain(alpha)) {
             Outputs<at::meta::structured_baddbmm, 1, Kind::Fresh> results(call.device());
             results.meta(self, batch1, batch2, beta, alpha);
             if (call.run<decltype(&::diopiBaddbmm)>(handle(results[0]), handle(self), handle(batch1), handle(batch2), beta.toDouble(), alpha.toDouble())) { return std::move(results[0]); }
@@ -269,7 +269,7 @@ at::Tensor clamp(const at::Tensor & self, const ::std::optional<at::Scalar> & mi
     {
         static Operator op("diopiClampScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self)) {
+        if (call.accepts(kFp | kInt, self) && plain(min) && plain(max)) {
             Outputs<at::meta::structured_clamp, 1, Kind::Fresh> results(call.device());
             if (!results.like({self})) results.meta(self, (min.has_value() ? at::OptionalScalarRef(&(min.value())) : at::OptionalScalarRef()), (max.has_value() ? at::OptionalScalarRef(&(max.value())) : at::OptionalScalarRef()));
             if (call.run<decltype(&::diopiClampScalar)>(handle(results[0]), handle(self), scalar(min), scalar(max))) { return std::move(results[0]); }
@@ -283,7 +283,7 @@ at::Tensor & clamp_max_out(const at::Tensor & self, const at::Scalar & max, at::
     {
         static Operator op("diopiClampMaxScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt, self) && call.holds(out) && plain(max)) {
             Outputs<at::meta::structured_clamp_max, 1, Kind::Given> results(call.device(), out);
             results.meta(self, max);
             if (call.run<decltype(&::diopiClampMaxScalar)>(handle(results[0]), handle(self), scalar(max))) { results.finish(); return out; }
@@ -298,7 +298,7 @@ at::Tensor & clamp_min_(at::Tensor & self, const at::Scalar & min) {
     {
         static Operator op("diopiClampMinInpScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self)) {
+        if (call.accepts(kFp | kInt, self) && plain(min)) {
             Outputs<at::meta::structured_clamp_min, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({self})) results.meta(self, min);
             if (call.run<decltype(&::diopiClampMinInpScalar)>(handle(results[0]), scalar(min))) { results.finish(); return self; }
@@ -462,7 +462,7 @@ at::Tensor le_Scalar(const at::Tensor & self, const at::Scalar & other) {
     {
         static Operator op("diopiLeScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self)) {
+        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
             Outputs<at::meta::structured_le_Scalar, 1, Kind::Fresh> results(call.device());
             results.meta(self, other);
             if (call.run<decltype(&::diopiLeScalar)>(handle(results[0]), handle(self), scalar(other))) { return std::move(results[0]); }
@@ -476,7 +476,7 @@ at::Tensor leaky_relu(const at::Tensor & self, const at::Scalar & negative_slope
     {
         static Operator op("diopiLeakyRelu");
         Call call(op, record);
-        if (call.accepts(kFp, self)) {
+        if (call.accepts(kFp, self) && plain(negative_slope)) {
             Outputs<at::meta::structured_leaky_relu, 1, Kind::Fresh> results(call.device());
             if (!results.like({self})) results.meta(self, negative_slope);
             if (call.run<decltype(&::diopiLeakyRelu)>(handle(results[0]), handle(self), scalar(negative_slope))) { return std::move(results[0]); }
@@ -490,7 +490,7 @@ at::Tensor & leaky_relu_backward_grad_input(const at::Tensor & grad_output, cons
     {
         static Operator op("diopiLeakyReluBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && call.holds(grad_input)) {
+        if (call.accepts(kFp, grad_output, self) && call.holds(grad_input) && plain(negative_slope)) {
             Outputs<at::meta::structured_leaky_relu_backward, 1, Kind::Given> results(call.device(), grad_input);
             results.meta(grad_output, self, negative_slope, self_is_result);
             if (call.run<decltype(&::diopiLeakyReluBackward)>(handle(results[0]), handle(grad_output), handle(self), scalar(negative_slope), self_is_result)) { results.finish(); return grad_input; }
@@ -520,7 +520,7 @@ at::Tensor & linalg_vector_norm_out(const at::Tensor & self, const at::Scalar & 
     {
         static Operator op("diopiLinalgVecNorm");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(out) && plain(ord)) {
             Outputs<at::meta::structured_linalg_vector_norm, 1, Kind::Given> results(call.device(), out);
             results.meta(self, ord, dim, keepdim, dtype);
             if (call.run<decltype(&::diopiLinalgVecNorm)>(handle(results[0]), handle(self), scalar(ord), size(dim), keepdim)) { results.finish(); return out; }
@@ -548,7 +548,7 @@ at::Tensor & lt_Scalar_out(const at::Tensor & self, const at::Scalar & other, at
     {
         static Operator op("diopiLtScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out) && plain(other)) {
             Outputs<at::meta::structured_lt_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiLtScalar)>(handle(results[0]), handle(self), scalar(other))) { results.finish(); return out; }
@@ -563,7 +563,7 @@ at::Tensor & masked_fill__Scalar(at::Tensor & self, const at::Tensor & mask, con
     {
         static Operator op("diopiMaskedFillInpScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, mask) && (mask.scalar_type() == at::kBool && expandable(mask, self))) {
+        if (call.accepts(kFp | kInt | kBool, self, mask) && plain(value) && (mask.scalar_type() == at::kBool && expandable(mask, self))) {
             if (call.run<decltype(&::diopiMaskedFillInpScalar)>(handle(self), handle(mask), scalar(value))) { return self; }
         }
     }
@@ -604,7 +604,7 @@ at::Tensor min(const at::Tensor & self) {
     {
         static Operator op("diopiMinAll");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self)) {
+        if (call.accepts(kFp | kInt, self) && (self.numel() > 0)) {
             at::Tensor out0 = scalar_like(self);
             if (call.run<decltype(&::diopiMinAll)>(handle(out0), handle(self))) { return out0; }
         }
@@ -686,7 +686,7 @@ at::Tensor & ne_Scalar_out(const at::Tensor & self, const at::Scalar & other, at
     {
         static Operator op("diopiNeScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out) && plain(other)) {
             Outputs<at::meta::structured_ne_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiNeScalar)>(handle(results[0]), handle(self), scalar(other))) { results.finish(); return out; }
@@ -730,7 +730,7 @@ at::Tensor & pow_Scalar_out(const at::Scalar & self, const at::Tensor & exponent
     {
         static Operator op("diopiPowScalar");
         Call call(op, record);
-        if (call.accepts(kFp, exponent) && call.holds(out)) {
+        if (call.accepts(kFp, exponent) && call.holds(out) && plain(self)) {
             Outputs<at::meta::structured_pow_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, exponent);
             if (call.run<decltype(&::diopiPowScalar)>(handle(results[0]), scalar(self), handle(exponent))) { results.finish(); return out; }
@@ -849,7 +849,7 @@ at::Tensor sub_Tensor(const at::Tensor & self, const at::Tensor & other, const a
     {
         static Operator op("diopiSubScalar");
         Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self)) {
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && plain(alpha) && (!alpha.isBoolean())) {
             Outputs<at::meta::structured_sub_Tensor, 1, Kind::Fresh> results(call.device());
             if (!results.like({self})) results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiSubScalar)>(handle(results[0]), handle(self), scalar(cpu_value(other)), scalar(alpha))) { return std::move(results[0]); }
@@ -858,7 +858,7 @@ at::Tensor sub_Tensor(const at::Tensor & self, const at::Tensor & other, const a
     {
         static Operator op("diopiSub");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self, other)) {
+        if (call.accepts(kFp | kInt, self, other) && plain(alpha) && (!alpha.isBoolean())) {
             Outputs<at::meta::structured_sub_Tensor, 1, Kind::Fresh> results(call.device());
             if (!results.like({self, other})) results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiSub)>(handle(results[0]), handle(self), handle(other), scalar(alpha))) { return std::move(results[0]); }
@@ -872,7 +872,7 @@ at::Tensor sum_dim_IntList(const at::Tensor & self, at::OptionalIntArrayRef dim,
     {
         static Operator op("diopiSum");
         Call call(op, record);
-        if (call.accepts(kFp, self)) {
+        if (call.accepts(kFp, self) && (!dtype || c10::isFloatingType(*dtype))) {
             Outputs<at::meta::structured_sum_dim_IntList, 1, Kind::Fresh> results(call.device());
             results.meta(self, dim, keepdim, dtype);
             if (call.run<decltype(&::diopiSum)>(handle(results[0]), handle(self), size(dim))) { return std::move(results[0]); }

@@ -101,7 +101,7 @@ at::Tensor addcdiv(const at::Tensor & self, const at::Tensor & tensor1, const at
     {
         static Operator op("diopiAddcdiv");
         Call call(op, record);
-        if (call.accepts(kFp, self, tensor1, tensor2)) {
+        if (call.accepts(kFp, self, tensor1, tensor2) && plain(value)) {
             Outputs<at::meta::structured_addcdiv, 1, Kind::Fresh> results(call.device());
             if (!results.like({self, tensor1, tensor2})) results.meta(self, tensor1, tensor2, value);
             if (call.run<decltype(&::diopiAddcdiv)>(handle(results[0]), handle(self), handle(tensor1), handle(tensor2), scalar(value))) { return std::move(results[0]); }
@@ -115,7 +115,7 @@ at::Tensor & addcmul_out(const at::Tensor & self, const at::Tensor & tensor1, co
     {
         static Operator op("diopiAddcmul");
         Call call(op, record);
-        if (call.accepts(kFp, self, tensor1, tensor2) && call.holds(out)) {
+        if (call.accepts(kFp, self, tensor1, tensor2) && call.holds(out) && plain(value)) {
             Outputs<at::meta::structured_addcmul, 1, Kind::Given> results(call.device(), out);
             results.meta(self, tensor1, tensor2, value);
             if (call.run<decltype(&::diopiAddcmul)>(handle(results[0]), handle(self), handle(tensor1), handle(tensor2), scalar(value))) { results.finish(); return out; }
@@ -130,7 +130,7 @@ at::Tensor & addmm_(at::Tensor & self, const at::Tensor & mat1, const at::Tensor
     {
         static Operator op("diopiAddmm");
         Call call(op, record);
-        if (call.accepts(kFp, self, mat1, mat2)) {
+        if (call.accepts(kFp, self, mat1, mat2) && plain(beta) && plain(alpha)) {
             Outputs<at::meta::structured_addmm, 1, Kind::InPlace> results(call.device(), self);
             results.meta(self, mat1, mat2, beta, alpha);
             if (call.run<decltype(&::diopiAddmm)>(handle(results[0]), handle(self), handle(mat1), handle(mat2), scalar(beta), scalar(alpha))) { results.finish(); return self; }
@@ -205,7 +205,7 @@ at::Tensor & baddbmm_out(const at::Tensor & self, const at::Tensor & batch1, con
     {
         static Operator op("diopiBaddbmm");
         Call call(op, record);
-        if (call.accepts(kFp, self, batch1, batch2) && call.holds(out)) {
+        if (call.accepts(kFp, self, batch1, batch2) && call.holds(out) && plain(beta) && plain(alpha)) {
             Outputs<at::meta::structured_baddbmm, 1, Kind::Given> results(call.device(), out);
             results.meta(self, batch1, batch2, beta, alpha);
             if (call.run<decltype(&::diopiBaddbmm)>(handle(results[0]), handle(self), handle(batch1), handle(batch2), beta.toDouble(), alpha.toDouble())) { results.finish(); return out; }
@@ -262,7 +262,7 @@ at::Tensor & clamp_out(const at::Tensor & self, const ::std::optional<at::Scalar
     {
         static Operator op("diopiClampScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt, self) && call.holds(out) && plain(min) && plain(max)) {
             Outputs<at::meta::structured_clamp, 1, Kind::Given> results(call.device(), out);
             results.meta(self, (min.has_value() ? at::OptionalScalarRef(&(min.value())) : at::OptionalScalarRef()), (max.has_value() ? at::OptionalScalarRef(&(max.value())) : at::OptionalScalarRef()));
             if (call.run<decltype(&::diopiClampScalar)>(handle(results[0]), handle(self), scalar(min), scalar(max))) { results.finish(); return out; }
@@ -277,7 +277,7 @@ at::Tensor & clamp_max_(at::Tensor & self, const at::Scalar & max) {
     {
         static Operator op("diopiClampMaxInpScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self)) {
+        if (call.accepts(kFp | kInt, self) && plain(max)) {
             Outputs<at::meta::structured_clamp_max, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({self})) results.meta(self, max);
             if (call.run<decltype(&::diopiClampMaxInpScalar)>(handle(results[0]), scalar(max))) { results.finish(); return self; }
@@ -346,7 +346,7 @@ at::Tensor eq_Scalar(const at::Tensor & self, const at::Scalar & other) {
     {
         static Operator op("diopiEqScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self)) {
+        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
             Outputs<at::meta::structured_eq_Scalar, 1, Kind::Fresh> results(call.device());
             results.meta(self, other);
             if (call.run<decltype(&::diopiEqScalar)>(handle(results[0]), handle(self), scalar(other))) { return std::move(results[0]); }
@@ -463,7 +463,7 @@ at::Tensor & le_Scalar_out(const at::Tensor & self, const at::Scalar & other, at
     {
         static Operator op("diopiLeScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out) && plain(other)) {
             Outputs<at::meta::structured_le_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiLeScalar)>(handle(results[0]), handle(self), scalar(other))) { results.finish(); return out; }
@@ -478,7 +478,7 @@ at::Tensor & leaky_relu_out(const at::Tensor & self, const at::Scalar & negative
     {
         static Operator op("diopiLeakyRelu");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(out) && plain(negative_slope)) {
             Outputs<at::meta::structured_leaky_relu, 1, Kind::Given> results(call.device(), out);
             results.meta(self, negative_slope);
             if (call.run<decltype(&::diopiLeakyRelu)>(handle(results[0]), handle(self), scalar(negative_slope))) { results.finish(); return out; }
@@ -493,7 +493,7 @@ at::Tensor lerp_Scalar(const at::Tensor & self, const at::Tensor & end, const at
     {
         static Operator op("diopiLerpScalar");
         Call call(op, record);
-        if (call.accepts(kFp, self, end)) {
+        if (call.accepts(kFp, self, end) && plain(weight)) {
             Outputs<at::meta::structured_lerp_Scalar, 1, Kind::Fresh> results(call.device());
             if (!results.like({self, end})) results.meta(self, end, weight);
             if (call.run<decltype(&::diopiLerpScalar)>(handle(results[0]), handle(self), handle(end), scalar(weight))) { return std::move(results[0]); }
@@ -507,7 +507,7 @@ at::Tensor & lerp__Scalar(at::Tensor & self, const at::Tensor & end, const at::S
     {
         static Operator op("diopiLerpScalar");
         Call call(op, record);
-        if (call.accepts(kFp, self, end)) {
+        if (call.accepts(kFp, self, end) && plain(weight)) {
             Outputs<at::meta::structured_lerp_Scalar, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({end})) results.meta(self, end, weight);
             if (call.run<decltype(&::diopiLerpScalar)>(handle(results[0]), handle(self), handle(end), scalar(weight))) { results.finish(); return self; }
@@ -563,7 +563,7 @@ at::Tensor max(const at::Tensor & self) {
     {
         static Operator op("diopiMaxAll");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self)) {
+        if (call.accepts(kFp | kInt, self) && (self.numel() > 0)) {
             at::Tensor out0 = scalar_like(self);
             if (call.run<decltype(&::diopiMaxAll)>(handle(out0), handle(self))) { return out0; }
         }
@@ -721,7 +721,7 @@ at::Tensor pow_Tensor_Scalar(const at::Tensor & self, const at::Scalar & exponen
     {
         static Operator op("diopiPow");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self)) {
+        if (call.accepts(kFp | kInt, self) && plain(exponent)) {
             Outputs<at::meta::structured_pow_Tensor_Scalar, 1, Kind::Fresh> results(call.device());
             if (!results.like({self})) results.meta(self, exponent);
             if (call.run<decltype(&::diopiPow)>(handle(results[0]), handle(self), scalar(exponent))) { return std::move(results[0]); }
@@ -735,7 +735,7 @@ at::Tensor & pow__Scalar(at::Tensor & self, const at::Scalar & exponent) {
     {
         static Operator op("diopiPowInp");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self)) {
+        if (call.accepts(kFp | kInt, self) && plain(exponent)) {
             Outputs<at::meta::structured_pow_Tensor_Scalar, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({self})) results.meta(self, exponent);
             if (call.run<decltype(&::diopiPowInp)>(handle(results[0]), scalar(exponent))) { results.finish(); return self; }
@@ -836,7 +836,7 @@ at::Tensor & sub_out(const at::Tensor & self, const at::Tensor & other, const at
     {
         static Operator op("diopiSubScalar");
         Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && call.holds(out)) {
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && call.holds(out) && plain(alpha) && (!alpha.isBoolean())) {
             Outputs<at::meta::structured_sub_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiSubScalar)>(handle(results[0]), handle(self), scalar(cpu_value(other)), scalar(alpha))) { results.finish(); return out; }
@@ -845,7 +845,7 @@ at::Tensor & sub_out(const at::Tensor & self, const at::Tensor & other, const at
     {
         static Operator op("diopiSub");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self, other) && call.holds(out)) {
+        if (call.accepts(kFp | kInt, self, other) && call.holds(out) && plain(alpha) && (!alpha.isBoolean())) {
             Outputs<at::meta::structured_sub_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiSub)>(handle(results[0]), handle(self), handle(other), scalar(alpha))) { results.finish(); return out; }

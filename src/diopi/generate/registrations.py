@@ -236,6 +236,11 @@ def _attempt(entry: Entry, overload: Overload) -> str:
         conditions.append(f"call.holds({', '.join(overload.outs)})")
     if entry.scalar:
         conditions.insert(0, f"is_cpu_scalar({entry.scalar})")
+    conditions += [
+        f"plain({name})"
+        for ctype, name in overload.parameters
+        if "at::Scalar " in ctype or "at::Scalar>" in ctype
+    ]
     if entry.when:
         conditions.append(f"({entry.when})")
     lines = [
