@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -29,6 +29,8 @@ class Vendor:
     priority: int = 0
     available: Callable[[], bool] = lambda: True
     """Cheap: says whether it is worth loading the library (a driver file exists, a device node is there)."""
+    settings: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Environment variables of the vendor's own: name -> (default, meaning); `dipu doctor` shows them."""
 
     def problem(self) -> str | None:
         """Why the vendor cannot be used now, or None."""
