@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from diopi.vendors import VendorError, choose
-from torch_dipu import _C
+from torch_dipu import _C, shutdown
 from torch_dipu import device as device_module
 
 _done = False
@@ -27,6 +27,7 @@ def register() -> None:
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     _C.register_direct_fallbacks()
+    shutdown.register()
     if torch.distributed.is_available():
         from torch_dipu import distributed
 

@@ -376,3 +376,16 @@ def test_a_transformer_step_runs_mostly_through_diopi() -> None:
     counts = torch.dipu.op_counts()
     total = sum(sum(ways.values()) for ways in counts.values())
     assert sum(ways["diopi"] for ways in counts.values()) > 0.8 * total
+
+
+def test_the_exit_waits_until_autograd_is_idle() -> None:
+    from torch_dipu import shutdown
+
+    x = torch.ones(2, device="dipu", requires_grad=True)
+    x.sum().backward()
+    shutdown._wait_for_autograd()
+    threads = shutdown._autograd_threads()
+    assert len(threads) >= torch.dipu.device_count()
+    assert shutdown._idle(threads, threads)
+    assert not shutdown._idle({}, threads)
+    assert not shutdown._idle(threads, {"1": "State:\tR (running)"})
