@@ -1,8 +1,9 @@
 """A quiet end of the process.
 
-Autograd has a thread for each device. After the last backward pass such a thread still tidies up, for which it needs the
-interpreter's lock; if the interpreter ends meanwhile, the thread is killed inside C++ code and the process aborts ("terminate called
-without an active exception"). A short program on a busy machine meets this often. So the exit waits until these threads are idle.
+Autograd has a thread for each device. After the last backward pass such a thread still tidies up, for which it
+needs the interpreter's lock; if the interpreter ends meanwhile, the thread is killed inside C++ code and the process
+aborts ("terminate called without an active exception"). A short program on a busy machine meets this often. So the
+exit waits until these threads are idle.
 """
 
 from __future__ import annotations
