@@ -1,8 +1,8 @@
 """libdiopirt: the runtime functions that a DIOPI library finds in its process, as trampolines into a table.
 
 The functions must be visible to every vendor library, that is, in the process' global scope. The framework that implements
-them must not: with it all of torch's libraries would become global, and programs have been seen to crash in whatever was
-loaded afterwards. So a library of its own, which needs nothing, holds the names, and the framework fills in the table.
+them should not: with it all of torch's libraries would become visible to whatever is loaded
+afterwards. So a library of its own, which needs nothing, holds the names, and the framework fills in the table.
 """
 
 from __future__ import annotations
