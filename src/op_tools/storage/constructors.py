@@ -1,0 +1,215 @@
+"""The few things that the pickle of a capture may ask for, each made here from checked numbers.
+
+Names in a file are looked up in fixed tables and never imported; what is called are the functions of this file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+MAX_DIMENSIONS = 64
+# What an expanded tensor may show from few bytes: more than any device holds, far less than an address space.
+MAX_SHOWN_BYTES = 1 << 37
+
+DTYPES: dict[str, torch.dtype] = {
+    name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype) and "q" not in name
+}
+_STORAGES: dict[str, torch.dtype | None] = {
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+    "ComplexDoubleStorage": torch.complex128,
+    "ComplexFloatStorage": torch.complex64,
+    "UntypedStorage": None,
+}
+
+
+class Constructor:
+    """A name in the file that stands for something of the table; it can be called by the machine only."""
+
+    __slots__ = ("build", "name")
+
+    def __init__(self, name: str, build: Callable[..., Any] | None) -> None:
+        self.name = name
+        self.build = build
+
+
+class StorageClass:
+    __slots__ = ("dtype",)
+
+    def __init__(self, dtype: torch.dtype | None) -> None:
+        self.dtype = dtype
+
+
+class Storage:
+    """Bytes of one record; `dtype` None: untyped."""
+
+    __slots__ = ("content", "dtype")
+
+    def __init__(self, content: bytearray, dtype: torch.dtype | None) -> None:
+        self.content = content
+        self.dtype = dtype
+
+
+class Malformed(Exception):
+    """The text says what was wrong; turned into a CaptureRefused with the path."""
+
+
+def tensor_over(
+    content: bytearray | bytes,
+    dtype: torch.dtype,
+    offset: Any,
+    shape: Any,
+    stride: Any,
+    requires_grad: Any = False,
+) -> torch.Tensor:
+    """A tensor over bytes, after all numbers were checked against them. Raises Malformed."""
+    shape, stride = _numbers(shape, "shape"), _numbers(stride, "stride")
+    if len(shape) != len(stride):
+        raise Malformed(f"a tensor has {len(shape)} dimensions and {len(stride)} strides")
+    if type(offset) is not int or offset < 0:
+        raise Malformed(f"a tensor has the storage offset {offset!r:.40}")
+    numel, last = 1, offset
+    for extent, step in zip(shape, stride, strict=True):
+        numel *= extent
+        last += (extent - 1) * step
+    held = len(content) // dtype.itemsize
+    if numel and last >= held:
+        raise Malformed(f"a tensor of shape {shape} and strides {stride} reaches element {last} of {held}")
+    if numel * dtype.itemsize > MAX_SHOWN_BYTES:
+        raise Malformed(f"a tensor of shape {shape} would show {numel} elements")
+    if not numel:
+        made = torch.empty(0, dtype=dtype).as_strided(shape, stride)
+    else:
+        made = torch.frombuffer(content, dtype=dtype, count=held).as_strided(shape, stride, offset)
+    if requires_grad and (dtype.is_floating_point or dtype.is_complex):
+        made.requires_grad_(True)
+    return made
+
+
+def _numbers(value: Any, what: str) -> tuple[int, ...]:
+    if not isinstance(value, tuple | list) or len(value) > MAX_DIMENSIONS:
+        raise Malformed(f"a tensor has the {what} {value!r:.60}")
+    for item in value:
+        if type(item) is not int or not 0 <= item < 1 << 48:
+            raise Malformed(f"a tensor has the {what} {str(value)[:80]}")
+    return tuple(value)
+
+
+def _rebuild_v2(
+    storage: Any, offset: Any, shape: Any, stride: Any, requires_grad: Any, *_: Any
+) -> torch.Tensor:
+    if not isinstance(storage, Storage) or storage.dtype is None:
+        raise Malformed("a tensor has no storage")
+    return tensor_over(storage.content, storage.dtype, offset, shape, stride, requires_grad)
+
+
+def _rebuild_v3(
+    storage: Any, offset: Any, shape: Any, stride: Any, requires_grad: Any, hooks: Any, dtype: Any, *_: Any
+) -> torch.Tensor:
+    if not isinstance(storage, Storage) or not isinstance(dtype, torch.dtype):
+        raise Malformed("a tensor has no storage or no dtype")
+    return tensor_over(storage.content, dtype, offset, shape, stride, requires_grad)
+
+
+def _rebuild_parameter(data: Any, requires_grad: Any, *_: Any) -> torch.Tensor:
+    if not isinstance(data, torch.Tensor):
+        raise Malformed("a parameter has no tensor")
+    # As a tensor: what an operator was given is a tensor, and a Parameter class would only hide what it holds.
+    return data.detach().requires_grad_(bool(requires_grad) and data.is_floating_point())
+
+
+def _rebuild_sparse(layout: Any, parts: Any) -> torch.Tensor:
+    if not isinstance(parts, tuple) or not all(isinstance(part, torch.Tensor) for part in parts[:2]):
+        raise Malformed("a sparse tensor has no components")
+    if layout is torch.sparse_coo and len(parts) in (3, 4):
+        return torch.sparse_coo_tensor(
+            parts[0], parts[1], _numbers(tuple(parts[2]), "shape"), check_invariants=True
+        )
+    if isinstance(layout, torch.layout) and len(parts) == 4 and isinstance(parts[2], torch.Tensor):
+        shape = _numbers(tuple(parts[3]), "shape")
+        return torch.sparse_compressed_tensor(*parts[:3], shape, layout=layout, check_invariants=True)
+    raise Malformed("a sparse tensor of an unknown layout")
+
+
+def _layout(name: Any) -> torch.layout:
+    found = getattr(torch, name.removeprefix("torch.")) if isinstance(name, str) and name.isascii() else None
+    if not isinstance(found, torch.layout):
+        raise Malformed(f"there is no layout {name!r:.40}")
+    return found
+
+
+def _encoded(text: Any, codec: Any) -> bytes:
+    if not isinstance(text, str) or codec != "latin1":
+        raise Malformed("bytes in an unknown encoding")
+    return text.encode("latin1")
+
+
+def _device(*parts: Any) -> Any:
+    # A vendor's device on a machine without one is a name all the same: torch knows the word or the text stays.
+    try:
+        return torch.device(*parts)
+    except RuntimeError:
+        return str(parts[0])[:60]
+
+
+def _set_of(items: Any) -> set[Any]:
+    return set(items if isinstance(items, list | tuple) else ())
+
+
+_CALLABLE: dict[str, Callable[..., Any]] = {
+    "torch._utils _rebuild_tensor_v2": _rebuild_v2,
+    "torch._utils _rebuild_tensor_v3": _rebuild_v3,
+    "torch._utils _rebuild_parameter": _rebuild_parameter,
+    "torch._utils _rebuild_sparse_tensor": _rebuild_sparse,
+    "torch.serialization _get_layout": _layout,
+    "collections OrderedDict": OrderedDict,
+    "torch Size": lambda items=(): torch.Size(_numbers(tuple(items), "shape")),
+    "torch device": _device,
+    "__builtin__ complex": complex,
+    "builtins complex": complex,
+    "_codecs encode": _encoded,
+    "__builtin__ set": _set_of,
+    "builtins set": _set_of,
+    "__builtin__ bytearray": lambda *parts: bytes(_encoded(*parts)) if parts else b"",
+    "__builtin__ slice": slice,
+    "builtins slice": slice,
+    "__builtin__ xrange": range,
+    "builtins range": range,
+}
+_CONSTANTS: dict[str, Any] = {
+    f"torch {name}": value
+    for name, value in vars(torch).items()
+    if isinstance(value, torch.memory_format) or (isinstance(value, torch.dtype) and "q" not in name)
+} | {"__builtin__ Ellipsis": Ellipsis, "builtins Ellipsis": Ellipsis}
+# Vendors' packages save device tensors by a function of their own that takes what _rebuild_tensor_v2 takes.
+_VENDOR_TENSOR = re.compile(r"_rebuild_[a-z0-9]{1,20}_tensor\Z")
+
+
+def find_global(module: str, name: str) -> Any:
+    full = f"{module} {name}"
+    if full in _CALLABLE:
+        return Constructor(full, _CALLABLE[full])
+    if module in ("torch", "torch.storage") and name in _STORAGES:
+        return StorageClass(_STORAGES[name])
+    if full in _CONSTANTS:
+        return _CONSTANTS[full]
+    if module == "torch.return_types":
+        kind = vars(torch.return_types).get(name)
+        if isinstance(kind, type) and issubclass(kind, tuple):
+            return Constructor(full, lambda items, *_: kind(items))
+    if _VENDOR_TENSOR.match(name):
+        return Constructor(full, _rebuild_v2)
+    raise Malformed(f"asks for {module[:60]}.{name[:60]}, which a capture never needs")

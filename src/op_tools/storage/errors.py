@@ -1,0 +1,32 @@
+"""What can be wrong with a capture on disk. Every message says what was wrong, what was expected and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class CaptureError(Exception):
+    """A capture cannot be read. `path` is the file; the text is meant for the person who asked for it."""
+
+    def __init__(self, path: str | Path, problem: str, expected: str, remedy: str) -> None:
+        self.path = str(path)
+        self.problem = problem
+        self.expected = expected
+        self.remedy = remedy
+        super().__init__(f"{path}: {problem}; expected {expected}. {remedy}")
+
+
+class CaptureMissing(CaptureError):
+    """The file, or a blob that it refers to, is not there."""
+
+
+class CaptureDamaged(CaptureError):
+    """The file is truncated or its bytes contradict each other: a broken disk, a copy cut short."""
+
+
+class CaptureRefused(CaptureError):
+    """The file asks for something that a capture never needs: code, foreign paths, absurd sizes."""
+
+
+class CaptureUnsupported(CaptureError):
+    """The file is sound, but of a newer format or of another kind."""

@@ -1,0 +1,90 @@
+"""The store "files": every .pth is complete in itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from op_tools.storage.container import container
+from op_tools.storage.disk import FileTree
+from op_tools.storage.model import RESULTS, Part
+from op_tools.storage.snapshot import TAG, Snapshot
+
+
+@dataclass(slots=True)
+class Job:
+    """One part of one call on its way to the disk."""
+
+    folder: str  # below op_capture_results
+    part: Part
+    header: dict[str, Any]
+    args: Any  # plain trees with Snapshots (files) or references (blobs) as leaves
+    kwargs: Any
+    snapshots: list[Snapshot]  # every one in the trees, to be released when written
+
+    @property
+    def relative_path(self) -> str:
+        return f"{RESULTS}/{self.folder}/{self.part}.pth"
+
+    def tree(self) -> dict[str, Any]:
+        return {"args": self.args, "kwargs": self.kwargs, TAG: self.header}
+
+    def description(self) -> bytes:
+        """The .pth.json: the header, then every value by shape, dtype and so on."""
+        return described({**self.header, "args": self.args, "kwargs": self.kwargs})
+
+
+def described(tree: dict[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(tree, enc_hook=_described_value)
+    except Exception as error:  # a key or value JSON has no word for; the .pth itself is not touched by this
+        return msgspec.json.encode({"operator": str(tree.get("operator")), "not_described": str(error)[:200]})
+
+
+def _described_value(value: Any) -> Any:
+    if type(value) is Snapshot:
+        return value.description()
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value)
+
+
+@lru_cache(maxsize=4096)
+def safe_name(name: str) -> str:
+    """A name as one component of a path: no separators, no leading dot, not too long, and not our own folder."""
+    clean = re.sub(r"[^A-Za-z0-9_.+-]", "_", name[:150]).lstrip(".") or "_"
+    return "_blobs" if clean == "blobs" else clean
+
+
+class FilesBackend:
+    """Writes each job as a complete .pth beside its .pth.json."""
+
+    kind = "files"
+
+    def __init__(self, root: str, release: Callable[[Snapshot], None]) -> None:
+        self._tree = FileTree(root)
+        self._release = release
+
+    def take(self, snapshot: Snapshot) -> tuple[Any, int]:
+        """On the caller's thread: what stands for the tensor in the tree, and its share of the queue in bytes."""
+        return snapshot, snapshot.nbytes
+
+    def write(self, job: Job) -> int:
+        """On the writer's thread. The description goes first: where there is a .pth, it is described."""
+        self._tree.write(job.relative_path + ".json", [job.description()])
+        return self._tree.write(job.relative_path, container(job.tree()))
+
+    def release(self, job: Job) -> None:
+        for snapshot in job.snapshots:
+            self._release(snapshot)
+
+    def after_fork(self) -> None:
+        """In a child: nothing here belongs to the parent."""
+
+    def close(self) -> None:
+        self._tree.close()

@@ -1,0 +1,322 @@
+"""Rows that survive a kill: one append-only file per process.
+
+File: magic, then records of `length (4) crc32 (4) msgpack`; the first record is the header. A record is whole or it does
+not count, so a process killed in the middle of a write costs its last rows at most, and the reader says how many bytes
+those were. Rows wait in memory until flush(), the timer or a full buffer; after that a kill of the process does not
+lose them. (A power failure may: nothing here waits for the disk.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import sys
+import threading
+import time
+import weakref
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from op_tools.storage.archive import open_regular
+from op_tools.storage.disk import write_all
+from op_tools.storage.errors import CaptureDamaged, CaptureRefused
+from op_tools.storage.files import safe_name
+from op_tools.storage.model import host_name
+
+MAGIC = b"OPTOOLS-LOG-1\r\n\0"
+SUFFIX = ".oplog"
+MAX_RECORD = 16 << 20
+# Rows kept in memory at most, so that the timer is not the only thing that bounds them.
+BUFFER_BYTES = 256 << 10
+
+_RECORD = struct.Struct("<II")
+_logs: weakref.WeakSet[_Core] = weakref.WeakSet()
+
+
+@dataclass(slots=True)
+class LogContents:
+    """What read_log found. `dropped_bytes` is the torn tail behind the last whole row."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    header: dict[str, Any] = field(default_factory=dict)
+    dropped_bytes: int = 0
+
+
+def _to_standard_error(message: str) -> None:
+    print(f"op_tools: {message}", file=sys.stderr)
+
+
+class _Core:
+    """State of one log; the timer's thread refers to this, so that a Log nobody holds can be collected."""
+
+    def __init__(
+        self, folder: Path, name: str, rank: int, world_size: int, on_problem: Callable[[str], None]
+    ) -> None:
+        self.folder = folder
+        self.name = safe_name(name)
+        self.rank = rank
+        self.world_size = world_size
+        self.on_problem = on_problem
+        # Seconds and a number: containers count processes from 1 again at every start.
+        self.started = time.strftime("%Y-%m-%d-%H-%M-%S")
+        self.encoder = msgspec.msgpack.Encoder(enc_hook=str)
+        self.closed = False
+        self.reset()
+        _logs.add(self)
+
+    def reset(self) -> None:
+        self.lock = threading.Lock()
+        self.buffer = bytearray()
+        self.descriptor = -1
+        self.path: Path | None = None
+        self.rows = 0
+        self.lost = 0
+        self.problem = ""
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        try:
+            payload = self.encoder.encode(row)
+        except Exception:  # a key or a number msgpack has no form for
+            payload = self.encoder.encode({str(key): str(value) for key, value in row.items()})
+        record = _RECORD.pack(len(payload), zlib.crc32(payload))
+        with self.lock:
+            if self.problem or self.closed or len(payload) > MAX_RECORD:
+                self.lost += 1
+                return
+            self.buffer += record
+            self.buffer += payload
+            self.rows += 1
+            if len(self.buffer) > BUFFER_BYTES:
+                self.write_out()
+
+    def flush(self) -> None:
+        with self.lock:
+            self.write_out()
+
+    def write_out(self) -> None:
+        """With the lock held. The first failure ends the log: later rows after a torn one could not be read."""
+        if self.problem or (not self.buffer and self.descriptor >= 0):
+            return
+        try:
+            if self.descriptor < 0:
+                self.open()
+            write_all(self.descriptor, [self.buffer])
+            self.buffer = bytearray()
+        except OSError as error:
+            self.problem = f"{error.strerror or error} ({self.path or self.folder})"
+            self.lost += self.rows
+            self.buffer = bytearray()
+            with contextlib.suppress(Exception):
+                self.on_problem(
+                    f"result rows can no longer be written: {self.problem}; the training goes on."
+                )
+
+    def file_name(self, number: int) -> str:
+        where = f"rank{self.rank}_{host_name()}_" if self.world_size > 1 else ""
+        again = f"_{number}" if number else ""
+        return f"{self.name}_{where}pid{os.getpid()}_{self.started}{again}{SUFFIX}"
+
+    def open(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        number = 0
+        while self.descriptor < 0:
+            path = self.folder / self.file_name(number)
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+                self.descriptor = os.open(path, flags, 0o666)
+            except FileExistsError:
+                number += 1
+        self.path = path
+        header = self.encoder.encode(
+            {
+                "name": self.name,
+                "pid": os.getpid(),
+                "rank": self.rank,
+                "world_size": self.world_size,
+                "host": host_name(),
+                "started": self.started,
+            }
+        )
+        write_all(self.descriptor, [MAGIC, _RECORD.pack(len(header), zlib.crc32(header)), header])
+
+    def close(self) -> None:
+        with self.lock:
+            if not self.closed and (self.buffer or self.descriptor >= 0):
+                self.write_out()
+            self.closed = True
+            if self.descriptor >= 0:
+                os.close(self.descriptor)
+            self.descriptor = -1
+
+    def after_fork(self) -> None:
+        """In a child: buffered rows are the parent's to write, and so is its file."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        self.reset()
+
+
+class _Timer:
+    """One daemon thread for all logs of the process; started with the first."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self.interval = 1.0
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None
+
+    def start(self, interval: float) -> None:
+        with self._lock:
+            self.interval = min(self.interval, interval) if self._thread else interval
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="op_tools log timer", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(self.interval)
+            for log in list(_logs):
+                if log.buffer and not log.closed:
+                    log.flush()
+
+    def after_fork(self) -> None:
+        self._thread = None
+        self._lock = threading.Lock()
+
+
+_timer = _Timer()
+
+
+class Log:
+    """`<folder>/<name>_pid<pid>_<time>.oplog`, in multi-rank runs `<name>_rank<r>_<host>_pid<pid>_<time>.oplog`.
+
+    Safe to use from several threads. A forked child goes on in a file of its own. No method raises because of the disk.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        name: str,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        sync_every: float = 1.0,
+        on_problem: Callable[[str], None] | None = None,
+    ) -> None:
+        folder = Path(folder).absolute()
+        self._sync_every = sync_every
+        self._core = _Core(folder, name, rank, world_size, on_problem or _to_standard_error)
+        self._finalizer = weakref.finalize(self, _Core.close, self._core)
+
+    @property
+    def path(self) -> Path:
+        """The file of this process; made if there is none yet."""
+        core = self._core
+        if core.path is None:
+            core.flush()
+        return core.path or core.folder / core.file_name(0)
+
+    @property
+    def complete(self) -> bool:
+        return not self._core.lost
+
+    @property
+    def problem(self) -> str:
+        return self._core.problem
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Takes a row; it reaches the file at flush(), on the timer, or when the buffer is full."""
+        if not _timer.running or self._sync_every < _timer.interval:
+            _timer.start(self._sync_every)
+        self._core.append(row)
+
+    def flush(self) -> None:
+        """Write out what is buffered: afterwards a kill of the process loses none of it."""
+        self._core.flush()
+
+    def close(self) -> None:
+        self._finalizer()
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _read(path: str | Path) -> bytes:
+    descriptor, size = open_regular(path)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(size)
+
+
+def iterate(content: bytes, start: int) -> Iterator[tuple[int, Any]]:
+    """End position and value of each whole record."""
+    position = start
+    while position + _RECORD.size <= len(content):
+        length, crc = _RECORD.unpack_from(content, position)
+        end = position + _RECORD.size + length
+        if length > MAX_RECORD or end > len(content):
+            return
+        payload = content[position + _RECORD.size : end]
+        if zlib.crc32(payload) != crc:
+            return
+        try:
+            value = msgspec.msgpack.decode(payload)
+        except (msgspec.DecodeError, RecursionError):
+            return
+        if not isinstance(value, dict):
+            return
+        position = end
+        yield position, value
+
+
+def read_log(path: str | Path) -> LogContents:
+    """All whole rows; a torn tail is dropped and counted. Raises a CaptureError for a file that is no log."""
+    content = _read(path)
+    if not content.startswith(MAGIC):
+        if MAGIC.startswith(content):  # killed while the file was being made
+            return LogContents(dropped_bytes=len(content))
+        raise CaptureRefused(path, "is not a log of op_tools", f"a {SUFFIX} file", "Check the path.")
+    contents = LogContents()
+    end = len(MAGIC)
+    for number, (position, value) in enumerate(iterate(content, end)):
+        end = position
+        if number == 0:
+            contents.header = value
+        else:
+            contents.rows.append(value)
+    contents.dropped_bytes = len(content) - end
+    return contents
+
+
+def find_logs(folder: str | Path, name: str = "") -> list[Path]:
+    """The logs below a folder, optionally only those of one name."""
+    pattern = f"{safe_name(name)}_*{SUFFIX}" if name else f"*{SUFFIX}"
+    return sorted(path for path in Path(folder).rglob(pattern) if path.is_file())
+
+
+def require_intact(path: str | Path) -> LogContents:
+    """Like read_log, for callers that cannot do with less than everything."""
+    contents = read_log(path)
+    if contents.dropped_bytes:
+        problem = f"ends with {contents.dropped_bytes} bytes of an unfinished row"
+        raise CaptureDamaged(path, problem, "whole rows", "Read it with read_log() to get the rows before.")
+    return contents
+
+
+def _after_fork_in_child() -> None:
+    _timer.after_fork()
+    for log in list(_logs):
+        log.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,210 @@
+"""What a tensor shows at one moment, as bytes in host memory.
+
+Made on the caller's thread, because the values may change right after; one copy (device to host, or within the
+host) and nothing else is paid there. A view is saved as what it shows and not as the memory behind it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from op_tools.storage.pool import Buffer, Pool, capacity_for
+
+TAG = "__op_tools__"
+_PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
+_SPARSE_PARTS = {
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+LAYOUT_PARTS: dict[str, tuple[str, ...]] = {"sparse_coo": ("indices", "values")} | {
+    str(layout).removeprefix("torch."): parts for layout, parts in _SPARSE_PARTS.items()
+}
+
+
+class NotStorable(Exception):
+    """A tensor whose values cannot be copied (meta, fake, quantized, ...); the text says which and why."""
+
+
+class Snapshot:
+    """The bytes of one strided tensor and how to read them.
+
+    `stride` is dense: that of the tensor where it was dense or permuted, 0 where it was expanded (stored once), and
+    without gaps, in the same order, where the tensor was a slice. `source_stride` is what the tensor itself had.
+    """
+
+    __slots__ = (
+        "blob",
+        "buffer",
+        "class_name",
+        "device",
+        "dtype",
+        "nbytes",
+        "requires_grad",
+        "shape",
+        "source_stride",
+        "stride",
+    )
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        nbytes: int,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        source: torch.Tensor,
+        source_stride: tuple[int, ...],
+    ) -> None:
+        self.buffer: Buffer | None = buffer
+        self.nbytes = nbytes
+        self.shape = shape
+        self.stride = stride
+        self.source_stride = source_stride
+        self.dtype = source.dtype
+        self.device = source.device
+        self.requires_grad = source.requires_grad
+        self.class_name = type(source).__name__
+        self.blob: Any = None  # set by the store "blobs"
+
+    @property
+    def memory(self) -> memoryview:
+        if self.buffer is None:
+            raise RuntimeError("the bytes of this snapshot were already written and released")
+        return self.buffer.memory[: self.nbytes]
+
+    def tensor(self) -> torch.Tensor:
+        """The values as a CPU tensor of the same dtype, shape and (dense) stride, sharing this memory."""
+        if self.buffer is None:
+            raise RuntimeError("the bytes of this snapshot were already written and released")
+        return self.buffer.seen_as(self.dtype).as_strided(self.shape, self.stride)
+
+    def description(self) -> dict[str, Any]:
+        """The row that goes into the .pth.json file."""
+        numel = 1
+        for extent in self.shape:
+            numel *= extent
+        return {
+            "shape": self.shape,
+            "stride": self.source_stride,
+            "numel": numel,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": str(self.device),
+            "requires_grad": self.requires_grad,
+            "layout": "torch.strided",
+            "class": self.class_name,
+            "saved_stride": self.stride,
+        }
+
+
+def dense_stride(shape: Sequence[int], stride: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    """Strides without gaps in the same order, 0 where a dimension is expanded; and the number of elements stored."""
+    dense = [0] * len(shape)
+    stored = 1
+    for d in sorted(range(len(shape)), key=lambda d: (stride[d], shape[d])):
+        if stride[d] == 0 and shape[d] > 1:
+            continue
+        dense[d] = stored
+        stored *= shape[d]
+    return tuple(dense), stored
+
+
+def snapshot(tensor: torch.Tensor, pool: Pool | None = None) -> Snapshot:
+    """Copy what a strided tensor shows; raises NotStorable where there are no values or no bytes of them."""
+    if type(tensor) not in _PLAIN_CLASSES:
+        refuse_unreadable(tensor)
+    elif tensor.is_quantized or tensor.is_nested or tensor.layout is not torch.strided or tensor.is_meta:
+        raise NotStorable(_why_not(tensor))
+    # Detached only where it matters: every call into torch lets another thread take the interpreter lock.
+    source = tensor.detach() if tensor.requires_grad else tensor
+    shape, source_stride = tuple(source.shape), source.stride()
+    if source.is_contiguous():
+        stride, stored = source_stride, source.numel()
+    else:
+        stride, stored = dense_stride(shape, source_stride)
+        for d, step in enumerate(stride):
+            if step == 0 and shape[d] > 1:
+                source = source.narrow(d, 0, 1)
+    nbytes = stored * source.element_size()
+    buffer = Buffer(capacity_for(nbytes)) if pool is None else pool.take(nbytes)
+    if nbytes:
+        buffer.seen_as(source.dtype).as_strided(source.shape, stride).copy_(source)
+    return Snapshot(buffer, nbytes, shape, stride, tensor, source_stride)
+
+
+def refuse_unreadable(tensor: torch.Tensor) -> None:
+    """Raise for tensors that only describe values. A plain subclass is read like its base."""
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    if fake is not None and isinstance(tensor, fake.FakeTensor):
+        raise NotStorable("a fake tensor has no values")
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise NotStorable(f"{type(tensor).__name__} keeps its values in other tensors")
+    if tensor.is_quantized or tensor.is_nested or tensor.layout is not torch.strided or tensor.is_meta:
+        raise NotStorable(_why_not(tensor))
+
+
+def _why_not(tensor: torch.Tensor) -> str:
+    if tensor.is_meta:
+        return "a meta tensor has no values"
+    if tensor.is_quantized:
+        return "quantized tensors are not saved"
+    if tensor.is_nested:
+        return "nested tensors are not saved"
+    return f"tensors of layout {tensor.layout} are not saved"
+
+
+def tensor_tree(tensor: torch.Tensor, pool: Pool | None = None) -> Snapshot | dict[str, Any]:
+    """A Snapshot; for sparse tensors a tagged dict of components; for anything unreadable an opaque description."""
+    try:
+        if type(tensor) in _PLAIN_CLASSES and tensor.layout is torch.strided:
+            return snapshot(tensor, pool)
+        with torch._C.DisableTorchFunctionSubclass():
+            if tensor.layout is not torch.strided and (type(tensor) in _PLAIN_CLASSES):
+                return _sparse_tree(tensor.detach(), pool)
+            return snapshot(tensor, pool)
+    except NotStorable as refusal:
+        return describe_only(tensor, str(refusal))
+    except Exception as error:  # a subclass, a functorch wrapper, a device out of memory: capture must go on
+        return describe_only(tensor, f"{type(error).__name__}: {error}"[:200])
+
+
+def _sparse_tree(tensor: torch.Tensor, pool: Pool | None) -> dict[str, Any]:
+    tree: dict[str, Any] = {
+        TAG: "sparse",
+        "layout": str(tensor.layout).removeprefix("torch."),
+        "shape": tuple(tensor.shape),
+    }
+    if tensor.layout is torch.sparse_coo:
+        tree["indices"] = snapshot(tensor._indices(), pool)
+        tree["values"] = snapshot(tensor._values(), pool)
+        tree["coalesced"] = tensor.is_coalesced()
+        return tree
+    parts = _SPARSE_PARTS.get(tensor.layout)
+    if parts is None:
+        raise NotStorable(_why_not(tensor))
+    for part in parts:
+        tree[part] = snapshot(getattr(tensor, part)(), pool)
+    return tree
+
+
+def describe_only(tensor: torch.Tensor, reason: str) -> dict[str, Any]:
+    """What can be said about a tensor without its values. Never raises."""
+    tree: dict[str, Any] = {TAG: "opaque", "type": f"{type(tensor).__module__}.{type(tensor).__qualname__}"}
+    tree["repr"] = reason
+    readers: dict[str, Any] = {
+        "shape": lambda: tuple(int(extent) for extent in tensor.shape),
+        "dtype": lambda: str(tensor.dtype).removeprefix("torch."),
+        "device": lambda: str(tensor.device),
+        "layout": lambda: str(tensor.layout),
+        "requires_grad": lambda: bool(tensor.requires_grad),
+    }
+    for name, read in readers.items():
+        try:
+            tree[name] = read()
+        except Exception:  # a symbolic shape, a broken subclass
+            tree[name] = None
+    return tree

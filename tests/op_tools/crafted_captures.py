@@ -1,0 +1,254 @@
+"""Captures made to do harm, byte by byte; test_hostile_captures.py shows that none of them does."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import subprocess
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HASH = "0123456789abcdef" * 2
+
+
+def zipped(path: Path, pickled: bytes, data: bytes = b"\0" * 64, **records: bytes) -> Path:
+    """A container like torch's, with any pickle inside."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("archive/data.pkl", pickled)
+        archive.writestr("archive/data/0", data)
+        archive.writestr("archive/version", b"3\n")
+        for name, content in records.items():
+            archive.writestr(f"archive/{name}", content)
+    return path
+
+
+def capture_of(value: bytes) -> bytes:
+    """A pickle of {"args": (<value>,), "kwargs": {}} with the value's own operations in place."""
+    return b"\x80\x02}(X\x04\0\0\0args" + value + b"\x85X\x06\0\0\0kwargs}u."
+
+
+def text(value: str) -> bytes:
+    raw = value.encode()
+    return b"X" + struct.pack("<I", len(raw)) + raw
+
+
+def number(value: int) -> bytes:
+    raw = value.to_bytes(16, "little", signed=True)
+    return b"\x8a" + bytes([len(raw)]) + raw
+
+
+def numbers(values: tuple[int, ...]) -> bytes:
+    return b"(" + b"".join(map(number, values)) + b"t"
+
+
+def tensor(
+    count: int = 16,
+    offset: int = 0,
+    shape: tuple[int, ...] = (4, 4),
+    stride: tuple[int, ...] = (4, 1),
+    key: str = "0",
+    storage: bytes = b"ctorch\nFloatStorage\n",
+) -> bytes:
+    """The operations that torch writes for a tensor over the record data/0 (64 bytes)."""
+    persistent = b"(" + text("storage") + storage + text(key) + text("cpu") + number(count) + b"tQ"
+    rest = number(offset) + numbers(shape) + numbers(stride) + b"\x89" + b"ccollections\nOrderedDict\n)R"
+    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + persistent + rest + b"tR"
+
+
+def reference(**changes: Any) -> dict[str, Any]:
+    """A blob reference as the store writes it, with something wrong in it."""
+    right = {
+        "__op_tools__": "tensor",
+        "hash": HASH,
+        "pack": "",
+        "offset": 0,
+        "nbytes": 16,
+        "dtype": "float32",
+        "shape": (4,),
+        "stride": (1,),
+        "requires_grad": False,
+    }
+    return right | changes
+
+
+class Marker:
+    """Pickles to a call that would leave a file behind."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.function, self.arguments = function, arguments
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.function, self.arguments
+
+
+def pickled_with(value: Any, protocol: int = 2) -> bytes:
+    return pickle.dumps({"args": (value,), "kwargs": {}}, protocol=protocol)
+
+
+def call(module: str, name: str, *arguments: str) -> bytes:
+    """Operations that call a function with texts."""
+    return f"c{module}\n{name}\n(".encode() + b"".join(map(text, arguments)) + b"tR"
+
+
+CODE = "open('OWNED', 'w')"
+CODE_PICKLES: dict[str, bytes] = {
+    "os.system": pickled_with(Marker(os.system, "touch OWNED")),
+    "posix.system": capture_of(call("posix", "system", "touch OWNED")),
+    "builtins.eval": pickled_with(Marker(eval, CODE)),
+    "builtins.exec": pickled_with(Marker(exec, CODE)),
+    "builtins.open": pickled_with(Marker(open, "OWNED", "w")),
+    "subprocess": pickled_with(Marker(subprocess.Popen, ["touch", "OWNED"])),
+    "getattr chain": capture_of(call("builtins", "getattr", "os", "system")),
+    "__import__": capture_of(call("builtins", "__import__", "os")),
+    "importlib": capture_of(call("importlib", "import_module", "antigravity")),
+    "torch.load": capture_of(call("torch", "load", "OWNED")),
+    "torch.hub": capture_of(call("torch.hub", "load", "x", "y")),
+    "from_file": capture_of(call("torch", "from_file", "OWNED")),
+    "load_library": capture_of(call("torch.ops", "load_library", "OWNED")),
+    "torch.serialization internals": capture_of(call("torch.serialization", "_load", "OWNED")),
+    "dotted name": capture_of(call("torch", "os.system", "touch OWNED")),
+    "module in a module": capture_of(call("torch._utils", "sys.modules", "x")),
+    "instance opcode": b"\x80\x02(" + text("touch OWNED") + b"ios\nsystem\n.",
+    "object opcode": b"\x80\x02(cos\nsystem\n" + text("touch OWNED") + b"o.",
+    "newobj opcode": b"\x80\x02csubprocess\nPopen\n" + text("touch OWNED") + b"\x85\x81.",
+    "stack global": pickled_with(Marker(os.system, "touch OWNED"), protocol=4),
+    "extension opcode": b"\x80\x02\x82\x01.",
+    "text persistent id": b"\x80\x02Pfile\n.",
+    "build on a dict": capture_of(b"}" + text("a") + text("b") + b"\x86b"),
+    "calls a tensor": capture_of(tensor() + b")R"),
+    "calls a text": capture_of(text("os.system") + b")R"),
+    "calls a storage class": capture_of(b"ctorch\nFloatStorage\n)R"),
+    "vendor rebuild without storage": capture_of(call("os", "_rebuild_x_tensor", "a", "b", "c", "d", "e")),
+    "codec": capture_of(call("_codecs", "encode", "x", "rot13")),
+}
+
+TENSOR_PICKLES: dict[str, bytes] = {
+    "more elements than bytes": capture_of(tensor(count=17)),
+    "a huge element count": capture_of(tensor(count=1 << 60)),
+    "a negative element count": capture_of(tensor(count=-1)),
+    "shape beyond the storage": capture_of(tensor(shape=(5, 4))),
+    "stride beyond the storage": capture_of(tensor(stride=(5, 1))),
+    "offset beyond the storage": capture_of(tensor(offset=1)),
+    "a negative offset": capture_of(tensor(offset=-4)),
+    "a negative stride": capture_of(tensor(offset=15, shape=(16,), stride=(-1,))),
+    "a negative extent": capture_of(tensor(shape=(-1, 4))),
+    "extents whose product overflows": capture_of(tensor(shape=(1 << 40, 1 << 40), stride=(0, 0))),
+    "an absurd expansion": capture_of(tensor(shape=(1 << 45,), stride=(0,))),
+    "dimensions without strides": capture_of(tensor(stride=(1,))),
+    "hundreds of dimensions": capture_of(tensor(shape=(1,) * 300, stride=(1,) * 300)),
+    "a record that is not there": capture_of(tensor(key="9")),
+    "a record with a path": capture_of(tensor(key="../../../etc/passwd")),
+    "a storage of no known class": capture_of(tensor(storage=b"ctorch\nnn\n")),
+    "an untyped storage for a typed tensor": capture_of(tensor(storage=b"ctorch.storage\nUntypedStorage\n")),
+}
+
+TREE_PICKLES: dict[str, bytes] = {
+    "no args": pickle.dumps({"kwargs": {}}, protocol=2),
+    "args of the wrong kind": pickle.dumps({"args": 3, "kwargs": {}}, protocol=2),
+    "kwargs of the wrong kind": pickle.dumps({"args": (), "kwargs": []}, protocol=2),
+    "kwargs that turn into something else": pickle.dumps(
+        {"args": (), "kwargs": {"__op_tools__": "ellipsis"}}, protocol=2
+    ),
+    "header of the wrong kind": pickle.dumps({"args": (), "kwargs": {}, "__op_tools__": []}, protocol=2),
+    "unknown tag": pickled_with({"__op_tools__": "callable", "name": "os.system"}),
+    "tag that is a list": pickled_with({"__op_tools__": ["slice"]}),
+    "broken slice": pickled_with({"__op_tools__": "slice"}),
+    "named tuple with code for a name": pickled_with(
+        {"__op_tools__": "namedtuple", "type": "X", "fields": ["a=open('OWNED','w')"], "items": [1]}
+    ),
+    "layout that is something else": pickled_with({"__op_tools__": "layout", "name": "os"}),
+    "sparse with indices out of bounds": pickled_with(
+        {"__op_tools__": "sparse", "layout": "sparse_coo", "shape": (2,), "indices": 1, "values": 2}
+    ),
+    "range of texts": pickled_with({"__op_tools__": "range", "start": "a", "stop": "b", "step": "c"}),
+    "unhashable key": pickled_with({"__op_tools__": "dict", "items": [([], 1)]}),
+    "nested a thousand times": b"\x80\x02" + b"]" * 1000 + b"a" * 999 + b".",
+    "a list that contains itself": b"\x80\x02]q\0h\0a.",
+    "memo index that is not there": b"\x80\x02j\xff\xff\xff\xff.",
+    "text longer than the file": b"\x80\x02X\xff\xff\xff\xff.",
+    "nothing on the stack": b"\x80\x02.",
+    "no end": b"\x80\x02N",
+    "empty pickle": b"",
+    "broken utf-8": b"\x80\x02X\x02\0\0\0\xff\xfe.",
+    "bytes with a length of 8 bytes": b"\x80\x02\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.",
+}
+
+
+def laughs() -> bytes:
+    """Thirty lists, each with the one before ten times: 10^30 values in some hundred bytes."""
+    code = b"\x80\x02]q\0"
+    for level in range(30):
+        code += b"](" + b"h%c" % level * 10 + b"eq%c" % (level + 1)
+    return code + b"."
+
+
+TREE_PICKLES["billion laughs"] = laughs()
+
+BLOB_REFERENCES: dict[str, dict[str, Any]] = {
+    "traversal in the hash": reference(hash="../../../../etc/passwd"),
+    "traversal in the pack": reference(pack="../../../../etc/passwd"),
+    "pack with a folder": reference(pack="x/y.pack"),
+    "hash of the wrong length": reference(hash="ab"),
+    "hash with a line end": reference(hash=HASH + "\n"),
+    "hash that is not there": reference(),
+    "negative offset": reference(offset=-1, pack="a.pack"),
+    "huge size": reference(nbytes=1 << 60, pack="a.pack"),
+    "size of the wrong kind": reference(nbytes=2.5),
+    "dtype that is none": reference(dtype="os"),
+    "quantized dtype": reference(dtype="qint8"),
+    "shape beyond the bytes": reference(nbytes=0, shape=(4,)),
+    "linked blob": reference(hash="a" * 32),
+    "linked pack": reference(pack="linked.pack"),
+    "blob with other bytes": reference(hash="b" * 32),
+    "pack too short": reference(pack="a.pack", nbytes=1000),
+}
+
+
+def with_bytes(content: bytes, position: int, value: bytes) -> bytes:
+    return content[:position] + value + content[position + len(value) :]
+
+
+class Layout:
+    """Sound bytes and the places in them that matter."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.end = len(content) - 22
+        self.directory = struct.unpack_from("<I", content, self.end + 16)[0]
+        self.name = content.index(b"archive/data/0", self.directory)
+        self.entry = self.name - 46
+        self.second = content.index(b"PK\1\2", self.directory + 4)
+        self.values = content.index(struct.pack("<4f", 7, 8, 9, 10))
+
+    def put(self, position: int, value: bytes) -> bytes:
+        return with_bytes(self.content, position, value)
+
+
+CONTAINERS: dict[str, Callable[[Layout], bytes]] = {
+    "nothing": lambda f: b"",
+    "one byte": lambda f: b"P",
+    "text": lambda f: b"hello world, this is not a capture at all",
+    "appended": lambda f: f.content + b"x",
+    "zip comment": lambda f: f.put(len(f.content) - 2, b"\1\0") + b"c",
+    "too many records": lambda f: f.put(f.end + 8, b"\xfe\xff\xfe\xff"),
+    "too few records": lambda f: f.put(f.end + 8, b"\1\0\1\0"),
+    "directory elsewhere": lambda f: f.put(f.end + 16, struct.pack("<I", 0)),
+    "directory behind the end": lambda f: f.put(f.end + 16, b"\xff\xff\xff\x7f"),
+    "huge directory": lambda f: f.put(f.end + 12, b"\xff\xff\xff\x7f"),
+    "huge record": lambda f: f.put(f.entry + 20, struct.pack("<II", 1 << 31, 1 << 31)),
+    "record in another place": lambda f: f.put(f.entry + 42, struct.pack("<I", 0)),
+    "record behind the end": lambda f: f.put(f.entry + 42, b"\xf0\xff\xff\x7f"),
+    "64-bit record without sizes": lambda f: f.put(f.entry + 20, b"\xff" * 8),
+    "compressed": lambda f: f.put(f.entry + 10, b"\x08\0"),
+    "encrypted": lambda f: f.put(f.entry + 8, b"\x01\0"),
+    "parent folder": lambda f: f.put(f.name, b"../hive/data/0"),
+    "absolute name": lambda f: f.put(f.name, b"/rchive/data/0"),
+    "backslash": lambda f: f.put(f.name, b"archive\\data/0"),
+    "same name twice": lambda f: f.put(f.name, b"archive/data.p"),
+    "name that is not text": lambda f: f.put(f.name, b"archive\xff\xfe\xff/0a"),
+    "directory entry broken": lambda f: f.put(f.second, b"XX"),
+    "checksum": lambda f: f.put(f.values, b"\xff"),
+}

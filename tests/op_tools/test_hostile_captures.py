@@ -1,0 +1,261 @@
+"""Files that somebody made to do harm: refused with a clear message, nothing run, nothing allocated beyond a bound."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+import xxhash
+from crafted_captures import (
+    BLOB_REFERENCES,
+    CODE_PICKLES,
+    CONTAINERS,
+    TENSOR_PICKLES,
+    TREE_PICKLES,
+    Layout,
+    capture_of,
+    pickled_with,
+    reference,
+    tensor,
+    text,
+    with_bytes,
+    zipped,
+)
+
+from op_tools.storage import (
+    CallInfo,
+    CaptureDamaged,
+    CaptureError,
+    CaptureMissing,
+    CaptureRefused,
+    CaptureStore,
+    CaptureUnsupported,
+    load,
+)
+
+pytestmark = pytest.mark.unit
+
+# What a refusal may cost, whatever the file claims.
+MEMORY_BOUND = 32 << 20
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def refusal_of(path: Path) -> CaptureError:
+    """The error of a file that must be refused: quickly, within bounds, without a trace, and understandably."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(CaptureError) as caught:
+            load(path)
+        assert tracemalloc.get_traced_memory()[1] < MEMORY_BOUND
+    finally:
+        tracemalloc.stop()
+    assert not Path("OWNED").exists() and not (path.parent / "OWNED").exists()
+    error = caught.value
+    for part in (error.problem, error.expected, error.remedy):
+        assert 5 < len(part) < 400
+    assert str(path.name) in str(error) or "blobs" in str(error)
+    return error
+
+
+@pytest.mark.parametrize("name", CODE_PICKLES)
+def test_code_is_refused(tmp_path: Path, name: str) -> None:
+    error = refusal_of(zipped(tmp_path / "input.pth", CODE_PICKLES[name]))
+    assert isinstance(error, CaptureRefused)
+
+
+def test_the_crafted_code_would_run_elsewhere(tmp_path: Path) -> None:
+    """The files are what they claim to be: an ordinary unpickler runs them."""
+    code = f"import pickle; pickle.loads({CODE_PICKLES['os.system']!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    assert (tmp_path / "OWNED").exists()
+
+
+@pytest.mark.parametrize("name", TENSOR_PICKLES)
+def test_tensors_are_held_against_their_bytes(tmp_path: Path, name: str) -> None:
+    refusal_of(zipped(tmp_path / "input.pth", TENSOR_PICKLES[name]))
+
+
+def test_a_sound_tensor_of_the_same_making_is_read(tmp_path: Path) -> None:
+    data = struct.pack("<16f", *range(16))
+    (found,) = load(zipped(tmp_path / "input.pth", capture_of(tensor()), data))["args"]
+    assert found.tolist() == torch.arange(16.0).reshape(4, 4).tolist()
+    pickled = capture_of(tensor(offset=15, shape=(2, 0), stride=(1, 1)))
+    assert load(zipped(tmp_path / "input.pth", pickled, data))["args"][0].shape == (2, 0)
+
+
+@pytest.mark.parametrize("name", TREE_PICKLES)
+def test_trees_that_make_no_sense(tmp_path: Path, name: str) -> None:
+    refusal_of(zipped(tmp_path / "input.pth", TREE_PICKLES[name]))
+
+
+@pytest.mark.parametrize("name", BLOB_REFERENCES)
+def test_blob_references(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "op_capture_results"
+    (folder / "op/1/2/now").mkdir(parents=True)
+    (folder / "blobs").mkdir()
+    (tmp_path / "secret").write_bytes(b"s" * 16)
+    (folder / "blobs" / ("a" * 32)).symlink_to(tmp_path / "secret")
+    (folder / "blobs" / "linked.pack").symlink_to(tmp_path / "secret")
+    (folder / "blobs" / ("b" * 32)).write_bytes(b"x" * 16)
+    (folder / "blobs" / "a.pack").write_bytes(b"x" * 16)
+    refusal_of(zipped(folder / "op/1/2/now/input.pth", pickled_with(BLOB_REFERENCES[name])))
+
+
+def test_a_sound_reference_of_the_same_making_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "op_capture_results"
+    (folder / "op/1/2/now").mkdir(parents=True)
+    (folder / "blobs").mkdir()
+    content = struct.pack("<4f", 1, 2, 3, 4)
+    digest = xxhash.xxh3_128_hexdigest(content)
+    (folder / "blobs" / digest).write_bytes(content)
+    path = zipped(folder / "op/1/2/now/input.pth", pickled_with(reference(hash=digest)))
+    assert load(path)["args"][0].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def sound(tmp_path: Path) -> Path:
+    paths: list[str] = []
+    with CaptureStore(tmp_path / "sound", on_saved=paths.append) as store:
+        store.put(CallInfo("a", 1), "input", (torch.arange(200.0), "text"), {"k": [1, 2]})
+    return Path(paths[0])
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_containers(tmp_path: Path, name: str) -> None:
+    content = CONTAINERS[name](Layout(sound(tmp_path).read_bytes()))
+    path = tmp_path / "input.pth"
+    path.write_bytes(content)
+    refusal_of(path)
+
+
+def test_truncated_everywhere(tmp_path: Path) -> None:
+    content = sound(tmp_path).read_bytes()
+    path = tmp_path / "input.pth"
+    for cut in {*range(0, len(content), 37), *range(len(content) - 60, len(content))}:
+        path.write_bytes(content[:cut])
+        with pytest.raises(CaptureDamaged):
+            load(path)
+
+
+def test_flipped_bytes_never_give_other_values(tmp_path: Path) -> None:
+    content = sound(tmp_path).read_bytes()
+    right = load(sound(tmp_path))
+    path = tmp_path / "input.pth"
+    for position in range(0, len(content), 11):
+        path.write_bytes(with_bytes(content, position, bytes([content[position] ^ 0x55])))
+        try:
+            found = load(path)
+        except CaptureError:
+            continue
+        assert torch.equal(found["args"][0], right["args"][0]) and found["kwargs"] == right["kwargs"], (
+            position
+        )
+
+
+def test_zip_bomb(tmp_path: Path) -> None:
+    path = tmp_path / "input.pth"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", capture_of(tensor()))
+        archive.writestr("archive/data/0", b"\0" * (64 << 20))
+    assert path.stat().st_size < 1 << 20
+    assert "compressed" in str(refusal_of(path))
+
+
+def test_overlapping_records(tmp_path: Path) -> None:
+    """One body, listed a thousand times: the form of a bomb that needs no compression."""
+    path = zipped(tmp_path / "input.pth", capture_of(tensor()))
+    content = path.read_bytes()
+    end = len(content) - 22
+    size, directory = struct.unpack_from("<II", content, end + 12)
+    entries = content[directory : directory + size]
+    first = entries[: entries.index(b"PK\1\2", 4)]
+    local = content[: content.index(b"PK\3\4", 4)]
+    count = 50
+    many, body = b"", b""
+    for n in range(count):
+        name = b"archive/d%07d" % n
+        body += local[:26] + struct.pack("<HH", len(name), 0) + name
+    body += local[30 + len(b"archive/data.pkl") :]
+    position = 0
+    for n in range(count):
+        name = b"archive/d%07d" % n
+        size_left = len(body) - position - 30 - len(name)
+        entry = with_bytes(first[:46], 20, struct.pack("<II", size_left, size_left))
+        entry = with_bytes(entry, 28, struct.pack("<H", len(name)))
+        many += with_bytes(entry, 42, struct.pack("<I", position)) + name
+        position += 30 + len(name)
+    path.write_bytes(
+        body + many + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, count, count, len(many), len(body), 0)
+    )
+    assert "overlap" in str(refusal_of(path))
+
+
+def test_huge_pickle(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "input.pth", capture_of(text("x" * (20 << 20))))
+    assert "at most" in str(refusal_of(path))
+
+
+def test_many_records(tmp_path: Path) -> None:
+    records = {f"data/{n}": b"" for n in range(1, 25_000)}
+    assert "records" in str(refusal_of(zipped(tmp_path / "input.pth", capture_of(tensor()), **records)))
+
+
+def test_holes(tmp_path: Path) -> None:
+    """A terabyte that takes no room on the disk takes none in memory either."""
+    path = tmp_path / "input.pth"
+    with path.open("wb") as file:
+        file.write(b"PK\3\4")
+        try:
+            file.truncate(1 << 40)
+        except OSError:
+            pytest.skip("this file system has no files of a terabyte")
+    assert "holes" in str(refusal_of(path))
+
+
+def test_links_and_other_files(tmp_path: Path) -> None:
+    real = sound(tmp_path)
+    link = tmp_path / "input.pth"
+    link.symlink_to(real)
+    assert isinstance(refusal_of(link), CaptureRefused)
+    link.unlink()
+    os.mkfifo(link)
+    assert "regular" in str(refusal_of(link))
+    link.unlink()
+    link.mkdir()
+    assert "regular" in str(refusal_of(link))
+    with pytest.raises(CaptureMissing):
+        load(tmp_path / "none.pth")
+    folder = tmp_path / "linked"
+    folder.symlink_to(real.parent)  # a folder the user chose may be a link
+    assert load(folder / "input.pth")["args"][1] == "text"
+
+
+def test_other_formats(tmp_path: Path) -> None:
+    path = tmp_path / "input.pth"
+    path.write_bytes(pickle.dumps({"args": (), "kwargs": {}}))
+    assert "bare pickle" in str(refusal_of(path))
+    buffer = io.BytesIO()
+    torch.save({"args": (torch.ones(2),), "kwargs": {}}, buffer, _use_new_zipfile_serialization=False)
+    path.write_bytes(buffer.getvalue())
+    assert "torch.save" in str(refusal_of(path))
+    pickled = pickle.dumps({"args": (), "kwargs": {}, "__op_tools__": {"format": 99}}, protocol=2)
+    assert isinstance(refusal_of(zipped(path, pickled)), CaptureUnsupported)
+    assert isinstance(refusal_of(zipped(path, capture_of(tensor()), byteorder=b"big")), CaptureUnsupported)
+
+
+def test_blobs_that_are_not_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    path = zipped(tmp_path / "a/b/input.pth", pickled_with(reference()))
+    assert "op-tools export" in str(refusal_of(path))
