@@ -1,0 +1,1 @@
+"""Subcommands of `op-tools`, one file each."""

@@ -1,0 +1,241 @@
+"""`op-tools replay`, also `run_op_from_data.py`: run captured operators again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import typer
+
+from op_tools import tables
+from op_tools.describe import printable
+from op_tools.replay import ItemReport, Options, WorkerError, find_items, replay, summary
+from op_tools.replay.model import FAILED
+from op_tools.replay.printing import report_line
+
+__all__ = ["normalised", "replay_command"]
+
+# With more calls than this, only what needs attention is printed in full.
+_MOST_PRINTED_ITEMS = 20
+_SWITCHES = ("acc_check", "sync_time_measure", "only_run_forward")
+_YES, _NO = ("true", "1", "yes"), ("false", "0", "no")
+
+
+def normalised(arguments: Sequence[str]) -> list[str]:
+    """Old command lines give switches a value: `--only_run_forward True`. Hyphens do as well as underscores."""
+    result: list[str] = []
+    pending = list(arguments)
+    while pending:
+        word = pending.pop(0)
+        name, has_value, value = word.removeprefix("--").replace("-", "_").partition("=")
+        if not word.startswith("--") or name not in _SWITCHES:
+            result.append(word)
+            continue
+        if not has_value and pending and pending[0].lower() in ("true", "false"):
+            value = pending.pop(0)
+        result.append(f"--no_{name}" if value.lower() in _NO else f"--{name}")
+    return result
+
+
+def replay_command(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A tree of captures, or one of them.")],
+    acc_check: Annotated[
+        bool | None,
+        typer.Option(
+            "--acc_check/--no_acc_check", help="Compare with the reference and with what was captured."
+        ),
+    ] = None,
+    run_times: Annotated[
+        int, typer.Option("--run_times", "--run-times", min=1, help="Runs of each operator.")
+    ] = 1,
+    sync_time_measure: Annotated[
+        bool,
+        typer.Option(
+            "--sync_time_measure/--no_sync_time_measure",
+            help="Measure each run, waiting for the device around it.",
+        ),
+    ] = False,
+    only_run_forward: Annotated[
+        bool, typer.Option("--only_run_forward/--no_only_run_forward", help="No backward.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="Where to run; default: this machine's accelerator.")] = "",
+    reference: Annotated[str, typer.Option(help="Where the reference runs.")] = "cpu",
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes. 0: in this one, where a crash ends everything.")
+    ] = 1,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a call may take in a worker.")] = 600.0,
+    allow: Annotated[
+        list[str] | None, typer.Option("--allow", metavar="PKG", help="Also run functions of this package.")
+    ] = None,
+    memory_limit: Annotated[
+        int,
+        typer.Option(
+            "--memory-limit", min=0, help="Bytes a call may allocate; 0: by the size of its capture."
+        ),
+    ] = 0,
+    out: Annotated[str, typer.Option(help="Folder for the CSV files.")] = "op_tools_results",
+    verbose: Annotated[
+        bool | None, typer.Option("--verbose/--quiet", help="Tables for every call; default: for few calls.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document instead of tables.")
+    ] = False,
+) -> None:
+    """Run captured operators again, each by itself, forward and backward.
+
+    Exit code 0: same; 1: something differs, fails or is refused; 2: wrong usage; 3: internal error; 5: nothing was
+    compared; 130: interrupted.
+    """
+    if not directory.exists():
+        raise typer.BadParameter(f"{directory} does not exist", param_hint="DIR")
+    items = find_items(directory)
+    compare = acc_check if acc_check is not None else not sync_time_measure
+    options = Options(
+        acc_check=compare,
+        run_times=run_times,
+        sync_time_measure=sync_time_measure,
+        only_run_forward=only_run_forward,
+        device=device,
+        reference=reference,
+        allow=tuple(allow or ()),
+        verbose=(len(items) <= _MOST_PRINTED_ITEMS if verbose is None else verbose) and not as_json,
+        memory_limit=memory_limit,
+    )
+    _check_devices(options)
+    show = _Show(len(items), options, quiet=as_json)
+    code = show.run(items, workers, timeout, out, as_json)
+    if not items and not as_json:
+        typer.echo(f"no captured call (input.pth) under {directory}", err=True)
+    raise typer.Exit(code)
+
+
+def _check_devices(options: Options) -> None:
+    import torch
+
+    for name, value in (("--device", options.device), ("--reference", options.reference)):
+        try:
+            if value:
+                torch.empty(0, device=value)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise typer.BadParameter(
+                f"{value!r} is not a device of this machine: {error}", param_hint=name
+            ) from None
+
+
+class _Show:
+    """Prints reports in the order of their items, however they come in."""
+
+    def __init__(self, total: int, options: Options, *, quiet: bool) -> None:
+        self.options = options
+        self.quiet = quiet
+        self.total = total
+        self.reports: dict[int, ItemReport] = {}
+        self.printed = 0
+
+    def run(self, items: Sequence[Any], workers: int, timeout: float, out: str, as_json: bool) -> int:
+        interrupted = False
+        try:
+            with self._progress() as bar:
+                for index, report in replay(items, self.options, workers=workers, timeout=timeout):
+                    self.reports[index] = report
+                    self._print_ready(bar)
+                    bar.advance()
+        except KeyboardInterrupt:
+            interrupted = True
+            typer.echo(f"interrupted after {len(self.reports)} of {self.total} calls", err=True)
+        except WorkerError as error:
+            typer.echo(f"internal error: {error}", err=True)
+            return summary.INTERNAL
+        reports = [self.reports[index] for index in sorted(self.reports)]
+        code = summary.exit_code(reports, compared=self.options.acc_check)
+        code = summary.INTERRUPTED if interrupted else code
+        if as_json:
+            typer.echo(summary.as_json(reports, code))
+        self._close(reports, out)
+        return code
+
+    def _progress(self) -> _NoBar:
+        return _NoBar() if self.quiet or not sys.stderr.isatty() or self.total < 2 else _Bar(self.total)
+
+    def _print_ready(self, bar: _NoBar) -> None:
+        while self.printed in self.reports:
+            text = "" if self.quiet else self._text(self.reports[self.printed])
+            self.printed += 1
+            if text:
+                with bar.aside():
+                    typer.echo(text)
+
+    def _text(self, report: ItemReport) -> str:
+        lines = []
+        if report.text and (self.options.verbose or report.status == "fail"):
+            lines.append(report.text)
+        elif self.options.verbose:
+            lines.append(printable(report.item))
+        if report.status in FAILED or report.status == "not replayable":
+            lines.append(report_line(report))
+        return "\n".join(lines)
+
+    def _close(self, reports: list[ItemReport], out: str) -> None:
+        compared = summary.write_comparisons(out, reports)
+        times = [row for report in reports for row in report.times]
+        timed = summary.write_times(out, reports) if self.options.sync_time_measure else None
+        if self.quiet:
+            return
+        if self.options.sync_time_measure and times:
+            typer.echo(tables.time_table(times))
+        if timed is not None:
+            typer.echo(f"op elasped info saved to {timed}")
+        if compared is not None:
+            typer.echo(f"op autocompare info saved to {compared}")
+        if reports and (self.options.acc_check or any(report.status in FAILED for report in reports)):
+            typer.echo(summary.counted(reports))
+
+
+class _NoBar:
+    """Where no terminal watches."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def advance(self) -> None:
+        return None
+
+    def aside(self) -> AbstractContextManager[None]:
+        """While something else is printed."""
+        return nullcontext()
+
+
+class _Bar(_NoBar):
+    """A progress bar on standard error, so that a pipe gets the tables alone."""
+
+    def __init__(self, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("replay"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        # Not redirecting: rich would fold the lines of our tables.
+        options: dict[str, Any] = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
+        self._progress = Progress(*columns, console=Console(stderr=True), **options)
+        self._task = self._progress.add_task("replay", total=total)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def advance(self) -> None:
+        self._progress.advance(self._task)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        self._progress.stop()
+        yield
+        self._progress.start()

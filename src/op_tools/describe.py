@@ -1,0 +1,228 @@
+"""Rows that describe the tensors and values of a call, for the printed tables and for JSON.
+
+The names of rows are what users know from the published tables: `inputs` for a single argument, `inputs[1]`
+for one of several, `inputs [1][0]` for what a list or tuple holds, `inputs dim` for a keyword. Describing
+must never disturb a run: whatever a tensor cannot tell (a sparse one its strides, a fake one its address)
+stays blank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+__all__ = [
+    "Row",
+    "as_plain",
+    "capture_grad_rows",
+    "capture_rows",
+    "compare_grad_rows",
+    "compare_rows",
+    "fallback_rows",
+    "numbered",
+    "printable",
+    "rows_of",
+    "tensor_row",
+    "text_of",
+    "time_grad_rows",
+]
+
+Row = dict[str, Any]
+
+# A list of a thousand numbers is one value to a reader, not a thousand rows.
+MOST_ITEMS = 64
+LONGEST_VALUE = 200
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """A fake tensor would warn, once for the whole program, where only a real one has an address."""
+    fakes = sys.modules.get("torch._subclasses.fake_tensor")
+    if fakes is not None and isinstance(tensor, fakes.FakeTensor):
+        raise TypeError("a fake tensor has no address")
+    return tensor.data_ptr()
+
+
+_READERS = (
+    ("shape", lambda tensor: tuple(tensor.shape)),
+    ("stride", lambda tensor: tuple(tensor.stride())),
+    ("numel", lambda tensor: tensor.numel()),
+    ("dtype", lambda tensor: str(tensor.dtype).removeprefix("torch.")),
+    ("device", lambda tensor: str(tensor.device)),
+    ("requires_grad", lambda tensor: tensor.requires_grad),
+    ("layout", lambda tensor: str(tensor.layout)),
+    ("data_ptr", _address),
+)
+
+
+def tensor_row(tensor: torch.Tensor) -> Row:
+    """What a table shows of a tensor, without its name and without ever failing."""
+    row: Row = {}
+    # Asking a subclass for its shape would run its own __torch_function__.
+    with torch._C.DisableTorchFunctionSubclass():
+        for column, read in _READERS:
+            with contextlib.suppress(Exception):
+                row[column] = read(tensor)
+    return row
+
+
+def text_of(value: object) -> str:
+    """A value on one line of bounded length."""
+    try:
+        text = " ".join(str(value).split()) if not isinstance(value, str) else value
+    except Exception:  # a broken __repr__ is the user's, and not ours to report
+        text = f"<{type(value).__name__}>"
+    text = printable(text)
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+
+
+def printable(text: str) -> str:
+    """Text from a file as a terminal may see it: one line, and no escape sequences."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
+
+
+def rows_of(
+    name: str, what: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+) -> list[Row]:
+    """Rows '<name> <what>[i]' for the arguments and '<name> <what> <keyword>' for the keywords."""
+    label = f"{name} {what}".strip()
+    rows: list[Row] = []
+    for index, value in enumerate(args):
+        if _is_container(value):
+            rows += _nested(f"{label} [{index}]", value)
+        else:
+            rows.append(_row(label if len(args) == 1 else f"{label}[{index}]", value))
+    for keyword, value in (kwargs or {}).items():
+        if _is_container(value):
+            rows += _nested(f"{label} {keyword} ", value)
+        else:
+            rows.append(_row(f"{label} {keyword}", value))
+    return rows
+
+
+def _row(name: str, value: object) -> Row:
+    if isinstance(value, torch.Tensor):
+        return {"name": name, **tensor_row(value)}
+    return {"name": name, "value": text_of(value)}
+
+
+def _is_container(value: object) -> bool:
+    """What is shown item by item. A size is one value, and so is a container without items."""
+    return isinstance(value, list | tuple | dict) and not isinstance(value, torch.Size) and len(value) > 0
+
+
+def _nested(label: str, container: Any) -> list[Row]:
+    rows: list[Row] = []
+    for count, (key, value) in enumerate(_items(container)):
+        if count == MOST_ITEMS:
+            rows.append({"name": f"{label}[...]", "value": f"{len(container) - count} more"})
+            break
+        if _is_container(value):
+            rows += _nested(f"{label}[{key}]", value)
+        else:
+            rows.append(_row(f"{label}[{key}]", value))
+    return rows
+
+
+def _items(container: Any) -> Iterator[tuple[object, Any]]:
+    return iter(container.items()) if isinstance(container, dict) else enumerate(container)
+
+
+def numbered(name: str, what: str, count: int) -> list[str]:
+    """Names of compared values: 'torch.add output', or 'torch.add output[0]' where there are several."""
+    if count == 1:
+        return [f"{name} {what}"]
+    return [f"{name} {what}[{index}]" for index in range(count)]
+
+
+# --- the forms of the published tables, one function each -------------------------------------------------
+
+
+def capture_rows(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> list[Row]:
+    """Inputs and outputs of a call, as capture, observation and time measurement print them."""
+    return rows_of(name, "inputs", args, kwargs) + rows_of(name, "outputs", (result,))
+
+
+def capture_grad_rows(name: str, grad_outputs: Sequence[Any], grad_inputs: Sequence[Any]) -> list[Row]:
+    return rows_of(name, "grad_output", grad_outputs) + rows_of(name, "grad_inputs", grad_inputs)
+
+
+def time_grad_rows(name: str, grad_outputs: Sequence[Any], grad_inputs: Sequence[Any]) -> list[Row]:
+    """Time measurement shows the gradients as one tuple each: 'grad_outputs [0][0]'."""
+    return rows_of(name, "grad_outputs", (tuple(grad_outputs),)) + rows_of(
+        name, "grad_inputs", (tuple(grad_inputs),)
+    )
+
+
+def compare_rows(
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    result: Any,
+    reference_args: Sequence[Any],
+    reference_kwargs: Mapping[str, Any],
+    reference_result: Any,
+    where: str = "cpu",
+) -> list[Row]:
+    """The device's call, then the reference's: 'inputs(cpu)[0]', 'outputs(cpu)'."""
+    return (
+        capture_rows(name, args, kwargs, result)
+        + rows_of(name, f"inputs({where})", reference_args, reference_kwargs)
+        + rows_of(name, f"outputs({where})", (reference_result,))
+    )
+
+
+def compare_grad_rows(
+    name: str,
+    grad_outputs: Sequence[Any],
+    grad_inputs: Sequence[Any],
+    reference_grad_inputs: Sequence[Any],
+    where: str = "cpu",
+) -> list[Row]:
+    return (
+        rows_of(name, f"grad_output({where})", grad_outputs)
+        + rows_of(name, "grad_inputs", grad_inputs)
+        + rows_of(name, f"grad_inputs({where})", reference_grad_inputs)
+    )
+
+
+def fallback_rows(
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    cpu_args: Sequence[Any],
+    cpu_kwargs: Mapping[str, Any],
+    result: Any,
+    cpu_result: Any,
+) -> list[Row]:
+    """Both sides of a call that ran elsewhere: 'input(device)[0]', 'input(cpu)[0]', 'output(device)', ..."""
+    return (
+        rows_of(name, "input(device)", args, kwargs)
+        + rows_of(name, "input(cpu)", cpu_args, cpu_kwargs)
+        + rows_of(name, "output(device)", (result,))
+        + rows_of(name, "output(cpu)", (cpu_result,))
+    )
+
+
+# --- the same facts as plain data, for JSON and for columns of a CSV file ---------------------------------
+
+
+def as_plain(value: Any) -> Any:
+    """Tensors as dicts of facts inside the same lists and dicts; everything else as JSON holds it."""
+    if isinstance(value, torch.Tensor):
+        return {
+            key: list(item) if isinstance(item, tuple) else item for key, item in tensor_row(value).items()
+        }
+    if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
+        return [as_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): as_plain(item) for key, item in value.items()}
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return text_of(value)

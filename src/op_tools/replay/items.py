@@ -1,0 +1,161 @@
+"""Finds captured calls in a tree of files, in every layout that the tools have written so far.
+
+<op>/<pid>/<id>/<time>/input.pth                      today's, and with rank and host beside the pid
+<op>/<pid>/autocompare/<id>/<time>/device/input.pth   calls that a comparison found wrong
+<op>/<id>/device/input.pth, <pid>/<date>/<op>/<id>/input.pth
+<date>/<pid>/<op>/device_input.pth                    the oldest: the side is part of the file name
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from op_tools.storage import CaptureError, Opaque, load
+
+__all__ = ["GENERATOR", "Captured", "Item", "find_items", "opaque_values", "read_item"]
+
+_INPUT = "input.pth"
+_SIDES = ("device_", "cpu_")
+_LARGEST_DESCRIPTION = 1 << 20
+GENERATOR = "torch._C.Generator"
+_OPERATOR = re.compile(r"(?:[A-Za-z_]\w*\.)+\w+")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One captured call: its folder, and what its files' names begin with."""
+
+    folder: Path
+    prefix: str = ""
+
+    @property
+    def label(self) -> str:
+        return str(self.folder / self.prefix.rstrip("_")) if self.prefix else str(self.folder)
+
+    def file(self, part: str) -> Path:
+        return self.folder / f"{self.prefix}{part}.pth"
+
+
+@dataclass(frozen=True)
+class Captured:
+    """The values of a captured call. Parts that were not captured are None."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[Any, ...] | None
+    grad_inputs: tuple[Any, ...] | None
+    grad_outputs: tuple[Any, ...] | None
+    header: Mapping[str, Any]
+    notes: tuple[str, ...] = ()  # parts that could not be read, and why
+
+    @property
+    def call_site(self) -> str:
+        return str(self.header.get("call_site") or "")
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """What the capturing tool added to the header, such as the autocast state."""
+        extra = self.header.get("extra")
+        return extra if isinstance(extra, dict) else {}
+
+
+def find_items(root: str | os.PathLike[str]) -> list[Item]:
+    """All calls under `root` (a tree, a call's folder, or its input file) in the order of their numbers."""
+    start = Path(root)
+    if start.is_file():
+        prefix = start.name.removesuffix(_INPUT)
+        known = start.name.endswith(_INPUT) and prefix in ("", *_SIDES)
+        return [Item(start.parent, prefix)] if known else []
+    found: list[Item] = []
+    for folder, _, files in os.walk(start):  # does not follow links out of the tree
+        if _INPUT in files:
+            found.append(Item(Path(folder)))
+        prefixes = [prefix for prefix in _SIDES if f"{prefix}{_INPUT}" in files]
+        found += [Item(Path(folder), prefix) for prefix in prefixes[:1]]
+    return sorted(_without_references(found), key=lambda item: _natural(item.label))
+
+
+def _without_references(items: list[Item]) -> list[Item]:
+    """The side 'cpu' holds what the reference was given; where the device's side is there, that is replayed."""
+    devices = {item.folder.parent for item in items if item.folder.name == "device"}
+    return [item for item in items if item.folder.name != "cpu" or item.folder.parent not in devices]
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """'9' before '10'."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
+
+
+def read_item(item: Item) -> Captured:
+    """Load a call. Raises CaptureError where the input cannot be read; the other parts are optional."""
+    data = load(item.file("input"))
+    notes: list[str] = []
+    header = data.get("__op_tools__") or {}
+    return Captured(
+        name=_name(item, data, header),
+        args=tuple(data["args"]),
+        kwargs=dict(data.get("kwargs") or {}),
+        outputs=_part(item, "output", notes),
+        grad_inputs=_part(item, "grad_inputs", notes),
+        grad_outputs=_part(item, "grad_outputs", notes),
+        header=header,
+        notes=tuple(notes),
+    )
+
+
+def _part(item: Item, part: str, notes: list[str]) -> tuple[Any, ...] | None:
+    path = item.file(part)
+    if not path.exists():
+        return None
+    try:
+        return tuple(load(path)["args"])
+    except CaptureError as error:
+        notes.append(str(error))
+        return None
+
+
+def _name(item: Item, data: Mapping[str, Any], header: Mapping[str, Any]) -> str:
+    """The operator: as the file says, or the description beside it, or else as the folder is called."""
+    for said in (header.get("operator"), data.get("name"), _described_name(item)):
+        if isinstance(said, str) and said:
+            return said
+    for part in reversed(item.folder.parts):
+        if _OPERATOR.fullmatch(part) and not part.endswith(".pth"):
+            return part
+    return ""
+
+
+def _described_name(item: Item) -> str | None:
+    """Published tools wrote the operator's name into the .pth.json beside the values."""
+    path = item.file("input").with_name(item.file("input").name + ".json")
+    try:
+        if path.is_symlink() or path.stat().st_size > _LARGEST_DESCRIPTION:
+            return None
+        described = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    said = described.get("op") if isinstance(described, dict) else None
+    return said if isinstance(said, str) else None
+
+
+def opaque_values(captured: Captured) -> list[Opaque]:
+    """Inputs of which only a description was saved."""
+    found: list[Opaque] = []
+    pending: list[Any] = [captured.args, captured.kwargs]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Opaque):
+            if value.type_name != GENERATOR:  # a fresh one does as well: random results are judged as such
+                found.append(value)
+        elif isinstance(value, list | tuple | set | frozenset):
+            pending += list(value)
+        elif isinstance(value, dict):
+            pending += list(value.values())
+    return found

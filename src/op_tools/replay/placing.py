@@ -1,0 +1,186 @@
+"""Puts captured values on the device where they are to run: fresh copies, same strides, leaves for autograd."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Sequence
+from typing import Any
+
+import torch
+
+from op_tools.replay.items import GENERATOR
+from op_tools.storage import Opaque
+
+__all__ = [
+    "cloned",
+    "copied",
+    "host_tensors",
+    "keeps_statistics",
+    "map_tensors",
+    "mutates",
+    "place",
+    "resolve_device",
+]
+
+_HOST_ONLY = {"cpu", "meta"}
+
+
+def resolve_device(wanted: str) -> torch.device:
+    """The device asked for, or this machine's accelerator, or the CPU."""
+    if wanted:
+        return torch.device(wanted)
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return accelerator if accelerator is not None else torch.device("cpu")
+
+
+def map_tensors(
+    value: Any, change: Callable[[torch.Tensor], torch.Tensor], other: Callable[[Any], Any]
+) -> Any:
+    """The same lists, tuples, named tuples and dicts with changed leaves."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, torch.Size):
+        return value
+    if isinstance(value, tuple):
+        items = [map_tensors(item, change, other) for item in value]
+        if hasattr(value, "_fields"):
+            return type(value)(*items)
+        # torch.return_types take one sequence, as tuple does
+        return type(value)(items) if type(value) is not tuple else tuple(items)
+    if isinstance(value, list):
+        return [map_tensors(item, change, other) for item in value]
+    if isinstance(value, dict):
+        return {key: map_tensors(item, change, other) for key, item in value.items()}
+    return other(value)
+
+
+def copied(tensor: torch.Tensor, device: torch.device, *, requires_grad: bool) -> torch.Tensor:
+    """A leaf of its own with the same values, dtype and strides."""
+    with torch.no_grad():
+        source = tensor.detach()
+        if source.layout is torch.strided and 0 in source.stride() and source.numel() > 1:
+            copy = _expanded_copy(source, device)
+        elif source.layout is torch.strided and not source.is_quantized and _dense(source):
+            copy = torch.empty_strided(source.size(), source.stride(), dtype=source.dtype, device=device)
+            copy.copy_(source)
+        else:
+            copy = source.to(device=device, copy=True)
+    if requires_grad and (copy.is_floating_point() or copy.is_complex()):
+        copy.requires_grad_(True)
+    return copy
+
+
+def _expanded_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """What is one row shown many times stays that: kernels take other paths for it, and memory is saved."""
+    slim = tensor
+    for dim, (size, stride) in enumerate(zip(tensor.size(), tensor.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            slim = slim.narrow(dim, 0, 1)
+    return slim.to(device=device, copy=True).expand(tensor.size())
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    """Whether no two elements share memory and no memory lies between them: only then strides carry over."""
+    expected = 1
+    for size, stride in sorted(zip(tensor.size(), tensor.stride(), strict=True), key=lambda pair: pair[1]):
+        if size > 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def place(
+    value: Any,
+    device: torch.device,
+    *,
+    captured_on: str = "",
+    on_host: Container[int] = (),
+    grads: bool = True,
+) -> Any:
+    """A copy of an argument tree on `device`. Device arguments that named an accelerator name this one.
+
+    A tensor that stands there twice is copied once: `x * x` has one gradient. Tensors whose id is in `on_host`
+    stay where they were, on the host (lengths and splits of some operators must).
+    """
+    copies: dict[int, torch.Tensor] = {}
+
+    def tensor(item: torch.Tensor) -> torch.Tensor:
+        if id(item) not in copies:
+            where = torch.device("cpu") if id(item) in on_host else device
+            copies[id(item)] = copied(item, where, requires_grad=grads and item.requires_grad)
+        return copies[id(item)]
+
+    def other(item: Any) -> Any:
+        if isinstance(item, torch.device):
+            return item if item.type in _HOST_ONLY else device
+        if isinstance(item, torch.Generator) or (isinstance(item, Opaque) and item.type_name == GENERATOR):
+            return torch.Generator(device)
+        if isinstance(item, str):
+            return device if _names_accelerator(item, captured_on) else item
+        return item
+
+    return map_tensors(value, tensor, other)
+
+
+def host_tensors(tensors: Sequence[torch.Tensor], devices: Sequence[Any]) -> frozenset[int]:
+    """Ids of tensors that were on the host in a call that also had some on an accelerator."""
+    unique = list({id(tensor): tensor for tensor in tensors})
+    if len(unique) != len(devices) or all(str(device) == "cpu" for device in devices):
+        return frozenset()
+    return frozenset(key for key, device in zip(unique, devices, strict=True) if str(device) == "cpu")
+
+
+def cloned(value: Any) -> Any:
+    """The same tree with differentiable copies; what was one tensor stays one."""
+    clones: dict[int, torch.Tensor] = {}
+
+    def clone(item: torch.Tensor) -> torch.Tensor:
+        return clones.setdefault(id(item), item.clone())
+
+    return map_tensors(value, clone, lambda item: item)
+
+
+def _names_accelerator(text: str, captured_on: str) -> bool:
+    """Whether a text argument is a device ('cuda:0') and not a mode ('mean') or an equation ('ij,jk->ik')."""
+    kind = text.partition(":")[0]
+    if not _DEVICE_TEXT.fullmatch(text) or kind in _HOST_ONLY:
+        return False
+    if ":" in text or kind == captured_on.partition(":")[0]:
+        return True  # also devices that this machine's torch has never heard of
+    try:
+        torch.device(text)
+    except RuntimeError:
+        return False
+    return True
+
+
+_DEVICE_TEXT = re.compile(r"[a-z]+(:\d+)?")
+
+
+def mutates(func: Callable[..., Any], name: str, kwargs: dict[str, Any]) -> bool:
+    """Whether a call may write to its inputs: in-place, out=, item assignment, running statistics.
+
+    A wrong yes costs a copy. A wrong no shows up in the comparison of the inputs after the call.
+    """
+    if isinstance(func, torch._ops.OpOverload):
+        return any(
+            value.alias_info is not None and value.alias_info.is_write for value in func._schema.arguments
+        )
+    last = name.rpartition(".")[2]
+    in_place = last.endswith("_") and not last.endswith("__")
+    augmented = last.startswith("__i") and last not in ("__invert__", "__int__", "__index__")
+    return (
+        in_place
+        or augmented
+        or last == "__setitem__"
+        or kwargs.get("out") is not None
+        or kwargs.get("inplace") is True
+        or keeps_statistics(name)
+        or "embedding" in last  # max_norm renormalises the weight
+    )
+
+
+def keeps_statistics(name: str) -> bool:
+    """Batch and instance norm write running means and variances; not even their schemas always say so."""
+    return "batch_norm" in name or "instance_norm" in name

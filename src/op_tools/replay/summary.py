@@ -1,0 +1,85 @@
+"""What a replay of many calls comes to: files, JSON, and the exit code."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from op_tools.replay.model import FAILED, GOOD, ItemReport, Row
+from op_tools.tables import COMPARISON_CSV_COLUMNS, TIME_CSV_COLUMNS
+
+__all__ = ["as_json", "counted", "exit_code", "write_comparisons", "write_times"]
+
+SAME, DIFFERS, USAGE, INTERNAL, NOTHING_COMPARED, INTERRUPTED = 0, 1, 2, 3, 5, 130
+_EXTRA_COLUMNS = ("verdict", "reason", "item")
+
+
+def exit_code(reports: Sequence[ItemReport], *, compared: bool) -> int:
+    """1 if anything failed, was refused or raised; 5 if nothing was compared although that was asked for."""
+    if any(report.status in FAILED for report in reports):
+        return DIFFERS
+    if not reports or (compared and not any(report.status in GOOD for report in reports)):
+        return NOTHING_COMPARED
+    return SAME
+
+
+def counted(reports: Iterable[ItemReport]) -> str:
+    """'12 calls: 9 same, 2 pass, 1 fail'."""
+    counts = Counter(report.status for report in reports)
+    total = sum(counts.values())
+    parts = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+    return f"{total} {'call' if total == 1 else 'calls'}{': ' + parts if parts else ''}"
+
+
+def write_comparisons(results: str, reports: Iterable[ItemReport]) -> Path | None:
+    rows = [{**row, "item": report.item} for report in reports for row in report.rows]
+    path = _path(results, "op_autocompare_result", "op_autocompare_info")
+    return _write(path, (*COMPARISON_CSV_COLUMNS, *_EXTRA_COLUMNS), rows)
+
+
+def write_times(results: str, reports: Iterable[ItemReport]) -> Path | None:
+    rows = [row for report in reports for row in report.times]
+    path = _path(results, "op_time_measure_result", "op_elasped_info")
+    return _write(path, TIME_CSV_COLUMNS, rows)
+
+
+def _path(results: str, folder: str, name: str) -> Path:
+    stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
+    return Path(results, folder, f"{name}_pid{os.getpid()}_{stamp}.csv")
+
+
+def _write(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> Path | None:
+    if not rows:
+        return None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    temporary.replace(path)
+    return path
+
+
+def as_json(reports: Sequence[ItemReport], code: int) -> str:
+    """One document; numbers that JSON does not have (NaN, infinities) as text."""
+    items = [{key: value for key, value in report.as_dict().items() if key != "text"} for report in reports]
+    counts = Counter(report.status for report in reports)
+    return json.dumps({"exit_code": code, "counts": dict(counts), "items": _finite(items)}, indent=2)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

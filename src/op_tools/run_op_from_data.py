@@ -1,0 +1,23 @@
+"""`python -m op_tools.run_op_from_data DIR ...`: the promised name of `op-tools replay`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run captured operators again; see --help."""
+    import typer
+
+    from op_tools.cli import run
+    from op_tools.commands.replay import replay_command
+
+    program = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    program.command()(replay_command)
+    run(program, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The bordered tables that users of the tools know, as text.
+
+prettytable is imported when a table is made, and not before: the tools are quiet by default, and a quiet run
+should not pay for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+__all__ = [
+    "COMPARISON_CSV_COLUMNS",
+    "TIME_CSV_COLUMNS",
+    "cast_table",
+    "comparison_table",
+    "describe_table",
+    "plain_table",
+    "time_table",
+]
+
+_FACTS = ("shape", "stride", "numel", "dtype", "device", "requires_grad", "layout", "data_ptr")
+_CAPTURE_FACTS = ("device", "dtype", "numel", "shape", "stride", "requires_grad", "layout", "data_ptr")
+_COMPARISON = ("allclose", "max_abs_diff", "max_relative_diff", "atol", "rtol", "error_info")
+_TIMES = ("forward_elasped", "backward_elasped")
+
+# Column names of the files that users' scripts read, spelling included.
+COMPARISON_CSV_COLUMNS = (
+    "forward_id",
+    "name",
+    "allclose",
+    "cosine_similarity",
+    "max_abs_diff",
+    "max_relative_diff",
+    "atol",
+    "rtol",
+    "error_info",
+)
+TIME_CSV_COLUMNS = (
+    "name",
+    "forward_id",
+    "forward_elasped",
+    "backward_elasped",
+    "unit",
+    "input",
+    "output",
+    "grad_inputs",
+    "grad_outputs",
+)
+
+_NAME_WIDTH = 30
+_DECIMALS_OF_DIFFERENCES = 9
+_DECIMALS_OF_TIMES = 8
+_LARGEST_IN_FULL = 1e9
+
+
+def plain_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A bordered table with centred cells."""
+    from prettytable import PrettyTable
+
+    table = PrettyTable(list(columns))
+    table.add_rows([[_one_line(cell) for cell in row] for row in rows])
+    return str(table.get_string())
+
+
+def _one_line(cell: object) -> str:
+    """A line break inside a cell would make two rows of one."""
+    return str(cell).replace("\r", " ").replace("\n", " ")
+
+
+def describe_table(rows: Sequence[Mapping[str, Any]], *, capture: bool = False) -> str:
+    """Tensors and values of a call (rows of `describe`). Capture has an order of columns of its own."""
+    columns = ["name", *(_CAPTURE_FACTS if capture else _FACTS)]
+    if any("value" in row for row in rows):
+        columns.append("value")
+    return plain_table(columns, ([row.get(column, "") for column in columns] for row in rows))
+
+
+def comparison_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Compared values: name, allclose, differences, tolerances; with forward_id where the rows have one."""
+    columns = ["name", *_COMPARISON]
+    if any("forward_id" in row for row in rows):
+        columns.insert(0, "forward_id")
+    return plain_table(columns, ([_comparison_cell(column, row) for column in columns] for row in rows))
+
+
+def _comparison_cell(column: str, row: Mapping[str, Any]) -> object:
+    value = row.get(column, "")
+    if column == "name":
+        return str(value).ljust(_NAME_WIDTH)
+    if column in ("max_abs_diff", "max_relative_diff", "atol", "rtol") and value != "":
+        number = float(value)
+        # Relative to next to nothing, a difference has more digits than a screen has columns.
+        form = "e" if _LARGEST_IN_FULL <= abs(number) < math.inf else "f"
+        return f"{number:.{_DECIMALS_OF_DIFFERENCES}{form}}"
+    return value
+
+
+def time_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Elapsed times in milliseconds; a column that no row fills is left out."""
+    times = [column for column in _TIMES if any(_is_time(row.get(column)) for row in rows)]
+    columns = ["name", "forward_id", *times, "unit"]
+    return plain_table(columns, ([_time_cell(column, row) for column in columns] for row in rows))
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
+def _time_cell(column: str, row: Mapping[str, Any]) -> object:
+    value = row.get(column, "ms" if column == "unit" else "")
+    return f"{value:.{_DECIMALS_OF_TIMES}f}" if column in _TIMES and _is_time(value) else value
+
+
+def cast_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What a dtype cast did: name, target, action, config."""
+    columns = ("name", "target", "action", "config")
+    return plain_table(columns, ([row.get(column, "") for column in columns] for row in rows))
