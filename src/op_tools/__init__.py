@@ -1,8 +1,53 @@
-"""Operator tools for any torch device: capture, compare, measure, fall back.
+"""Operator tools for any torch device: capture, compare, measure, fall back, cast, observe, check for overflow.
 
-This room is for an accuracy engineer who sees a wrong loss on a chip and must name the operator that caused
-it. It is not filled yet: the package exists so that its name, its place in the distribution and the
-direction of its imports are settled, and it offers nothing but a version.
+    import op_tools
+
+    with op_tools.OpAutoCompare():
+        train_one_step()
+
+Everything here loads when it is first used; importing op_tools itself costs next to nothing.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+_HOME = {
+    "OpCapture": "op_tools.tools.capture",
+    "OpFallback": "op_tools.tools.fallback",
+    "OpAutoCompare": "op_tools.tools.autocompare",
+    "OpObserve": "op_tools.tools.observe",
+    "OpTimeMeasure": "op_tools.tools.time_measure",
+    "OpDtypeCast": "op_tools.tools.dtype_cast",
+    "OpOverflowCheck": "op_tools.tools.overflow_check",
+    "apply_feature": "op_tools.features",
+    "load": "op_tools.storage",
+}
+
+__all__ = ["__version__", *sorted(_HOME)]  # noqa: PLE0604
+
+if TYPE_CHECKING:
+    from op_tools.features import apply_feature as apply_feature
+    from op_tools.storage import load as load
+    from op_tools.tools.autocompare import OpAutoCompare as OpAutoCompare
+    from op_tools.tools.capture import OpCapture as OpCapture
+    from op_tools.tools.dtype_cast import OpDtypeCast as OpDtypeCast
+    from op_tools.tools.fallback import OpFallback as OpFallback
+    from op_tools.tools.observe import OpObserve as OpObserve
+    from op_tools.tools.overflow_check import OpOverflowCheck as OpOverflowCheck
+    from op_tools.tools.time_measure import OpTimeMeasure as OpTimeMeasure
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'op_tools' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,251 @@
+"""What each operator tool costs a training step: ratio to the same step without it, on one device, one thread.
+
+The step is a 4-layer transformer, d=256, batch 8, sequence 128, AdamW without foreach. Each arm alternates with bare
+steps. A tool stays open over the whole arm and is only switched on and off, so that its first use is not what is
+timed; capture is timed over a run of steps and with the wait for its writer, and its disk use is counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import op_tools
+from op_tools.engine import ENGINE
+from report import Case, Options, Report
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+from gpt import GPT, GPTConfig
+
+Work = Callable[[], object]
+NEVER = "an.operator.that.never.comes"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One tool in one setting; the target is the largest acceptable ratio."""
+
+    name: str
+    make: Callable[[], Any]
+    target: float | None
+    published: str = ""  # the same figure for the published tools, where it is known
+    work: str = "train"
+    rounds: int = 20
+    warm_up: int = 3
+    numerics: str = "plain"
+    extra_targets: dict[str, float] = field(default_factory=dict)
+
+
+def arms() -> Iterator[Arm]:
+    observe, compare = op_tools.OpObserve, op_tools.OpAutoCompare
+    yield Arm("idle, API level, train step", lambda: observe(list=NEVER), 1.03, "1.08-1.18", rounds=30)
+    yield Arm("idle, API level, add", lambda: observe(list=NEVER), 2.3, "15-17", "add", rounds=100)
+    yield Arm("idle, ATen level, train step", lambda: observe(list=NEVER, level="aten"), 1.12, rounds=30)
+    yield Arm("idle, ATen level, add", lambda: observe(list=NEVER, level="aten"), 5.5, "", "add", rounds=100)
+    yield Arm("time measure", op_tools.OpTimeMeasure, 1.2, "3.3")
+    yield Arm("observe", observe, 1.5, "2.5")
+    yield Arm("dtype cast, nothing to cast", op_tools.OpDtypeCast, 1.2, "1.6")
+    yield Arm("overflow check", op_tools.OpOverflowCheck, 2.5, "15")
+    yield Arm("autocompare, every call", compare, 6, "25 (memory 2.7)", rounds=5, extra_targets={"memory": 1.5})
+    yield Arm("autocompare, every call, reordered", compare, 16, rounds=4, warm_up=1, numerics="reordered")
+    yield Arm("autocompare, sampled", lambda: compare(mode="sampled"), 1.2, rounds=30, warm_up=12)
+
+
+def train_step(device: torch.device) -> Work:
+    torch.manual_seed(0)
+    model = GPT(GPTConfig(vocabulary=1024, context=128, layers=4, heads=4, width=256)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
+    tokens = torch.randint(1024, (8, 129), generator=torch.Generator("cpu").manual_seed(0), device="cpu").to(device)
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model.loss(inputs, targets).backward()
+        optimizer.step()
+
+    return step
+
+
+def add(device: torch.device) -> Work:
+    a = torch.randn(8, device="cpu").to(device)
+    b = torch.randn(8, device="cpu").to(device)
+
+    def many() -> None:
+        for _ in range(2000):
+            torch.add(a, b)
+
+    return many
+
+
+def seconds(work: Work) -> float:
+    torch.accelerator.synchronize()
+    started = time.perf_counter()
+    work()
+    torch.accelerator.synchronize()
+    return time.perf_counter() - started
+
+
+@contextlib.contextmanager
+def switched_on(tool: Any) -> Iterator[None]:
+    """The tool at work, without opening and closing its results."""
+    ENGINE.start(tool)
+    try:
+        yield
+    finally:
+        ENGINE.stop(tool)
+
+
+class PeakMemory:
+    """The largest resident set of the process while the block runs, above what it was before."""
+
+    def __enter__(self) -> PeakMemory:
+        gc.collect()
+        self.peak = 0
+        self._going = True
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        page = os.sysconf("SC_PAGE_SIZE")
+        while self._going:
+            self.peak = max(self.peak, int(Path("/proc/self/statm").read_text().split()[1]) * page)
+            time.sleep(0.002)
+
+    def __exit__(self, *_: object) -> None:
+        self._going = False
+        self._thread.join()
+
+
+def peak_of(work: Work) -> int:
+    with PeakMemory() as memory:
+        work()
+        torch.accelerator.synchronize()
+    return memory.peak
+
+
+def alternate(arm: Arm, work: Work, rounds: int) -> tuple[list[float], list[float], float | None]:
+    """Bare and watched rounds in turn, and the ratio of the peaks of memory where a target asks for it."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        os.environ["OP_TOOLS_RESULTS"] = folder
+        bare, watched = [], []
+        memory = None
+        tool = arm.make()
+        bare_peak = peak_of(work) if arm.extra_targets else 0
+        tool.start()
+        ENGINE.stop(tool)
+        for _ in range(arm.warm_up):
+            with switched_on(tool):
+                work()
+        for index in range(rounds):
+            for side in ("bare", "watched") if index % 2 == 0 else ("watched", "bare"):
+                if side == "bare":
+                    bare.append(seconds(work))
+                else:
+                    with switched_on(tool):
+                        watched.append(seconds(work))
+        if arm.extra_targets:
+            with switched_on(tool):
+                memory = peak_of(work) / bare_peak
+        tool.stop()
+        del os.environ["OP_TOOLS_RESULTS"]
+    return bare, watched, memory
+
+
+def measured(arm: Arm, options: Options) -> Iterator[Case]:
+    device = torch.device(options.device)
+    torch.get_device_module(device).configure(numerics=arm.numerics)
+    try:
+        work = add(device) if arm.work == "add" else train_step(device)
+        for _ in range(3):
+            work()
+        rounds = max(2, arm.rounds // 10) if options.quick else arm.rounds
+        bare, watched, memory = alternate(arm, work, rounds)
+    finally:
+        torch.get_device_module(device).configure(numerics="plain")
+    ratio = statistics.median(w / b for b, w in zip(bare, watched, strict=True))
+    best = min(watched) / min(bare)
+    cells = [f"{min(bare) * 1e3:.1f} ms", f"{min(watched) * 1e3:.1f} ms", f"{ratio:.3f}", f"{best:.3f}", arm.published]
+    yield Case(arm.name, best, cells, arm.target, {"bare_s": bare, "watched_s": watched, "median_of_ratios": ratio})
+    if memory is not None:
+        target = arm.extra_targets["memory"]
+        yield Case(f"{arm.name}, peak memory", memory, ["", "", f"{memory:.3f}", f"{memory:.3f}", "2.7"], target)
+
+
+def captured(store: str, target: float, most_bytes: float, options: Options) -> Iterator[Case]:
+    """Steps with capture of all tensors at API level, the wait for the writer included."""
+    device = torch.device(options.device)
+    work = train_step(device)
+    for _ in range(3):
+        work()
+    steps = 3 if options.quick else 50
+    bare = [seconds(work) for _ in range(5)]
+    spent, written = [], []
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        tool = op_tools.OpCapture(store=store, results=folder)
+        tool.start()
+        sizes = [0]
+        started = time.perf_counter()
+        for _ in range(steps):
+            spent.append(seconds(work))
+            sizes.append(tool.store.stats.written_bytes)
+            _forget(folder, store)
+        tool.store.flush()
+        whole = (time.perf_counter() - started) / steps
+        written = tool.store.stats.written_bytes / steps
+        complete = tool.store.stats.complete
+        tool.stop()
+    bare += [seconds(work) for _ in range(5)]
+    ratio = whole / min(bare)
+    cells = [f"{min(bare) * 1e3:.1f} ms", f"{whole * 1e3:.1f} ms", f"{statistics.median(spent) / min(bare):.3f}",
+             f"{ratio:.3f}", "10.8"]  # fmt: skip
+    raw = {"bare_s": bare, "step_s": spent, "bytes_per_step": written, "steps": steps, "complete": complete}
+    yield Case(f"capture, {store}, {steps} steps with the writer", ratio, cells, target, raw)
+    cells = ["", f"{written / 1e6:.0f} MB", "", f"{written / 1e6:.0f}", "1240"]
+    yield Case(f"capture, {store}, MB a step", written / 1e6, cells, most_bytes / 1e6)
+
+
+def _forget(folder: str, store: str) -> None:
+    """Fifty steps of files would fill a disk: what is complete is deleted as the run goes on."""
+    if store == "files":
+        root = Path(folder, "op_capture_results")
+        for operator in list(root.iterdir())[:: 3] if root.is_dir() else ():
+            for process in operator.iterdir() if operator.is_dir() else ():
+                calls = sorted(process.iterdir(), key=lambda path: path.stat().st_mtime)
+                for call in calls[:-50]:
+                    shutil.rmtree(call, ignore_errors=True)
+
+
+def measure(options: Options) -> Report:
+    torch.set_num_threads(1)
+    cases: list[Case] = []
+    for arm in arms():
+        options.say(f"measuring {arm.name} ...")
+        cases += measured(arm, options)
+    for store, target, most in (("blobs", 4.0, 450e6), ("files", 6.0, 1e9)):
+        options.say(f"measuring capture, {store} ...")
+        cases += captured(store, target, most, options)
+    columns = ["bare", "with the tool", "median of ratios", "best", "published tools"]
+    title = f"Cost of the operator tools on {options.device}, one thread: ratio of the best rounds"
+    notes = {"device": options.device, "quick": options.quick, "published": "DeepLink op_tools, torch 2.13 CPU stand-in"}
+    return Report(title, columns, cases, notes)
+
+
+if __name__ == "__main__":
+    import run
+
+    run.main(["op_tools_overhead", *sys.argv[1:]])

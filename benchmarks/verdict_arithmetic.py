@@ -1,0 +1,130 @@
+"""Correct and faulty ways to compute: the sums, products and constants from which the corpus's formulas are built.
+
+A formula is written once, over a `How`. With another order or block length it is a correct variant, as another
+chip would compute it; with a fault it is a wrong one, as a broken kernel would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+Tensor = torch.Tensor
+
+Fault = Literal[
+    "dropped last block",
+    "dropped last term",
+    "counts one too few",
+    "missing eps",
+    "wrong scale",
+    "forgotten bias",
+    "mask off by one",
+    "restarts at a block",
+    "duplicates overwrite",
+    "half sums",
+    "TF32 inputs",
+]
+# Faults that are arithmetic of lower precision: the label counts as found.
+LOWER_PRECISION: tuple[Fault, ...] = ("half sums", "TF32 inputs")
+
+
+@dataclass(frozen=True)
+class How:
+    """One way to compute: sums are cut into blocks, taken from the front or from the back."""
+
+    block: int = 64
+    backwards: bool = False
+    fault: Fault | None = None
+    dtype: torch.dtype = torch.float32  # what half sums are rounded to
+
+    def _pieces(self, length: int) -> list[tuple[int, int]]:
+        if self.fault == "dropped last block":
+            length -= max(1, length // 16)
+        if self.fault == "dropped last term":
+            length -= 1
+        pieces = [(start, min(self.block, length - start)) for start in range(0, length, self.block)]
+        return pieces[::-1] if self.backwards else pieces
+
+    def _rounded(self, partial: Tensor) -> Tensor:
+        return partial.to(self.dtype).to(partial.dtype) if self.fault == "half sums" else partial
+
+    def sum(self, x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
+        total: Tensor | None = None
+        for start, size in self._pieces(x.shape[dim]):
+            part = x.narrow(dim, start, size).sum(dim, keepdim)
+            total = self._rounded(part if total is None else total + part)
+        assert total is not None
+        return total
+
+    def mean(self, x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
+        count = x.shape[dim] - (self.fault == "counts one too few")
+        return self.sum(x, dim, keepdim) / count
+
+    def sum_all(self, x: Tensor) -> Tensor:
+        return self.sum(x.reshape(-1), 0)
+
+    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
+        if self.fault == "TF32 inputs":
+            a, b = _tf32(a), _tf32(b)
+        total: Tensor | None = None
+        for start, size in self._pieces(a.shape[-1]):
+            part = a.narrow(-1, start, size) @ b.narrow(-2, start, size)
+            total = self._rounded(part if total is None else total + part)
+        assert total is not None
+        return total
+
+    def cumsum(self, x: Tensor, dim: int) -> Tensor:
+        if self.fault == "half sums":
+            running, columns = None, []
+            for column in x.unbind(dim):
+                running = self._rounded(column if running is None else running + column)
+                columns.append(running)
+            return torch.stack(columns, dim)
+        parts, carry = [], None
+        for piece in x.split(self.block, dim):
+            part = piece.cumsum(dim)
+            if carry is not None and self.fault != "restarts at a block":
+                part = part + carry
+            carry = part.narrow(dim, part.shape[dim] - 1, 1)
+            parts.append(part)
+        return torch.cat(parts, dim)
+
+    def eps(self, value: float) -> float:
+        return 0.0 if self.fault == "missing eps" else value
+
+    def scale(self, value: float) -> float:
+        # sqrt(d) taken for d one too large, as from a padded head.
+        return (value**-2 + 1) ** -0.5 if self.fault == "wrong scale" else value
+
+    def bias(self, value: Tensor) -> Tensor:
+        return value * 0 if self.fault == "forgotten bias" else value
+
+    def causal(self, rows: int, columns: int) -> Tensor:
+        return torch.ones(rows, columns, dtype=torch.bool).tril(1 if self.fault == "mask off by one" else 0)
+
+    def add_at(self, target: Tensor, index: Tensor, rows: Tensor) -> Tensor:
+        """target[index[i]] += rows[i], one after the other."""
+        if self.fault == "duplicates overwrite":
+            return target.index_copy(0, index, target[index] + rows)
+        order = range(len(index) - 1, -1, -1) if self.backwards else range(len(index))
+        out = list(target.unbind(0))
+        for place in order:
+            spot = int(index[place])
+            out[spot] = self._rounded(out[spot] + rows[place])
+        return torch.stack(out)
+
+
+def _tf32(x: Tensor) -> Tensor:
+    """Rounded to ten explicit bits, to nearest; differentiable as the identity."""
+    rounded = ((x.detach().contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+    return x + (rounded - x).detach()
+
+
+def truncated(exact: Tensor, dtype: torch.dtype) -> Tensor:
+    """Cut off instead of rounded: the neighbour towards zero wherever rounding went away from it."""
+    rounded = exact.to(dtype)
+    beyond = rounded.double().abs() > exact.abs()
+    bits = rounded.view(torch.int32 if dtype == torch.float32 else torch.int16)
+    return torch.where(beyond, bits - 1, bits).view(dtype)

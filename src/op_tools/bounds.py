@@ -1,0 +1,251 @@
+"""The rule that tells rounding from faults: how large, how many, and how lopsided errors may be.
+
+t is the exact (float64) result, d the device's, r the reference's in the operator's own dtype; u is the unit in
+the last place of t. Errors (value - t) and noise (what correct arithmetic scatters by) are counted in u, in
+float32. The constants were fixed from the definition of the formats, from textbook error growth and from the
+prototype's published figures before any corpus was drawn; none was fitted to one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from op_tools.noise import estimate
+from op_tools.rounding import Format, error_against, unit_in_last_place
+
+# Rounding to nearest is off by at most half a unit; the rest is for t's own roundings.
+BASE = 0.502
+# How many times its noise an element may be off. Noise is an RMS of single roundings of the inputs; the roundings
+# of the sums come on top, and a large tensor reaches five standard deviations.
+MULTIPLE = 16.0
+# Where the reference itself needs more, the device gets this many times what the reference needs.
+REFERENCE_SHARE = 2.0
+# ... but in wide formats not without end: one odd element of the reference must not excuse all of the device's.
+REFERENCE_CAP = 64.0
+# Errors of a chain of L float32 additions grow with sqrt(L) (0.3 noise units each step, largest of many 4.5 times
+# that); up to this length the multiple covers it, beyond it both limits grow.
+FREE_LENGTH = 121.0
+# Nobody adds more than this many terms one after the other.
+LONGEST_CHAIN = 16384.0
+# The reference's own errors, sampled: a device may be off by this many of their standard deviations. Where the reference
+# rounds inside (a part of at least REFERENCE_HABIT of its results is off by more than one rounding), so may the
+# device, in any element.
+REFERENCE_DEVIATIONS = 6.0
+REFERENCE_HABIT = 0.02
+# The RMS of errors, in units of u^2/12 (rounding to nearest) and RMS_NOISE times the noise.
+RMS_NOISE = 4.0
+RMS_LIMIT = 1.25
+RMS_REFERENCE = 1.5
+# Bias: among errors above a fiftieth of u, the mean sign beside the value's. Truncation gives -1, rounding 0.
+BIAS_LEAST = 0.02
+BIAS_SAMPLES = 64
+BIAS_SIGN = 0.6
+BIAS_DEVIATIONS = 6.0
+# Truncation is half a unit low on average; small one-sided errors of a good approximation are no fault.
+BIAS_SIZE = 0.3
+# Every value has at least the noise of one rounding of the arithmetic, in the middle of a binade.
+_MIDDLE = 0.75
+# Above this float32 cannot square.
+_LARGEST_SQUARED = 1e18
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a check found; `reason` is empty when nothing is wrong."""
+
+    reason: str
+    over_bound: float
+    rms: float
+    beyond: torch.Tensor | None = None
+    biased: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceNeeds:
+    """What the reference's own errors ask for."""
+
+    multiple: float = 0.0
+    rms: float = 0.0
+
+    def or_more(self, other: ReferenceNeeds) -> ReferenceNeeds:
+        return ReferenceNeeds(max(self.multiple, other.multiple), max(self.rms, other.rms))
+
+
+def growth(length: float) -> float:
+    """By how much limits widen for sums of `length` terms."""
+    return max(1.0, math.sqrt(min(length, LONGEST_CHAIN) / FREE_LENGTH))
+
+
+class Errors:
+    """The errors of one result in units of its last place. Tensors given are flat and in float64."""
+
+    def __init__(
+        self,
+        result: torch.Tensor,
+        own: torch.Tensor,
+        exact: torch.Tensor,
+        form: Format,
+        widening: float = 1.0,
+    ) -> None:
+        self.result, self.own, self.exact, self.form, self.widening = result, own, exact, form, widening
+        self.unit = unit_in_last_place(exact, form)
+        self.error = self._in_units(result)
+        # One rounding of the arithmetic, float32's or the format's own if that is finer.
+        self.floor = _MIDDLE * 2.0 ** (form.bits - max(24, form.bits))
+        self._worst = _largest(self.error)
+        self._one_sided: tuple[str | None] | None = None
+
+    def _in_units(self, value: torch.Tensor) -> torch.Tensor:
+        error = error_against(value, self.exact, self.form.overflow)
+        if self.form.may_flush and float(self.unit.amin()) * BASE < self.form.smallest_normal:
+            # Zero for a number below the normal ones is a choice of the chip.
+            tiny = self.exact.abs() < self.form.smallest_normal
+            error[tiny & (error.abs() <= self.form.smallest_normal)] = 0
+        return error.div_(self.unit).float()
+
+    def correctly_rounded(self) -> bool:
+        return self._worst <= BASE
+
+    def check_without_noise(self) -> Outcome:
+        """The limits with the noise of one rounding, the least that any arithmetic has."""
+        bound = BASE + MULTIPLE * self.widening * self.floor
+        if self._worst > bound:
+            return Outcome("not explained by one rounding", self._worst / bound, math.nan)
+        expected = 1 / 12 + (RMS_NOISE * self.widening * self.floor) ** 2
+        rms = float(self.error.norm()) / math.sqrt(max(1, self.error.numel()) * expected)
+        return self._average(rms, ReferenceNeeds(), self._worst / bound)
+
+    def needs(self, noise: torch.Tensor) -> ReferenceNeeds:
+        """What the reference needs under this noise (in units)."""
+        error = self._reference_error()
+        multiple = float(error.abs().sub_(BASE).div_(noise).amax()) if error.numel() else 0.0
+        if self.form.bits > 16:
+            multiple = min(multiple, MULTIPLE * REFERENCE_CAP)
+        return ReferenceNeeds(max(multiple, 0.0), self._rms(error, noise))
+
+    def reference_excess(self) -> torch.Tensor:
+        """By how much the reference's own errors exceed one rounding, in units."""
+        return self._reference_error().abs_().sub_(BASE).clamp_(min=0)
+
+    def _reference_error(self) -> torch.Tensor:
+        """Where the reference itself overflowed, it excuses nothing but the same."""
+        return torch.where(self.own.isfinite(), self._in_units(self.own), 0.0)
+
+    def check(self, noise: torch.Tensor, needs: ReferenceNeeds, strictness: float = 1.0) -> Outcome:
+        """Hold the errors against the three limits; `strictness` narrows the first."""
+        multiple = max(MULTIPLE * self.widening / strictness, REFERENCE_SHARE * needs.multiple)
+        share = self.error.abs().div_(noise.mul(multiple).add_(BASE))
+        worst = _largest(share)
+        if worst > 1:
+            # Whatever the reference gives bit for bit is right by definition (odd roundings at a jump, say).
+            share[(self.result == self.own) | (self.result.isnan() & self.own.isnan())] = 0
+            worst = float(share.amax())
+        if worst > 1:
+            biased = self._bias() is not None
+            return Outcome(self._worst_reason(share, worst), worst, math.nan, share > 1, biased)
+        return self._average(self._rms(self.error, noise), needs, worst)
+
+    def _average(self, rms: float, needs: ReferenceNeeds, worst: float) -> Outcome:
+        chance = 1 + 4 / math.sqrt(2 * max(1, self.error.numel()))
+        share = rms / (max(RMS_LIMIT, RMS_REFERENCE * needs.rms) * chance)
+        bias = self._bias()
+        if share > 1:
+            reason = f"errors are {share:.3g} times as large on average as rounding explains"
+            return Outcome(reason, worst, share, self.error.abs() > BASE, bias is not None)
+        if bias is not None:
+            return Outcome(bias, worst, share, self.error.abs() > BASE, True)
+        return Outcome("", worst, share)
+
+    def _rms(self, error: torch.Tensor, noise: torch.Tensor) -> float:
+        if not error.numel():
+            return 0.0
+        expected = (
+            noise.mul(RMS_NOISE * self.widening).clamp_(max=_LARGEST_SQUARED).square_().add_(1 / 12).sqrt_()
+        )
+        # Where noise is that far above the unit, its own size says the same.
+        if _largest(noise) > _LARGEST_SQUARED / (RMS_NOISE * self.widening):
+            expected = torch.maximum(expected, noise * (RMS_NOISE * self.widening))
+        return float(error.div(expected).norm()) / math.sqrt(error.numel())
+
+    def _bias(self) -> str | None:
+        """Truncation: errors on one side of the values, half a unit of it on average."""
+        if self._one_sided is None:
+            self._one_sided = (self._found_bias(),)
+        return self._one_sided[0]
+
+    def _found_bias(self) -> str | None:
+        side = _side(self.error, self.exact)
+        if side is None or abs(side.size) <= BIAS_SIZE:
+            return None
+        own = _side(self._in_units(self.own), self.exact)
+        if own is not None and abs(side.deviation) <= 2 * abs(own.deviation):
+            return None
+        where = "towards zero" if side.mean < 0 else "away from zero"
+        return f"errors lean {where} ({abs(side.mean):.0%} more on that side), as truncation does"
+
+    def _worst_reason(self, share: torch.Tensor, worst: float) -> str:
+        place = int(share.argmax())
+        count = int((share > 1).sum())
+        got, exact = float(self.result[place]), float(self.exact[place])
+        many = "1 element is" if count == 1 else f"{count} of {share.numel()} elements are"
+        times = "not explained by any rounding" if math.isinf(worst) else f"up to {worst:.3g} times the bound"
+        return f"{many} off, {times}: element {place} is {got:.9g}, exact {exact:.9g}"
+
+
+def with_reference_errors(
+    errors: Errors, samples: list[Errors], columns: int, noise: torch.Tensor
+) -> tuple[torch.Tensor, ReferenceNeeds]:
+    """Noise with what the reference's own errors add, element by element, and what their RMS asks for.
+
+    Inner roundings to a half format, or those that cancellation blows up, show there, and no perturbation of
+    the inputs shows them.
+    """
+    squares = torch.zeros_like(errors.exact)
+    habits = []
+    for sample in samples:
+        excess = sample.reference_excess()
+        habits.append(excess[excess > BIAS_LEAST])
+        squares += (excess * sample.unit).square_()
+    spread, _ = estimate(squares.div_(len(samples)), len(samples), errors.exact, columns, 1.0)
+    in_units = (spread / errors.unit).float()
+    beyond = torch.cat(habits)
+    if beyond.numel() >= REFERENCE_HABIT * len(samples) * max(1, squares.numel()):
+        in_units = in_units.clamp(min=float(beyond.median()))
+    noise = noise + in_units * (REFERENCE_DEVIATIONS / (MULTIPLE * errors.widening))
+    return noise, ReferenceNeeds(0.0, max(sample.needs(noise).rms for sample in samples))
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    mean: float
+    deviation: float
+    size: float
+
+
+def _side(error: torch.Tensor, exact: torch.Tensor) -> _Side | None:
+    """The mean sign of errors beside their values', how surprising it is, and their mean; None if unremarkable."""
+    if error.numel() < BIAS_SAMPLES:
+        return None
+    outward = exact.float().sign_().mul_(error).nan_to_num_(0, 2, -2).clamp_(-2, 2)
+    # A mean of BIAS_SIZE over errors of at most 2 leaves a sum of at least this part of their squares.
+    if abs(float(outward.sum())) < BIAS_SIZE / 4 * float(outward @ outward):
+        return None
+    used = outward[outward.abs() > BIAS_LEAST]
+    count = used.numel()
+    if count < BIAS_SAMPLES:
+        return None
+    mean = float(used.sign().mean())
+    deviation = mean * math.sqrt(count)
+    if abs(mean) <= BIAS_SIGN or abs(deviation) <= BIAS_DEVIATIONS:
+        return None
+    return _Side(mean, deviation, float(used.mean()))
+
+
+def _largest(values: torch.Tensor) -> float:
+    if not values.numel():
+        return 0.0
+    low, high = values.aminmax()
+    return max(-float(low), float(high))

@@ -1,0 +1,221 @@
+"""What must be known of a function before it can be run again safely: what it writes to, draws, or asks of a device.
+
+Found out once per function and kept, so that a recomputation pays a dictionary lookup for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from op_tools.categories import IN_PLACE_OPERATORS, base_name, may_draw
+
+Arguments = Sequence[Any]
+Named = Mapping[str, Any]
+
+_CONVERSIONS = frozenset(("float", "half", "bfloat16", "double"))
+_WRITING_OPERATORS = frozenset(f"__i{name}__" for name in IN_PLACE_OPERATORS) | {"__setitem__", "__set__"}
+# Python functions that may write to inputs which their names do not give away: parameters, and when they are written.
+_STATISTICS = ("running_mean", "running_var")
+# Positions of `half_to_float`, which only a half input may have: the truth has float64 inputs.
+_HALF_TO_FLOAT = {"_softmax": 2, "_log_softmax": 2}
+
+
+class Plan:
+    """How to run one function on a reference device."""
+
+    def __init__(self, func: Callable[..., Any], reference: str) -> None:
+        self.name = _name_of(func)
+        self.overload = func if isinstance(func, torch._ops.OpOverload) else None
+        self._last = self.name.rpartition(".")[2] if self.overload is None else base_name(self.name)
+        self._base = base_name(self.name)
+        self._reference = torch.device(reference)
+        self.func = self._function(func)
+        self.draws = self._may_draw(func)
+        self.is_factory = self._makes_tensors()
+        self.writes = self._writing_rule()
+        # The cheap way suits functions that neither draw nor look at defaults.
+        self.needs_care = self.draws or self.is_factory
+        self._devices_matter = self.overload is None or "device" in _parameter_names(self.overload)
+        self.is_composite = self.overload is None and inspect.isfunction(func)
+        self._raised: Plan | None = None
+
+    @property
+    def raised(self) -> Plan:
+        """The plan of the same function when everything is float64: a conversion to another float is none."""
+        if self._raised is None:
+            converts = self.overload is None and self._base in _CONVERSIONS
+            self._raised = plan_for(torch.Tensor.double, str(self._reference)) if converts else self
+        return self._raised
+
+    def exact_arguments(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        position = _HALF_TO_FLOAT.get(self._base)
+        if position is None or self.overload is None or len(args) <= position:
+            return args
+        return (*args[:position], False, *args[position + 1 :])
+
+    def on_reference(self, args: Arguments, kwargs: Named) -> tuple[Arguments, Named]:
+        """The same arguments with requests for another device turned to the reference."""
+        if not self._devices_matter:
+            return args, kwargs
+        if kwargs and ("device" in kwargs or "pin_memory" in kwargs):
+            kwargs = dict(kwargs)
+            if kwargs.get("device") is not None:
+                kwargs["device"] = self._reference
+            kwargs.pop("pin_memory", None)
+        for value in args:
+            if isinstance(value, torch.device) or (self._last == "to" and isinstance(value, str)):
+                return tuple(self._turned(item) for item in args), kwargs
+        return args, kwargs
+
+    def _turned(self, value: Any) -> Any:
+        if isinstance(value, torch.device) or (isinstance(value, str) and self._last == "to"):
+            return self._reference
+        return value
+
+    def targets(self, args: Arguments, kwargs: Named) -> Iterator[torch.Tensor]:
+        """The tensors that the call may write to."""
+        if self.overload is not None:
+            chosen = _schema_targets(self.overload, args, kwargs)
+        elif self._writes_first(args, kwargs):
+            chosen = [args[0] if args else kwargs.get("input"), kwargs.get("out")]
+        elif self._statistics:
+            bound = {**dict(zip(_parameter_names(self.func), args, strict=False)), **kwargs}
+            chosen = [bound.get(name) for name in _STATISTICS]
+        elif kwargs.get("out") is not None:
+            chosen = [kwargs["out"]]
+        else:
+            chosen = [*args, *kwargs.values()]
+        for value in chosen:
+            yield from _tensors(value)
+
+    def writes_only_first(self, args: Arguments, kwargs: Named) -> bool:
+        if not args or not isinstance(args[0], torch.Tensor):
+            return False
+        if any(isinstance(value, (list, tuple)) for value in args) or "out" in kwargs:
+            return False
+        return self._only_first if self.overload is not None else self._writes_first(args, kwargs)
+
+    def has_written(self, clone: torch.Tensor) -> bool:
+        # Inside a dispatch mode versions are not counted; schemas say what is written.
+        return self.overload is not None or clone._version > 0
+
+    def _function(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """`x.<device>()` is a copy to that device; on the reference it is a copy to the reference."""
+        accelerator = torch.accelerator.current_accelerator()
+        if self.overload is None and accelerator is not None and self._last == accelerator.type:
+            reference = self._reference
+            return lambda tensor, *_args, **_kwargs: tensor.to(reference)
+        return func
+
+    def _may_draw(self, func: Callable[..., Any]) -> bool:
+        if self.overload is not None:
+            return torch.Tag.nondeterministic_seeded in self.overload.tags
+        # torch's own functions are known by name; anybody else's may call anything.
+        return may_draw(func, self.name) or not _is_torchs(func)
+
+    def _makes_tensors(self) -> bool:
+        """Takes no tensor and has a dtype: zeros, arange, hann_window."""
+        if self.overload is not None:
+            kinds = {str(a.type) for a in self.overload._schema.arguments}
+            return "dtype" in _parameter_names(self.overload) and not any("Tensor" in kind for kind in kinds)
+        packet = getattr(torch.ops.aten, self._base, None)
+        if ".Tensor." in self.name or not isinstance(packet, torch._ops.OpOverloadPacket):
+            return False
+        overload = getattr(packet, packet.overloads()[0])
+        tensors = any("Tensor" in str(argument.type) for argument in overload._schema.arguments)
+        return "dtype" in _parameter_names(overload) and not tensors
+
+    def _writing_rule(self) -> Callable[[Arguments, Named], bool] | None:
+        self._statistics = False
+        self._inplace: tuple[int, bool] | None = None
+        self._always_first = False
+        self._only_first = False
+        if self.overload is not None:
+            written = [
+                a.alias_info is not None and a.alias_info.is_write for a in self.overload._schema.arguments
+            ]
+            self._only_first = written[:1] == [True] and not any(written[1:])
+            return _always if self.overload._schema.is_mutable else None
+        last = self._last
+        self._always_first = last in _WRITING_OPERATORS
+        self._always_first |= last.endswith("_") and not last.endswith("__") and "fused" not in last
+        if self._always_first or not _is_torchs(self.func) or (last.endswith("_") and "fused" in last):
+            return _always
+        names = _parameter_names(self.func)
+        self._statistics = _STATISTICS[0] in names or self._base in ("batch_norm", "instance_norm")
+        if self._statistics:
+            return _always
+        if "inplace" in names:
+            self._inplace = (names.index("inplace"), False)
+            return self._writes_first
+        if self._base in ("embedding", "embedding_bag"):
+            return _always_with_max_norm
+        return _with_out
+
+    def _writes_first(self, args: Arguments, kwargs: Named) -> bool:
+        if self._always_first:
+            return True
+        if self._inplace is None:
+            return False
+        position, default = self._inplace
+        return bool(args[position] if len(args) > position else kwargs.get("inplace", default))
+
+
+@lru_cache(maxsize=8192)
+def plan_for(func: Callable[..., Any], reference: str) -> Plan:
+    return Plan(func, reference)
+
+
+def _always(args: Arguments, kwargs: Named) -> bool:
+    return True
+
+
+def _with_out(args: Arguments, kwargs: Named) -> bool:
+    return bool(kwargs) and kwargs.get("out") is not None
+
+
+def _always_with_max_norm(args: Arguments, kwargs: Named) -> bool:
+    # embedding(input, weight, padding_idx, max_norm): renormalises the weight in place.
+    return kwargs.get("max_norm") is not None or (len(args) > 3 and args[3] is not None)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _schema_targets(overload: torch._ops.OpOverload, args: Arguments, kwargs: Named) -> list[Any]:
+    chosen = []
+    for position, argument in enumerate(overload._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            chosen.append(args[position] if position < len(args) else kwargs.get(argument.name))
+    return chosen
+
+
+@lru_cache(maxsize=8192)
+def _parameter_names(func: Callable[..., Any]) -> tuple[str, ...]:
+    if isinstance(func, torch._ops.OpOverload):
+        return tuple(argument.name for argument in func._schema.arguments)
+    try:
+        return tuple(inspect.signature(func).parameters)
+    except (TypeError, ValueError):
+        return ()
+
+
+def _is_torchs(func: Callable[..., Any]) -> bool:
+    module = getattr(func, "__module__", None) or ""
+    return not module or module.partition(".")[0] == "torch" or inspect.ismethoddescriptor(func)
+
+
+def _name_of(func: Callable[..., Any]) -> str:
+    if isinstance(func, torch._ops.OpOverload):
+        return str(func)
+    return f"{getattr(func, '__module__', None) or ''}.{getattr(func, '__qualname__', repr(func))}"

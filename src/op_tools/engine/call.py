@@ -1,0 +1,147 @@
+"""One operator call as the tools see it, and what of it is remembered for backward."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+import torch
+
+from op_tools.engine import site
+
+
+class Origin:
+    """What a backward row says of the forward call it belongs to. Holds no tensor."""
+
+    __slots__ = ("call_id", "marks", "name", "where")
+
+    def __init__(self, name: str, call_id: int, where: site.Where) -> None:
+        self.name = name
+        self.call_id = call_id
+        self.where = where
+        # What tools leave for the backward of this call, by tool.
+        self.marks: dict[Any, Any] = {}
+
+
+class Call:
+    """One call: what is called, with what, where. Places are read from the stack only when asked for."""
+
+    __slots__ = (
+        "_device", "_own", "_where", "args", "func", "hooked", "id", "in_backward", "kwargs", "level", "name", "notes",
+        "open", "origin", "parent", "plan", "rank", "step", "thread", "tools",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        plan: Any,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        level: str,
+        number: int,
+        step: int,
+    ) -> None:
+        self.plan = plan
+        self.name: str = plan.name
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.level = level
+        self.id = number
+        self.step = step
+        self.thread = threading.get_ident()
+        self.parent: Call | None = None
+        self.in_backward = False
+        self.origin: Origin | None = None
+        # Whether the ATen calls inside this one are looked at one by one, because it cannot be judged as a whole.
+        self.open = False
+        self.tools: Any = ()
+        # Whether autograd's nodes have hooks that hold this record.
+        self.hooked = False
+        # What tools keep from before() to after(), by tool.
+        self.notes: dict[Any, Any] = {}
+        self._where: site.Where | None = None
+        self._device: torch.device | None = None
+        self._own: Origin | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """The device the call works on: that of its first tensor that is not on the CPU."""
+        if self._device is None:
+            self._device = device_of(self.args, self.kwargs)
+        return self._device
+
+    def release(self) -> None:
+        """Let go of the tensors, before the record lives on in a graph that may hold it as long as it likes.
+
+        An in-place call would otherwise hold its own graph and never be freed.
+        """
+        self._device = self.device
+        self.args, self.kwargs = (), {}
+
+    @property
+    def where(self) -> site.Where:
+        """The place in the user's program, read from the stack at the first use."""
+        if self._where is None:
+            self._where = site.read()
+        return self._where
+
+    def names(self) -> tuple[str, ...]:
+        """The names a list may give for this call: its own and that of the call it is part of or comes from."""
+        if self.parent is not None:
+            return (self.name, self.parent.name)
+        return (self.name, self.origin.name) if self.origin is not None else (self.name,)
+
+    def as_origin(self) -> Origin:
+        """What backward will remember of this call. `origin` is the call whose backward this one is part of."""
+        if self._own is None:
+            self._own = Origin(self.name, self.id, self.where)
+        return self._own
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All tensors among the arguments, in order, each as often as it stands there."""
+        found: list[torch.Tensor] = []
+        collect(self.args, found)
+        collect(self.kwargs, found)
+        return found
+
+
+def collect(value: Any, found: list[torch.Tensor]) -> None:
+    """Append the tensors of a tree of tuples, lists and dicts."""
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            collect(item, found)
+    elif isinstance(value, dict):
+        for item in value.values():
+            collect(item, found)
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """The tensors of a tree, in order."""
+    found: list[torch.Tensor] = []
+    collect(value, found)
+    return found
+
+
+def device_of(args: Any, kwargs: Any) -> torch.device:
+    """The device of the first tensor that is not on the CPU, or the CPU."""
+    for tensor in tensors_of((args, kwargs)):
+        if tensor.device.type not in {"cpu", "meta"}:
+            return tensor.device
+    return torch.device("cpu")
+
+
+def device_types(args: Any, kwargs: Any) -> set[str]:
+    """The device types of the tensors of a call."""
+    found: set[str] = set()
+    for value in itertools.chain(args, kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            found.add(value.device.type)
+        elif isinstance(value, (tuple, list)):
+            found |= device_types(value, {})
+        elif isinstance(value, dict):
+            found |= device_types((), value)
+    return found

@@ -1,0 +1,201 @@
+"""torch.compile under the tools: a compiled callable is one call, and the compiler sees no mode of ours.
+
+With a function mode on the stack Dynamo breaks graphs or gives up. So the modes leave the stack while a compiled
+callable runs. Callables compiled before a tool was started count too: they all announce themselves to the same
+two functions of torch._dynamo, at entry and at exit, and those are what is watched. torch._dynamo itself takes a
+second to import; it is prepared when the program imports it, not before.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from op_tools.engine import backward, collectives, private
+from op_tools.engine.call import Call, device_types
+from op_tools.engine.modes import UNKNOWN, ApiMode
+
+if TYPE_CHECKING:
+    from op_tools.engine.core import Engine
+
+_MODULE = "torch._dynamo.eval_frame"
+_WRAPPER = "compile_wrapper"
+
+
+class CompiledRun:
+    """One run of a compiled callable on one thread."""
+
+    def __init__(self, engine: Engine, frame: FrameType) -> None:
+        self.engine = engine
+        self.frame = frame
+        self.call: Call | None = None
+        self.track: backward.Tracking | None = None
+        self.modes = engine.modes_here()
+        local = engine.local
+        # In autograd's threads the modes are those of the thread that started backward.
+        self.own_thread = local.api_mode in self.modes or local.aten_mode in self.modes
+
+    def is_over(self, callback: Any) -> bool:
+        """Whether the wrapper puts back the callback that was there before it."""
+        values = self.frame.f_locals
+        return callback is values.get("prior") and (not callable(callback) or "call_succeeded" in values)
+
+    def enter(self) -> None:
+        """Announce the call to the tools and take the modes off."""
+        engine = self.engine
+        if not engine.local.quiet and any(isinstance(mode, ApiMode) for mode in self.modes):
+            private.silently(engine.guarded, None, None, self._announce)
+        for mode in self.modes:
+            private.remove_mode(mode)
+        collectives.leave_alone(True)
+
+    def _announce(self) -> None:
+        engine, values = self.engine, self.frame.f_locals
+        function = values.get("fn")
+        owner = getattr(function, "__self__", None)
+        module = owner if isinstance(owner, torch.nn.Module) else None
+        named = type(module) if module is not None else function
+        name = f"torch.compile.{getattr(named, '__qualname__', type(named).__name__)}"
+        key = (_MODULE, name)
+        plan = engine.api_plans.get(key, UNKNOWN)
+        if plan is UNKNOWN:
+            plan = engine.api_plan(key, name)
+        args, kwargs = values.get("args", ()), values.get("kwargs", {})
+        if plan is None or (node := private.current_node()) is not None and backward.is_compiled(node):
+            return
+        call = Call(plan, function, args, kwargs, "compiled", 0, engine.step)
+        kinds = device_types(args, kwargs)
+        if module is not None:
+            kinds |= {parameter.device.type for parameter in module.parameters()}
+        call.tools = [
+            tool
+            for tool in plan.tools
+            if tool.takes_compiled and tool.watches(kinds) and engine.guarded(tool, call, tool.applies, call)
+        ]
+        if not call.tools:
+            return
+        call.id = engine.next_id()
+        self.call = call
+        if plan.ties and torch.is_grad_enabled():
+            self.track = engine.guarded(call.tools[0], call, backward.Tracking, call)
+        for tool in call.tools:
+            engine.guarded(tool, call, tool.before, call)
+
+    def leave(self) -> None:
+        """Put the modes back and tell the tools how it ended."""
+        collectives.leave_alone(False)
+        engine = self.engine
+        if self.own_thread:
+            # Tools may have come and gone meanwhile. The wrapper has also reset the keys that a mode turns on.
+            self.modes = [mode for mode in (engine.local.api_mode, engine.local.aten_mode) if mode is not None]
+        for mode in self.modes:
+            private.remove_mode(mode)
+            private.push_mode(mode)
+        if self.call is not None:
+            engine.quietly(self._conclude, self.call)
+
+    def _conclude(self, call: Call) -> None:
+        values = self.frame.f_locals
+        if "result" in values and values.get("call_succeeded", True):
+            self.engine._end(call, self.track, values["result"])
+        else:
+            self.engine._failed(call)
+
+
+def _watch(module: ModuleType, engine: Engine) -> Callable[[], None]:
+    enter = getattr(module, "set_eval_frame", None)
+    leave = getattr(module, "_maybe_set_eval_frame", None)
+    if enter is None or leave is None:
+        return lambda: None
+
+    def entering(callback: Any) -> Any:
+        # The wrapper's first act, before it notes the dispatch keys that modes turn on: it restores them later.
+        frame = sys._getframe(1)
+        if (
+            frame.f_code.co_name == _WRAPPER
+            and getattr(engine.local, "compiled_run", None) is None
+            and "prior" not in frame.f_locals
+            and getattr(getattr(module, "_stance", None), "stance", "") != "force_eager"
+            and engine.modes_here()
+        ):
+            engine.local.compiled_run = run = CompiledRun(engine, frame)  # type: ignore[attr-defined]
+            run.enter()
+        return enter(callback)
+
+    def leaving(callback: Any) -> Any:
+        frame = sys._getframe(1)
+        run = getattr(engine.local, "compiled_run", None)
+        # It is called at the start too, with the callback to set; at the end with the one there was before.
+        if run is None or run.frame is not frame or not run.is_over(callback):
+            return leave(callback)
+        engine.local.compiled_run = None  # type: ignore[attr-defined]
+        result = leave(callback)
+        run.leave()
+        return result
+
+    # The wrapper calls these while frames are being compiled; they are not to be among them.
+    for function in (entering, leaving):
+        module.skip_code(function.__code__)  # type: ignore[attr-defined]
+    module.set_eval_frame = entering  # type: ignore[attr-defined]
+    module._maybe_set_eval_frame = leaving  # type: ignore[attr-defined]
+
+    def undo() -> None:
+        if module.set_eval_frame is entering:  # type: ignore[attr-defined]
+            module.set_eval_frame = enter  # type: ignore[attr-defined]
+        if module._maybe_set_eval_frame is leaving:  # type: ignore[attr-defined]
+            module._maybe_set_eval_frame = leave  # type: ignore[attr-defined]
+
+    return undo
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Runs a function on the module of torch._dynamo that matters, when the program imports it."""
+
+    def __init__(self, then: Callable[[ModuleType], None]) -> None:
+        self.then = then
+        self.busy = False
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name != _MODULE or self.busy:
+            return None
+        self.busy = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.busy = False
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            self.then(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def install(engine: Engine) -> Callable[[], None]:
+    """Watch compiled callables; the result undoes it."""
+    undos: list[Callable[[], None]] = []
+    module = sys.modules.get(_MODULE)
+    if module is not None:
+        undos.append(_watch(module, engine))
+        return undos[0]
+    finder = _WhenImported(lambda loaded: undos.append(_watch(loaded, engine)))
+    sys.meta_path.insert(0, finder)
+
+    def undo() -> None:
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
+        for step in undos:
+            step()
+
+    return undo

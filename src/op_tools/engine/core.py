@@ -1,0 +1,351 @@
+"""The engine: which tools are on, who wants which function, and the way a call takes through the tools.
+
+At most one mode of each kind is on a thread's stack, whatever the number of tools. What is on is decided under a
+lock; what a thread is doing lies in that thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from op_tools.engine import backward, private
+from op_tools.engine.call import Call, Origin, device_types
+from op_tools.engine.failures import DeviceError, Failures
+from op_tools.engine.modes import UNKNOWN, ApiMode, AtenMode
+from op_tools.engine.patches import Patches
+from op_tools.names import name_of
+
+if TYPE_CHECKING:
+    from op_tools.tool import Tool
+
+# Questions and containers, not operators: nothing is computed in them, or what is computed is seen inside.
+NEVER = frozenset(
+    {
+        "torch.Tensor.data_ptr", "torch.Tensor.backward", "torch.Tensor.has_names", "torch.Tensor.numel",
+        "torch.Tensor.size", "torch.Tensor.__repr__", "torch.Tensor.__format__", "torch.Tensor.type",
+        "torch.Tensor.dim", "torch.Tensor.requires_grad_", "torch.autograd.backward", "torch.autograd.grad",
+        "torch.Tensor.register_hook", "torch.Tensor.stride", "torch.Tensor.storage_offset",
+        "torch.Tensor.untyped_storage", "torch.Tensor.is_contiguous", "torch.Tensor.retain_grad",
+        "torch.Tensor.element_size", "torch.Tensor.get_device", "torch.Tensor.__hash__", "torch.is_tensor",
+        "torch.is_floating_point", "torch.Tensor.is_floating_point", "torch.Tensor.__deepcopy__",
+        "torch.Tensor.__reduce_ex__", "torch.autograd.function.once_differentiable", "torch.typename",
+        "torch.Tensor.is_set_to", "torch.Tensor.is_shared", "torch.Tensor.record_stream", "torch._has_compatible_shallow_copy_type",
+    }
+)  # fmt: skip
+# Only ever bookkeeping at ATen level.
+NEVER_ATEN = frozenset(
+    {"aten.detach.default", "aten.alias.default", "aten.is_pinned.default", "aten.record_stream.default"}
+)
+
+
+class ThreadState(threading.local):
+    """What one thread is doing. In autograd's own threads these are the defaults."""
+
+    api_mode: ApiMode | None = None
+    aten_mode: AtenMode | None = None
+    api_call: Call | None = None
+    quiet = 0
+
+
+class Plan:
+    """The cached decision for one function: its name, the tools that want it, those that say they skip it."""
+
+    __slots__ = ("alone", "backward", "name", "owner", "skipped", "ties", "tools", "views_whole")
+
+    def __init__(
+        self, name: str, tools: tuple[Tool, ...], skipped: tuple[Tool, ...] = (), owner: bool = False
+    ) -> None:
+        self.name = name
+        self.tools = tools
+        self.skipped = skipped
+        # Whether a tool must know that the ATen calls inside belong to this one, because it is to leave them alone.
+        self.owner = owner
+        self.backward = any(tool.wants_backward for tool in tools)
+        self.ties = owner or self.backward or any(tool.wants_ties for tool in tools)
+        # At ATen level: whether some tool looks at every call, not only at those inside backward,
+        self.views_whole = any(tool.aten_everywhere for tool in tools)
+        # and whether some tool takes the call for its own name, not only for that of the call it is part of.
+        self.alone = any(tool.only is None and tool.names.match(name) for tool in tools)
+
+
+class Engine:
+    """All of it for one process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.tools: tuple[Tool, ...] = ()
+        self.api_plans: dict[Any, Plan | None] = {}
+        self.aten_plans: dict[Any, Plan | None] = {}
+        self.local = ThreadState()
+        self.failures = Failures()
+        self.step = 0
+        self._numbers = itertools.count(1)
+        self._threads = 0
+        self._patches = Patches(self)
+
+    # -- which tools are on --------------------------------------------------------------------------------
+
+    def start(self, tool: Tool) -> None:
+        """Turn a tool on, for this thread and for threads started from now on."""
+        with self.lock:
+            if tool not in self.tools:
+                self.tools = (*self.tools, tool)
+            self.changed()
+
+    def stop(self, tool: Tool) -> None:
+        """Turn a tool off."""
+        with self.lock:
+            self.tools = tuple(other for other in self.tools if other is not tool)
+            self.changed()
+
+    def changed(self) -> None:
+        """Forget all decisions: the tools, or what they want, have changed."""
+        with self.lock:
+            self.api_plans.clear()
+            self.aten_plans.clear()
+            self.sync_thread()
+
+    def sync_thread(self) -> None:
+        """Push or remove this thread's modes so that they fit the tools that are on."""
+        self._want(any(tool.uses_api for tool in self.tools), any(tool.uses_aten for tool in self.tools))
+
+    def leave_thread(self) -> None:
+        """Take this thread's modes off."""
+        self._want(False, False)
+
+    def _want(self, api: bool, aten: bool) -> None:
+        local = self.local
+        was_on = local.api_mode is not None or local.aten_mode is not None
+        if api and local.api_mode is None:
+            local.api_mode = ApiMode(self)
+            private.push_function_mode(local.api_mode)
+        elif not api and local.api_mode is not None:
+            private.remove_function_mode(local.api_mode)
+            local.api_mode = None
+        if aten and local.aten_mode is None:
+            local.aten_mode = AtenMode(self)
+            private.push_dispatch_mode(local.aten_mode)
+        elif not aten and local.aten_mode is not None:
+            private.remove_dispatch_mode(local.aten_mode)
+            local.aten_mode = None
+        with self.lock:
+            self._threads += (api or aten) - was_on
+            # Another thread may still have modes after the last tool has gone; they must not get in its way.
+            self._patches.sync(bool(self.tools) or self._threads > 0)
+
+    def modes_here(self) -> list[Any]:
+        """Our modes on this thread's stacks. Autograd's threads have those of the thread that started backward."""
+        modes = (*private.function_modes(), *private.dispatch_modes())
+        return [mode for mode in modes if isinstance(mode, (ApiMode, AtenMode))]
+
+    def next_id(self) -> int:
+        """The next forward_id; one count for all tools."""
+        return next(self._numbers)
+
+    # -- decisions -----------------------------------------------------------------------------------------
+
+    def api_plan(self, func: Any, name: str | None = None) -> Plan | None:
+        """Decide, once, who wants this function at API level."""
+        name = name_of(func) if name is None else name
+        everyone = self.tools
+        plan: Plan | None = None
+        never = name in NEVER or name.endswith((".__get__", ".__set__", ".__delete__"))
+        tools = () if never else tuple(tool for tool in everyone if tool.wants_api(name, func))
+        skipped = tuple(t for t in everyone if t.says_skips and t.uses_api and t not in tools)
+        owner = not never and any(t.uses_aten and t.only is None and t.names.excludes(name) for t in everyone)
+        if tools or skipped or owner:
+            plan = Plan(name, tools, skipped, owner)
+        self._keep(self.api_plans, func, plan, everyone)
+        return plan
+
+    def aten_plan(self, func: Any) -> Plan | None:
+        """Decide, once, who wants this operator at ATen level."""
+        name = name_of(func)
+        everyone = self.tools
+        tools = () if name in NEVER_ATEN else tuple(tool for tool in everyone if tool.wants_aten(name, func))
+        plan = Plan(name, tools) if tools else None
+        self._keep(self.aten_plans, func, plan, everyone)
+        return plan
+
+    def _keep(self, plans: dict[Any, Plan | None], func: Any, plan: Plan | None, everyone: Any) -> None:
+        with self.lock:
+            if everyone is not self.tools:  # a tool came or went meanwhile: the next call decides anew
+                return
+            if len(plans) > 20_000:  # functions made on the fly
+                plans.clear()
+            plans[func] = plan
+
+    # -- the way of a call ---------------------------------------------------------------------------------
+
+    def run_api(self, plan: Plan | None, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """A call at API level that somebody may want."""
+        if plan is UNKNOWN:
+            plan = self.api_plan(func)
+        local = self.local
+        if (
+            plan is None
+            or local.quiet
+            or local.api_call is not None
+            or private.functorch_active() is not None
+        ):
+            return func(*args, **kwargs)
+        for tool in plan.skipped:
+            tool.say(f"skip {tool.hook_name} on {plan.name}")
+        if not (plan.tools or plan.owner) or _has_wrapper_tensor(types):
+            return func(*args, **kwargs)
+        kinds = device_types(args, kwargs)
+        tools = [tool for tool in plan.tools if tool.watches(kinds)]
+        if not (tools or plan.owner) or private.fake_mode_active():
+            return func(*args, **kwargs)
+        return self.run_tools(plan, func, args, kwargs, tools)
+
+    def run_tools(self, plan: Plan, func: Any, args: Any, kwargs: Any, tools: list[Tool]) -> Any:
+        """A call at API level through the tools that watch its devices."""
+        call = Call(plan, func, args, kwargs, "api", 0, self.step)
+        local = self.local
+        try:
+            track = private.silently(self._begin, call, tools)
+            local.api_call = call
+            executes = [tool for tool in call.tools if tool.executes]
+            result = self._execute(call, executes) if executes else func(*args, **kwargs)
+        except BaseException:
+            private.silently(self._failed, call)
+            raise
+        finally:
+            local.api_call = None
+        if track is not None or call.tools:
+            private.silently(self._end, call, track, result)
+        return result
+
+    def _begin(self, call: Call, tools: list[Tool]) -> backward.Tracking | None:
+        """Ask the tools, note where gradients will come from, let the tools look. Sets the tools of the call."""
+        node = private.current_node()
+        if node is not None:
+            if backward.is_compiled(node):
+                return None
+            call.in_backward = True
+            call.origin = node.metadata.get(backward.KEY)
+        call.tools = [tool for tool in tools if self.guarded(tool, call, tool.applies, call)]
+        if call.tools:
+            call.id = self.next_id()
+        track = None
+        if call.plan.ties and (call.tools or call.plan.owner) and torch.is_grad_enabled():
+            track = self.guarded(_first(call), call, backward.Tracking, call)
+        for tool in call.tools:
+            self.guarded(tool, call, tool.before, call)
+        return track
+
+    def _end(self, call: Call, track: backward.Tracking | None, result: Any) -> None:
+        args = call.args
+        if track is not None:
+            self.guarded(_first(call), call, track.attach, result, self)
+        for tool in reversed(call.tools):
+            self.guarded(tool, call, tool.after, call, result)
+        if call.hooked and call.args is args:
+            call.release()
+
+    def _failed(self, call: Call) -> None:
+        for tool in call.tools:
+            self.guarded(tool, call, tool.failed, call)
+
+    def _execute(self, call: Call, tools: list[Tool]) -> Any:
+        if not tools:
+            return call.func(*call.args, **call.kwargs)
+        return tools[0].execute(call, lambda: self._execute(call, tools[1:]))
+
+    def run_aten(self, plan: Plan | None, func: Any, args: Any, kwargs: Any) -> Any:
+        """A call at ATen level that somebody may want. Function modes are off."""
+        if plan is UNKNOWN:
+            plan = self.aten_plan(func)
+        local = self.local
+        if plan is None or local.quiet:
+            return func(*args, **kwargs)
+        api_call = local.api_call
+        if api_call is not None and not plan.views_whole and not api_call.open:
+            return func(*args, **kwargs)
+        node = private.current_node()
+        origin = node.metadata.get(backward.KEY) if node is not None else None
+        if not plan.alone and api_call is None and origin is None:
+            return func(*args, **kwargs)
+        if (node is not None and backward.is_compiled(node)) or private.fake_mode_active():
+            return func(*args, **kwargs)
+        kinds = device_types(args, kwargs)
+        tools = [tool for tool in plan.tools if tool.watches(kinds)]
+        if not tools:
+            return func(*args, **kwargs)
+        call = Call(plan, func, args, kwargs, "aten", 0, self.step)
+        call.parent, call.in_backward, call.origin = api_call, node is not None, origin
+        try:
+            private.silently(self._begin_aten, call, tools)
+            if not call.tools:
+                return func(*args, **kwargs)
+            executes = [tool for tool in call.tools if tool.executes]
+            result = self._execute(call, executes) if executes else func(*args, **kwargs)
+        except BaseException:
+            private.silently(self._failed, call)
+            raise
+        private.silently(self._end, call, None, result)
+        return result
+
+    def _begin_aten(self, call: Call, tools: list[Tool]) -> None:
+        call.tools = [tool for tool in tools if self.guarded(tool, call, tool.applies, call)]
+        if call.tools:
+            call.id = (call.parent.id if call.parent is not None else 0) or self._id_of(call.origin)
+        for tool in call.tools:
+            self.guarded(tool, call, tool.before, call)
+
+    def _id_of(self, origin: Origin | None) -> int:
+        return origin.call_id if origin is not None else self.next_id()
+
+    def quietly(self, function: Any, *args: Any) -> Any:
+        """Run a part of the engine that calls torch: seen by nobody, and not by the tools either."""
+        self.local.quiet += 1
+        try:
+            return private.silently(function, *args)
+        finally:
+            self.local.quiet -= 1
+
+    def guarded(self, tool: Tool | None, call: Call | None, function: Any, *args: Any) -> Any:
+        """Run a part of a tool. Its errors become one row of its report; the device's own go to the user."""
+        local = self.local
+        local.quiet += 1
+        try:
+            return function(*args)
+        except DeviceError as error:
+            raise error.original from None
+        except Exception as error:
+            self.failures.report(tool, call, error)
+            return None
+        finally:
+            local.quiet -= 1
+
+
+def _first(call: Call) -> Tool | None:
+    return call.tools[0] if call.tools else None
+
+
+_ORDINARY = torch.Tensor.__torch_dispatch__
+
+
+def _has_wrapper_tensor(types: Any) -> bool:
+    """Whether a tensor is among the arguments that stands for others (DTensor, ...), rather than having a memory."""
+    return any(getattr(kind, "__torch_dispatch__", _ORDINARY) is not _ORDINARY for kind in types)
+
+
+ENGINE = Engine()
+
+
+def _after_fork() -> None:
+    # The forking thread is the child's only one; the parent's other threads may have held the lock.
+    ENGINE.lock = threading.RLock()
+    ENGINE.failures.after_fork()
+    for tool in ENGINE.tools:
+        tool.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,118 @@
+"""What the engine changes in the process while a tool is on, and takes back when the last one goes.
+
+Threads started by the program get the modes; backward gets the function mode again; a compiled callable is one call;
+collectives of torch.distributed are operators; an optimizer's step advances the step count; an autograd function of
+the program is tied to the place that applied it.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from op_tools.engine import backward, collectives, compiled, private
+
+if TYPE_CHECKING:
+    from op_tools.engine.core import Engine
+
+
+class Patches:
+    """Installed with the first tool, undone with the last."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._undo: list[Callable[[], None]] = []
+
+    def sync(self, wanted: bool) -> None:
+        """Install or undo all of them."""
+        if wanted and not self._undo:
+            for install in (
+                self._threads,
+                lambda: private.patch_backward(self._backward),
+                lambda: private.patch_custom_functions(self._custom_functions),
+                self._steps,
+                lambda: compiled.install(self.engine),
+                lambda: collectives.install(self.engine),
+            ):
+                try:
+                    self._undo.append(install())
+                except Exception as error:  # a torch that has moved things: the tools do without this one
+                    self.engine.failures.report(None, None, error)
+        elif not wanted and self._undo:
+            for undo in reversed(self._undo):
+                undo()
+            self._undo = []
+
+    def _threads(self) -> Callable[[], None]:
+        original = threading.Thread.start
+        engine = self.engine
+
+        @functools.wraps(original)
+        def start(thread: threading.Thread, *args: Any, **kwargs: Any) -> Any:
+            if engine.local.quiet:  # a thread of the tools themselves
+                return original(thread, *args, **kwargs)
+            body = thread.run
+
+            def run() -> None:
+                vars(thread).pop("run", None)
+                engine.sync_thread()
+                try:
+                    body()
+                finally:
+                    engine.leave_thread()
+
+            thread.run = run  # type: ignore[method-assign]
+            return original(thread, *args, **kwargs)
+
+        threading.Thread.start = start  # type: ignore[method-assign]
+
+        def undo() -> None:
+            if threading.Thread.start is start:
+                threading.Thread.start = original  # type: ignore[method-assign]
+
+        return undo
+
+    def _custom_functions(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        engine = self.engine
+
+        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            ties = any(tool.wants_ties or tool.wants_backward for tool in engine.tools)
+            if not ties or engine.local.quiet or engine.local.api_call is not None or not engine.modes_here():
+                return original(cls, *args, **kwargs)
+            first = private.next_node_number()
+            result = original(cls, *args, **kwargs)
+            engine.guarded(None, None, private.silently, backward.mark_function, engine, cls, first, result)
+            return result
+
+        return apply
+
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        engine = self.engine
+
+        @functools.wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            mode = engine.local.api_mode
+            if mode is None or mode in private.function_modes():
+                return original(*args, **kwargs)
+            private.push_function_mode(mode)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                private.remove_function_mode(mode)
+
+        return run
+
+    def _steps(self) -> Callable[[], None]:
+        engine = self.engine
+
+        def count(*_: Any) -> None:
+            engine.step += 1
+            for tool in engine.tools:
+                engine.guarded(tool, None, tool.stepped, engine.step)
+
+        handle = register_optimizer_step_post_hook(count)
+        return handle.remove

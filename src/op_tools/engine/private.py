@@ -1,0 +1,165 @@
+"""What the engine needs of torch that torch does not promise, in one place.
+
+Tried with torch 2.11 to 2.13. When a newer torch moves one of these, this file is what changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.autograd.graph
+import torch.overrides
+import torch.utils._python_dispatch as dispatch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# The number the next autograd node of this thread will get: nodes made by a call have numbers from before to after it.
+next_node_number = torch._C._autograd._get_sequence_nr
+# The autograd node whose backward runs on this thread, or None.
+current_node = torch._C._current_autograd_node
+# A node that stands for a leaf's gradient carries this number; it belongs to no call.
+LEAF_NUMBER = 2**64 - 1
+
+# Which run of backward a hook is called in.
+graph_task = torch._C._current_graph_task_id
+
+functorch_active = torch._C._functorch.peek_interpreter_stack
+
+function_modes_on = torch._C._len_torch_function_stack
+no_function_modes = torch._C.DisableTorchFunction
+_no_dispatch_modes = torch._C._DisableTorchDispatch
+dispatch_modes_on = torch._C._len_torch_dispatch_stack
+
+
+def silently(function: Any, *args: Any) -> Any:
+    """Run a part of the tools: no mode, ours or the program's, sees what it calls."""
+    with no_function_modes():
+        if dispatch_modes_on():
+            with _no_dispatch_modes():
+                return function(*args)
+        return function(*args)
+
+
+def fake_mode_active() -> bool:
+    """Whether tensors made now would be fake."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+
+
+# Our modes lie below all others on the stack. A mode of the program takes itself off by taking off what is on top:
+# were ours above it, it would take off ours. Torch's flags "inside a dispatch mode" are left alone on purpose: only
+# the compiler asks for them, and the compiler is not to know of ours.
+
+
+def push_function_mode(mode: TorchFunctionMode) -> None:
+    """Put a function mode at the bottom of this thread's stack."""
+    above = [torch.overrides._pop_mode() for _ in range(torch._C._len_torch_function_stack())]
+    torch.overrides._push_mode(mode)
+    for other in reversed(above):
+        torch.overrides._push_mode(other)
+
+
+def remove_function_mode(mode: TorchFunctionMode) -> bool:
+    """Take a function mode off this thread's stack wherever it stands; False if it is not there."""
+    above: list[TorchFunctionMode] = []
+    found = False
+    while not found and torch._C._len_torch_function_stack() > 0:
+        top = torch.overrides._pop_mode()
+        found = top is mode
+        if not found:
+            above.append(top)
+    for other in reversed(above):
+        torch.overrides._push_mode(other)
+    return found
+
+
+def function_modes() -> list[TorchFunctionMode]:
+    """The function modes of this thread, bottom first."""
+    return [torch._C._get_function_stack_at(index) for index in range(torch._C._len_torch_function_stack())]
+
+
+def _pop_dispatch_modes() -> list[TorchDispatchMode]:
+    """Take the program's dispatch modes off, top first; the compiler's own (fake, proxy) have places of their own."""
+    taken: list[TorchDispatchMode] = []
+    while torch._C._len_torch_dispatch_stack() > 0:
+        top = dispatch._get_current_dispatch_mode()
+        if top is None or getattr(top, "_mode_key", None) is not None:
+            break
+        taken.append(dispatch._pop_mode())  # type: ignore[no-untyped-call]
+    return taken
+
+
+def push_dispatch_mode(mode: TorchDispatchMode) -> None:
+    """Put a dispatch mode at the bottom of this thread's stack."""
+    above = _pop_dispatch_modes()
+    dispatch._push_mode(mode)
+    for other in reversed(above):
+        dispatch._push_mode(other)
+
+
+def remove_dispatch_mode(mode: TorchDispatchMode) -> bool:
+    """Take a dispatch mode off this thread's stack wherever it stands; False if it is not there."""
+    modes = _pop_dispatch_modes()
+    for other in reversed(modes):
+        if other is not mode:
+            dispatch._push_mode(other)
+    return any(other is mode for other in modes)
+
+
+def dispatch_modes() -> list[TorchDispatchMode]:
+    """The dispatch modes of this thread, bottom first."""
+    return [dispatch._get_dispatch_stack_at(index) for index in range(torch._C._len_torch_dispatch_stack())]
+
+
+def push_mode(mode: TorchFunctionMode | TorchDispatchMode) -> None:
+    """Put a mode at the bottom of its stack."""
+    if isinstance(mode, TorchFunctionMode):
+        push_function_mode(mode)
+    else:
+        push_dispatch_mode(mode)
+
+
+def remove_mode(mode: TorchFunctionMode | TorchDispatchMode) -> bool:
+    """Take a mode off its stack; False if it is not there."""
+    return remove_function_mode(mode) if isinstance(mode, TorchFunctionMode) else remove_dispatch_mode(mode)
+
+
+def patch_backward(wrapper: Any) -> Any:
+    """Put `wrapper(original)` where Python enters the autograd engine; the result undoes it.
+
+    A function mode is off while the call that starts backward is handled, and the engine hands the modes of that
+    moment on to its threads. The wrapper turns the mode on again, so that what runs inside backward is seen.
+    """
+    original = torch.autograd.graph._engine_run_backward
+    replacement = wrapper(original)
+    torch.autograd.graph._engine_run_backward = replacement
+    torch.autograd._engine_run_backward = replacement  # type: ignore[attr-defined]
+
+    def undo() -> None:
+        if torch.autograd.graph._engine_run_backward is replacement:
+            torch.autograd.graph._engine_run_backward = original
+        if torch.autograd._engine_run_backward is replacement:  # type: ignore[attr-defined]
+            torch.autograd._engine_run_backward = original  # type: ignore[attr-defined]
+
+    return undo
+
+
+def patch_custom_functions(wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
+    """Put `wrapper(original)` where all of the program's autograd functions pass; the result undoes it.
+
+    `Function.apply` itself is often kept in a variable at import; what it calls next is looked up at every call.
+    """
+    owner = torch.autograd.function._SingleLevelFunction
+
+    def original(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return super(owner, cls).apply(*args, **kwargs)
+
+    replacement = classmethod(wrapper(original))
+    owner.apply = replacement  # type: ignore[attr-defined]
+
+    def undo() -> None:
+        if vars(owner).get("apply") is replacement:
+            del owner.apply  # type: ignore[attr-defined]
+
+    return undo

@@ -1,0 +1,124 @@
+"""Where in the user's program a call stands: source line and module path, cheap to note, formatted when asked."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import linecache
+import os
+import sys
+import weakref
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_MODULE_CALL = torch.nn.Module._call_impl.__code__
+_ENGINE = tuple(os.path.join(os.path.dirname(__file__), name) for name in ("core.py", "patches.py", "compiled.py"))
+_PROGRAM, _TORCH_OR_OURS, _THE_ENGINE = range(3)
+_kinds: dict[CodeType, int] = {}
+
+
+def _kind(code: CodeType) -> int:
+    known = _kinds.get(code)
+    if known is None:
+        file = code.co_filename
+        if len(_kinds) > 20_000:
+            _kinds.clear()
+        known = _PROGRAM
+        if file in _ENGINE:
+            known = _THE_ENGINE
+        elif file.startswith((_TORCH, _OURS, "<frozen", "<__array_function__")):
+            known = _TORCH_OR_OURS
+        _kinds[code] = known
+    return known
+
+
+class Where:
+    """A place: the first frame that is neither torch's nor ours, and the modules that were being called."""
+
+    __slots__ = ("code", "line", "modules", "stack")
+
+    def __init__(
+        self, code: CodeType | None, line: int, modules: tuple[Any, ...], stack: tuple[Any, ...]
+    ) -> None:
+        self.code = code
+        self.line = line
+        self.modules = modules
+        self.stack = stack
+
+    @property
+    def file(self) -> str:
+        return self.code.co_filename if self.code else ""
+
+    @property
+    def function(self) -> str:
+        return self.code.co_name if self.code else ""
+
+    def text(self) -> str:
+        """`file:line function: source line`, the form of the printed tables."""
+        if self.code is None:
+            return "(no Python frame of the program: called by a thread of the runtime)"
+        return _line_text(self.code, self.line)
+
+    def stack_text(self) -> str:
+        """The whole stack of the program's frames, innermost first."""
+        return "\n".join(_line_text(code, line) for code, line in self.stack) or self.text()
+
+    def module_path(self) -> str:
+        """`model.layers.0.attention`-like path of the innermost module, from the outermost one's class name."""
+        alive = [module for reference in self.modules if (module := reference()) is not None]
+        if not alive:
+            return ""
+        path = type(alive[0]).__name__
+        for parent, child in itertools.pairwise(alive):
+            path += f".{_name_in(parent, child)}"
+        return path
+
+
+@functools.lru_cache(maxsize=4096)
+def _line_text(code: CodeType, line: int) -> str:
+    return f"{code.co_filename}:{line} {code.co_name}: {linecache.getline(code.co_filename, line).strip()}"
+
+
+# The names of a module's descendants, kept while the module lives; asked again when a child is not among them.
+_names_below: weakref.WeakKeyDictionary[Any, dict[int, str]] = weakref.WeakKeyDictionary()
+
+
+def _name_in(parent: Any, child: Any) -> str:
+    names = _names_below.get(parent)
+    if names is None or id(child) not in names:
+        names = _names_below[parent] = {id(module): name for name, module in parent.named_modules()}
+    return names.get(id(child)) or type(child).__name__
+
+
+def read(with_stack: bool = False) -> Where:
+    """Read the place from the current stack."""
+    frame: FrameType | None = sys._getframe(1)
+    place: FrameType | None = None
+    modules: list[Any] = []
+    stack: list[tuple[CodeType, int]] = []
+    in_tool = True
+    while frame is not None:
+        code = frame.f_code
+        kind = _kind(code)
+        if code is _MODULE_CALL:
+            module = frame.f_locals.get("self")
+            if module is not None:
+                modules.append(weakref.ref(module))
+        elif kind == _THE_ENGINE and in_tool:
+            # What lies between the engine and here is a tool, wherever its source is.
+            in_tool, place = False, None
+            stack.clear()
+        elif kind == _PROGRAM:
+            if place is None:
+                place = frame
+            if with_stack:
+                stack.append((code, frame.f_lineno))
+        frame = frame.f_back
+    modules.reverse()
+    if place is None:
+        return Where(None, 0, tuple(modules), tuple(stack))
+    return Where(place.f_code, place.f_lineno, tuple(modules), tuple(stack))

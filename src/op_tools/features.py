@@ -1,0 +1,224 @@
+"""apply_feature: a tool on chosen functions only, under a condition, until it is removed.
+
+Functions of torch are taken by the engine's modes, under whatever name the program calls them. Functions and methods
+of other packages are replaced where they live, and put back by `remove()`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from op_tools.engine import ENGINE
+from op_tools.engine.call import device_types
+from op_tools.engine.core import Plan
+from op_tools.names import RefusedName, function_named, name_of
+from op_tools.tool import Tool
+
+
+def _tool_classes() -> dict[str, type[Tool]]:
+    from op_tools.tools.autocompare import OpAutoCompare
+    from op_tools.tools.capture import OpCapture
+    from op_tools.tools.dtype_cast import OpDtypeCast
+    from op_tools.tools.fallback import OpFallback
+    from op_tools.tools.observe import OpObserve
+    from op_tools.tools.overflow_check import OpOverflowCheck
+    from op_tools.tools.time_measure import OpTimeMeasure
+
+    return {
+        "fallback": OpFallback,
+        "autocompare": OpAutoCompare,
+        "measure_op_time": OpTimeMeasure,
+        "dump_op_args": OpObserve,
+        "cast_dtype": OpDtypeCast,
+        "op_capture": OpCapture,
+        "overflow_check": OpOverflowCheck,
+    }
+
+
+def _always(*args: Any, **kwargs: Any) -> bool:
+    return True
+
+
+class Feature:
+    """What apply_feature returns: the tool at work, and the way to take it back."""
+
+    def __init__(self, tool: Tool, replaced: list[Replaced]) -> None:
+        self.tool = tool
+        self._replaced = replaced
+
+    @property
+    def active(self) -> bool:
+        """Whether the feature is still applied."""
+        return self.tool.running
+
+    def remove(self) -> None:
+        """Take the feature back; functions are what they were before. Calling it again does nothing."""
+        for function in reversed(self._replaced):
+            function.restore()
+        self._replaced = []
+        self.tool.stop()
+
+    def __enter__(self) -> Feature:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+class Replaced:
+    """A function or method of another package, led through the engine."""
+
+    def __init__(self, owner: Any, attribute: str, name: str, tool: Tool) -> None:
+        self.owner = owner
+        self.attribute = attribute
+        self.raw = inspect.getattr_static(owner, attribute)
+        self.was_own = attribute in vars(owner)
+        function = self.raw.__func__ if isinstance(self.raw, (staticmethod, classmethod)) else self.raw
+        if not isinstance(owner, (type, ModuleType)):
+            function = getattr(owner, attribute)  # one object's method, already bound to it
+        if not callable(function):
+            raise TypeError(f"{name} is not a function: {type(function).__name__}")
+        routed = _routed(function, name, tool)
+        if isinstance(self.raw, (staticmethod, classmethod)):
+            routed = type(self.raw)(routed)  # type: ignore[assignment]
+        self.routed = routed
+        setattr(owner, attribute, routed)
+
+    def restore(self) -> None:
+        """Put the original back, unless somebody else has replaced it since."""
+        if vars(self.owner).get(self.attribute) is not self.routed:
+            return
+        if self.was_own:
+            setattr(self.owner, self.attribute, self.raw)
+        else:
+            delattr(self.owner, self.attribute)
+
+
+def _routed(function: Callable[..., Any], name: str, tool: Tool) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def routed(*args: Any, **kwargs: Any) -> Any:
+        if not tool.running or ENGINE.local.quiet or ENGINE.local.api_call is not None:
+            return function(*args, **kwargs)
+        if not tool.watches(device_types(args, kwargs)):
+            return function(*args, **kwargs)
+        return ENGINE.run_tools(Plan(name, (tool,)), function, args, kwargs, [tool])
+
+    return routed
+
+
+def apply_feature(
+    ops: str | Callable[..., Any] | Iterable[str | Callable[..., Any]],
+    feature: str,
+    condition_func: Callable[..., bool] = _always,
+    **settings: Any,
+) -> Feature:
+    """Apply a tool to functions given by name or as objects, where `condition_func(*args, **kwargs)` is true.
+
+    `feature` is fallback, autocompare, measure_op_time, dump_op_args, cast_dtype, op_capture or overflow_check.
+    """
+    classes = _tool_classes()
+    if feature not in classes:
+        raise ValueError(f"unknown feature {feature!r}; expected one of {', '.join(classes)}")
+    if not callable(condition_func):
+        raise TypeError(f"condition_func must be callable, got {type(condition_func).__name__}")
+    items = [ops] if isinstance(ops, str) or callable(ops) else list(ops)
+    if not items:
+        raise ValueError(
+            "apply_feature needs at least one operator: a name such as 'torch.add', or a function"
+        )
+    settings.setdefault("verbose", _verbose_unless_told())
+    tool = classes[feature](**settings)
+    tool.condition = condition_func
+    taken: set[Any] = set()
+    foreign: list[tuple[Any, str, str]] = []
+    for item in items:
+        function, owner, attribute, name = _find(item)
+        if owner is None:
+            taken |= {function, name}
+        else:
+            foreign.append((owner, attribute, name))
+    tool.only = frozenset(taken)
+    tool.start()
+    replaced: list[Replaced] = []
+    try:
+        replaced.extend(Replaced(owner, attribute, name, tool) for owner, attribute, name in foreign)
+    except BaseException:
+        Feature(tool, replaced).remove()
+        raise
+    return Feature(tool, replaced)
+
+
+def _verbose_unless_told() -> bool | None:
+    # A feature on one function is asked for to look at that function: its tables are printed.
+    return None if "OP_TOOLS_VERBOSE" in os.environ else True
+
+
+def _find(item: Any) -> tuple[Any, Any, str, str]:
+    """The function of torch (owner None), or where a foreign function lives: (function, owner, attribute, name)."""
+    if isinstance(item, str):
+        try:
+            function = function_named(item)
+            return function, None, "", name_of(function)
+        except RefusedName as refused:
+            return _foreign(item.strip(), refused)
+    if not callable(item):
+        raise TypeError(f"expected the name of an operator or a function, got {type(item).__name__}")
+    function = inspect.unwrap(item) if not isinstance(item, type) else item
+    name = name_of(item)
+    if _is_torch(item, name):
+        return item, None, "", name
+    module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if inspect.ismethod(item):
+        return _bound(item)
+    if not module or "<locals>" in path or "<lambda>" in path:
+        raise ValueError(
+            f"{name} cannot be found again by its name (it was made inside a function); give apply_feature a function "
+            "of a module or a method of a class"
+        )
+    return _foreign(f"{module}.{path}", None)
+
+
+def _bound(method: Any) -> tuple[Any, Any, str, str]:
+    # One object's method: only that object is touched.
+    name = f"{type(method.__self__).__qualname__}.{method.__name__}"
+    return method, method.__self__, method.__name__, name
+
+
+def _is_torch(function: Any, name: str) -> bool:
+    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return True
+    try:
+        return function_named(name) is function
+    except RefusedName:
+        return False
+
+
+def _foreign(name: str, refused: Exception | None) -> tuple[Any, Any, str, str]:
+    parts = name.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        module_name = ".".join(parts[:cut])
+        try:
+            owner: Any = sys.modules.get(module_name) or importlib.import_module(module_name)
+        except ImportError:
+            continue
+        for part in parts[cut:-1]:
+            owner = getattr(owner, part, None)
+        if owner is None or not hasattr(owner, parts[-1]):
+            break
+        function = getattr(owner, parts[-1])
+        if not callable(function):
+            raise TypeError(f"{name} is not a function but a {type(function).__name__}")
+        return function, owner, parts[-1], name
+    raise ValueError(
+        f"there is no function {name!r}. Expected a full name such as 'torch.add', 'torch.Tensor.add', "
+        f"'torch.nn.functional.linear' or 'package.module.function'" + (f" ({refused})" if refused else "")
+    )

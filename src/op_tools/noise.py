@@ -1,0 +1,237 @@
+"""How far correct arithmetic may scatter: the change of the float64 result when inputs move by one rounding.
+
+A few reruns give each element its own noise. Two of them estimate it poorly, so the estimate leans on a simple
+model of how noise is spread over the result (even, by rows and columns, proportional to the value), provided
+that the model fits what was seen.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Protocol
+
+import torch
+
+from op_tools.rounding import real_parts
+
+# Noise never falls below this part of its mean: an element that happened not to move is not free of noise.
+FLOOR = 1e-3
+# The model counts as much as this many reruns.
+MODEL_WEIGHT = 1.0
+# A model fits when the logarithm of (seen / expected variance) scatters no more than this. Two perfect reruns
+# scatter by 1.28 (a chi-square of two degrees of freedom), one by 2.2.
+MODEL_FITS = 1.8
+# A cached noise level is remeasured after this many uses, since data change while a model trains.
+USES_BEFORE_REMEASURING = 64
+# The cached level is a low quantile of what was seen: it may only let pass what a measurement would let pass.
+CACHED_QUANTILE = 0.1
+# Models are compared on a sample of this size.
+_SAMPLE = 1 << 12
+
+
+class Perturbable(Protocol):
+    def truth(self) -> list[Any] | None: ...
+
+    def perturbed(self, seed: int) -> list[Any] | None: ...
+
+
+class Reruns:
+    """The reruns of one call, shared by all its results: sums of squared changes."""
+
+    def __init__(self, reference: Perturbable) -> None:
+        self._reference = reference
+        self._squares: dict[int, torch.Tensor] = {}
+        self.count = 0
+        self.possible = True
+
+    def extend(self, count: int) -> None:
+        """Make it at least `count` reruns."""
+        truth = self._reference.truth()
+        if truth is None:
+            self.possible = False
+        while self.possible and self.count < count and truth is not None:
+            moved = self._reference.perturbed(1 + self.count)
+            if moved is None or len(moved) != len(truth):
+                self.possible = False
+                return
+            for index, (exact, changed) in enumerate(zip(truth, moved, strict=True)):
+                if _is_arithmetic(exact) and _is_arithmetic(changed) and exact.shape == changed.shape:
+                    self._add(index, real_parts(_dense(changed)) - real_parts(_dense(exact)))
+            self.count += 1
+
+    def _add(self, index: int, change: torch.Tensor) -> None:
+        known = self._squares.get(index)
+        squares = change.square_() if known is None else known.addcmul_(change, change)
+        if not bool(torch.isfinite(squares.sum())):
+            squares.nan_to_num_(0, 0, 0)
+        self._squares[index] = squares
+
+    def variance(self, index: int) -> torch.Tensor | None:
+        squares = self._squares.get(index)
+        return None if squares is None or not self.count else squares / self.count
+
+
+def _is_arithmetic(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _dense(value: torch.Tensor) -> torch.Tensor:
+    return value if value.layout == torch.strided else value.to_dense()
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The noise of one result in one number: beside its RMS (even), or beside each value (proportional)."""
+
+    size: float
+    proportional: bool
+
+    def in_units(self, exact: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
+        if self.proportional:
+            return (exact.abs().mul_(self.size).div_(unit)).float().nan_to_num_(0, 0)
+        return (_rms(exact) * self.size / unit).float()
+
+
+@dataclass(slots=True)
+class _Entry:
+    levels: dict[int, Level] = field(default_factory=dict)
+    uses: int = 0
+
+
+class NoiseCache:
+    """Noise levels per call signature, so that reruns are paid once and not at every call.
+
+    A cached level is only ever used to let a result pass, within a narrower bound, and is measured again from
+    time to time; a result that it does not let pass is measured.
+    """
+
+    def __init__(self, capacity: int = 4096) -> None:
+        self._entries: OrderedDict[object, _Entry] = OrderedDict()
+        self._capacity = capacity
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def level(self, key: object, index: int) -> Level | None:
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None or index not in entry.levels:
+                return None
+            self._entries.move_to_end(key)
+            entry.uses += 1
+            if entry.uses > USES_BEFORE_REMEASURING * len(entry.levels):
+                del self._entries[key]
+                return None
+            return entry.levels[index]
+
+    def store(self, key: object, index: int, level: Level) -> None:
+        with self._lock:
+            entry = self._entries.setdefault(key, _Entry())
+            entry.levels[index] = level
+            while len(self._entries) > self._capacity:
+                self._entries.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """How variance is spread: even, by rows and columns, or with the square of the value."""
+
+    kind: str
+    scale: float = 0.0
+    rows: torch.Tensor | None = None
+    columns: torch.Tensor | None = None
+
+    def expected(self, exact: torch.Tensor) -> torch.Tensor | float:
+        if self.kind == "proportional":
+            return exact.square().mul_(self.scale).nan_to_num_(0, 0)
+        if self.rows is not None and self.columns is not None:
+            return (self.rows * self.columns).reshape(-1)
+        return self.scale
+
+
+def estimate(
+    variance: torch.Tensor, reruns: int, exact: torch.Tensor, columns: int, scale: float
+) -> tuple[torch.Tensor, Level | None]:
+    """The noise of each element, and its level for the cache where a model describes it.
+
+    `variance` is overwritten. `columns` is the length of the last dimension; `scale` is the rounding of the
+    arithmetic that is judged beside that of the perturbation (one of float32).
+    """
+    mean = float(variance.mean()) if variance.numel() else 0.0
+    if mean <= 0:
+        return variance.zero_(), None
+    model = _best_model(variance, exact, columns, mean)
+    level = None
+    if model is not None:
+        expected = model.expected(exact)
+        level = _level(model, expected, exact, scale)
+        variance.mul_(reruns / (reruns + MODEL_WEIGHT))
+        share = MODEL_WEIGHT / (reruns + MODEL_WEIGHT)
+        if isinstance(expected, torch.Tensor):
+            variance.add_(expected, alpha=share)
+        else:
+            variance.add_(expected * share)
+    return variance.clamp_(min=mean * FLOOR**2).sqrt_().mul_(scale), level
+
+
+def _best_model(variance: torch.Tensor, exact: torch.Tensor, columns: int, mean: float) -> _Model | None:
+    """The model whose expectation the seen variance scatters least about; None where none fits."""
+    places = _places(variance)
+    seen, values = variance[places], exact[places]
+    used = (seen > 0) & values.isfinite()
+    if int(used.sum()) < 2:
+        return None
+    places, seen, values = places[used], seen[used], values[used]
+    models = [(_Model("even", mean), torch.full_like(seen, mean))]
+    rows = variance.numel() // max(columns, 1)
+    if rows >= 4 and columns >= 4:
+        table = variance.view(rows, columns)
+        by_row, by_column = table.mean(1, True), table.mean(0, True) / mean
+        expected = by_row.view(-1)[places // columns] * by_column.view(-1)[places % columns]
+        models.append((_Model("table", rows=by_row, columns=by_column), expected))
+    if bool((values != 0).any()):
+        square = values.square()
+        ratio = (seen / square)[square > 0]
+        # The median of a chi-square of two degrees of freedom is 0.7 of its mean.
+        scale = float(ratio.median()) / 0.7
+        models.append((_Model("proportional", scale), square * scale))
+    scatter = [_scatter(seen, expected) for _, expected in models]
+    best = min(range(len(models)), key=scatter.__getitem__)
+    return models[best][0] if scatter[best] <= MODEL_FITS else None
+
+
+def _places(values: torch.Tensor) -> torch.Tensor:
+    """Positions of a sample that meets all rows and columns alike."""
+    count = values.numel()
+    if count <= _SAMPLE:
+        return torch.arange(count, device=values.device)
+    return torch.arange(_SAMPLE, device=values.device) * 7919 * (count // _SAMPLE) % count
+
+
+def _scatter(seen: torch.Tensor, expected: torch.Tensor) -> float:
+    used = expected > 0
+    if int(used.sum()) < 2:
+        return float("inf")
+    return float((seen[used] / expected[used]).log_().std())
+
+
+def _level(model: _Model, expected: torch.Tensor | float, exact: torch.Tensor, scale: float) -> Level | None:
+    if model.kind == "proportional":
+        return Level(model.scale**0.5 * scale, proportional=True)
+    rms = _rms(exact)
+    if rms <= 0:
+        return None
+    low = (
+        float(expected[_places(exact)].quantile(CACHED_QUANTILE))
+        if isinstance(expected, torch.Tensor)
+        else expected
+    )
+    return Level(low**0.5 / rms * scale, proportional=False)
+
+
+def _rms(exact: torch.Tensor) -> float:
+    rms = float(exact.norm()) / max(1, exact.numel()) ** 0.5
+    return rms if rms < float("inf") else float(exact.nan_to_num(0, 0, 0).square().mean().sqrt())

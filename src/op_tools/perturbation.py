@@ -1,0 +1,90 @@
+"""Moves numbers by about one rounding, reproducibly and without touching anybody's random state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from op_tools.categories import category_of
+
+# One rounding of float32, the arithmetic in which halves are computed too.
+ROUNDING = 2.0**-24
+# Drawing numbers costs more than multiplying by them: drawn once, used again from another place each time.
+_POOL_SIZE = 1048573  # a prime: rows of a matrix never meet the same numbers
+_PLACES = 7919
+
+
+@lru_cache(maxsize=4)
+def _pool(device: str) -> torch.Tensor:
+    """Uniform noise of RMS 1."""
+    generator = torch.Generator(device).manual_seed(20240607)
+    noise = torch.empty(_POOL_SIZE, dtype=torch.float64, device=device)
+    return noise.uniform_(-1, 1, generator=generator).mul_(3**0.5)
+
+
+class Factors:
+    """Multiplies tensors by 1 + noise of RMS `size`; the same seed gives the same factors."""
+
+    def __init__(self, seed: int, size: float) -> None:
+        self._place = seed * _PLACES * 31 % _POOL_SIZE
+        self._size = size
+
+    def applied(self, value: Any) -> Any:
+        """A float64 tensor, moved; anything else as it is."""
+        if not isinstance(value, torch.Tensor) or value.dtype not in (torch.float64, torch.complex128):
+            return value
+        if value.layout != torch.strided:
+            return value
+        if value.is_complex():
+            return torch.view_as_complex(self.applied(torch.view_as_real(value.resolve_conj()).contiguous()))
+        noise = self._taken(value.numel(), str(value.device)).view(value.shape)
+        return torch.addcmul(value, value, noise, value=self._size)
+
+    def _taken(self, count: int, device: str) -> torch.Tensor:
+        pool = _pool(device)
+        start = self._place
+        self._place = (self._place + count + _PLACES) % _POOL_SIZE
+        if start + count <= _POOL_SIZE:
+            return pool[start : start + count]
+        return pool.roll(-start).repeat(-(-count // _POOL_SIZE))[:count]
+
+
+class InnerRoundings(TorchDispatchMode):
+    """Moves the result of every operator that makes one, forward and backward, as its rounding would.
+
+    Cancellation blows up inner roundings (one minus a saturated softmax) that moving the inputs never shows.
+    """
+
+    def __init__(self, factors: Factors) -> None:
+        super().__init__()
+        self._factors = factors
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not _computes(func):
+            return result
+        if isinstance(result, torch.Tensor):
+            return self._factors.applied(result)
+        if type(result) is tuple:
+            return tuple(self._factors.applied(value) for value in result)
+        return result
+
+
+@lru_cache(maxsize=4096)
+def _computes(func: Callable[..., Any]) -> bool:
+    """Makes new values: no view, no writing, no plain copy."""
+    if not isinstance(func, torch._ops.OpOverload) or func._schema.is_mutable:
+        return False
+    if any(value.alias_info is not None for value in func._schema.returns):
+        return False
+    return category_of(func, str(func)) not in ("movement", "view", "index", "uninitialised", "random")

@@ -1,0 +1,94 @@
+"""Positions of picked values (argmax, sort, max pooling): another position is as good where the values tie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from op_tools.categories import base_name
+from op_tools.closeness import nan
+
+# Where `dim` stands among the arguments, and its default.
+_DIM: dict[str, tuple[int, int | None]] = {
+    "argmax": (1, None),
+    "argmin": (1, None),
+    "max": (1, None),
+    "min": (1, None),
+    "sort": (1, -1),
+    "argsort": (1, -1),
+    "topk": (2, -1),
+    "kthvalue": (2, -1),
+    "median": (1, -1),
+    "nanmedian": (1, -1),
+    "mode": (1, -1),
+    "cummax": (1, -1),
+    "cummin": (1, -1),
+}
+_ALL_DIFFERENT = frozenset(("sort", "argsort", "topk"))
+_POOLED_DIMENSIONS = {"1": 1, "2": 2, "3": 3}
+
+
+def ties(
+    func: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    got: torch.Tensor,
+    expected: torch.Tensor,
+) -> str:
+    """Empty where `got` picks values equal to those that `expected` picks; otherwise what is wrong."""
+    name = base_name(
+        str(func) if isinstance(func, torch._ops.OpOverload) else getattr(func, "__name__", "") or ""
+    )
+    source = args[0] if args else kwargs.get("input", kwargs.get("self"))
+    if not isinstance(source, torch.Tensor):
+        return "positions differ"
+    if kwargs.get("stable"):
+        return "positions of a stable sort differ"
+    flat = _flattened(name, source, args, kwargs, got)
+    if flat is None:
+        return "positions differ"
+    values, got, expected, dim = _aligned(*flat, expected)
+    if got.numel() == 0:
+        return ""
+    if bool((got < 0).any()) or bool((got >= values.shape[dim]).any()):
+        return "positions lie outside the input"
+    if name in _ALL_DIFFERENT and bool((got.sort(dim).values.diff(dim=dim) == 0).any()):
+        return "a position is picked twice"
+    picked, wanted = values.gather(dim, got), values.gather(dim, expected)
+    wrong = (picked != wanted) & ~(nan(picked) & nan(wanted))
+    count = int(wrong.sum())
+    return f"{count} of {got.numel()} positions pick another value" if count else ""
+
+
+def _flattened(
+    name: str, source: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], got: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, int] | None:
+    """(values, positions, dim) such that the positions count along dim."""
+    if "max_pool" in name:
+        spatial = next((count for digit, count in _POOLED_DIMENSIONS.items() if f"{digit}d" in name), None)
+        if spatial is None or got.dim() < spatial:
+            return None
+        return source.flatten(-spatial), got.flatten(-spatial), -1
+    if name not in _DIM:
+        return None
+    position, default = _DIM[name]
+    dim = kwargs.get("dim", args[position] if len(args) > position else default)
+    # sort.stable has `stable` in front of the dim in some overloads.
+    if isinstance(dim, bool):
+        dim = args[position + 1] if len(args) > position + 1 else default
+    if dim is None:
+        return source.reshape(-1), got.reshape(-1), 0
+    return (source, got, int(dim)) if source.dim() else (source.reshape(1), got.reshape(1), 0)
+
+
+def _aligned(
+    values: torch.Tensor, got: torch.Tensor, dim: int, expected: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
+    """Positions with as many dimensions as the values: a reduced dimension comes back with length 1."""
+    dim = dim % max(values.dim(), 1)
+    expected = expected.reshape(got.shape) if expected.numel() == got.numel() else expected
+    if got.dim() == values.dim() - 1:
+        got, expected = got.unsqueeze(dim), expected.unsqueeze(dim)
+    return values, got, expected, dim

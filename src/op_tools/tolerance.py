@@ -1,0 +1,61 @@
+"""The fixed atol and rtol of the `allclose` column, and the environment variables that set them.
+
+Strongest first: `{OP}_AUTOCOMPARE_ERROR_TOLERANCE_{DTYPE}` (OP is the last part of the operator's full name),
+`AUTOCOMPARE_ERROR_TOLERANCE_{DTYPE}`, `AUTOCOMPARE_ERROR_TOLERANCE`, the defaults below. Each holds
+"atol,rtol". The verdict does not depend on them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+VARIABLE = "AUTOCOMPARE_ERROR_TOLERANCE"
+
+# The promised defaults; the tables of the product documents show one number for both columns.
+DEFAULTS = {torch.float16: 1e-4, torch.bfloat16: 1e-3, torch.float32: 1e-5, torch.float64: 1e-8}
+OTHER_DTYPES = 1e-3
+NUMBERS = 1e-6
+NOTHING = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """|difference| <= atol + rtol * |reference| is close."""
+
+    atol: float
+    rtol: float
+
+
+def tolerance_for(
+    name: str, dtype: torch.dtype | type | None, environ: Mapping[str, str] = os.environ
+) -> Tolerance:
+    """The tolerance for results of `dtype` of the operator `name`; a Python type for a number, None for None."""
+    if dtype is None or dtype is type(None):
+        return Tolerance(NOTHING, NOTHING)
+    if not isinstance(dtype, torch.dtype):
+        return Tolerance(NUMBERS, NUMBERS)
+    suffix = str(dtype).removeprefix("torch.").upper()
+    operator = name.rpartition(".")[2].upper()
+    for variable in (f"{operator}_{VARIABLE}_{suffix}", f"{VARIABLE}_{suffix}", VARIABLE):
+        value = environ.get(variable)
+        if value is not None and value.strip():
+            return _parsed(variable, value)
+    default = DEFAULTS.get(dtype, OTHER_DTYPES)
+    return Tolerance(default, default)
+
+
+def _parsed(variable: str, value: str) -> Tolerance:
+    try:
+        atol, rtol = (float(part) for part in value.split(","))
+    except ValueError:
+        atol = rtol = math.nan
+    if not (0 <= atol < math.inf and 0 <= rtol < math.inf):
+        raise ValueError(
+            f"{variable}={value!r} is no tolerance: expected 'atol,rtol', two numbers of at least 0, as in '1e-3,1e-4'"
+        )
+    return Tolerance(atol, rtol)

@@ -1,0 +1,241 @@
+"""What every tool has: settings, a switch, and the hooks the engine calls.
+
+A tool is one file in `tools/`: a subclass with a settings schema and the hooks it needs. Everything that happens in a
+hook is guarded by the engine: an error becomes a row in the tool's report, never an exception in the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import torch
+
+from op_tools.engine import ENGINE, Call, site
+from op_tools.results import Results, place_in_run
+from op_tools.settings import Names, ToolSettings, read
+
+if TYPE_CHECKING:
+    from op_tools.engine.call import Origin
+    from op_tools.settings import Source
+
+
+class Tool:
+    """A tool that can be started and stopped, any number of times, alone or with others."""
+
+    section: ClassVar[str] = ""  # of the settings file
+    hook_name: ClassVar[str] = ""  # as printed
+    schema: ClassVar[type[ToolSettings]] = ToolSettings
+    list_variable: ClassVar[str] = ""
+    result_folder: ClassVar[str] = ""
+    result_file: ClassVar[str] = ""
+    columns: ClassVar[Sequence[str]] = ()
+
+    # What the engine asks once and caches.
+    uses_api = True
+    uses_aten = False
+    wants_backward = False
+    wants_ties = False
+    executes = False
+    aten_everywhere = False
+    takes_compiled = False
+
+    def __init__(self, **arguments: Any) -> None:
+        self.arguments = arguments
+        self.settings: Any = None
+        self.sources: dict[str, Source] = {}
+        self.names = Names()
+        self.condition: Any = None
+        self.only: frozenset[Any] | None = None
+        self.running = False
+        self._depth = 0  # of `with` blocks inside each other
+        self.results: Results | None = None
+        self._said: set[str] = set()
+        self._types: frozenset[str] | None = None
+        self.read_settings()
+
+    # -- the switch ----------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Turn the tool on for this thread and for threads started from now on."""
+        if self.running:
+            return self
+        self.read_settings()
+        self.opened()
+        self.running = True
+        ENGINE.start(self)
+        return self
+
+    def stop(self) -> None:
+        """Turn the tool off, write what is pending and print the summary."""
+        if not self.running:
+            return
+        self.running = False
+        ENGINE.stop(self)
+        ENGINE.guarded(self, None, self.closed)
+
+    end = stop
+
+    def __enter__(self) -> Self:
+        self._depth += 1
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self.stop()
+
+    # -- settings ------------------------------------------------------------------------------------------
+
+    def read_settings(self) -> None:
+        """Read the settings anew: at start, and at every call that apply_feature applies to."""
+        self.settings, self.sources = read(self.schema, self.section, self.arguments)
+        listed = getattr(self.settings, "list", ".*") or ".*"
+        disabled = getattr(self.settings, "disable_list", "")
+        self.names = Names(listed, disabled, self._origin("list"), self._origin("disable_list"))
+        self._types = self._watched_types(self.settings.device)
+
+    def _origin(self, name: str) -> str:
+        source = self.sources.get(name)
+        return f"{name} ({source.origin})" if source else name
+
+    @staticmethod
+    def _watched_types(text: str) -> frozenset[str] | None:
+        if text.strip() not in {"", "auto"}:
+            return frozenset(word.strip().split(":")[0] for word in text.split(","))
+        return None if torch.accelerator.is_available() else frozenset({"cpu"})
+
+    # -- what the engine asks ------------------------------------------------------------------------------
+
+    @property
+    def says_skips(self) -> bool:
+        """Whether each call this tool does not take is said, as the printed form of the documents has it."""
+        return bool(self.settings.verbose) and self.only is None
+
+    def wants_api(self, name: str, func: Any) -> bool:
+        """Whether the tool is for this function. Asked once per function."""
+        if self.only is not None:
+            return name in self.only or func in self.only
+        return self.uses_api and self.names.match(name)
+
+    def wants_aten(self, name: str, func: Any) -> bool:
+        """Whether the tool is for this operator at ATen level. Asked once per operator."""
+        return False
+
+    def watches(self, types: set[str]) -> bool:
+        """Whether a call with tensors on these devices concerns the tool."""
+        if self._types is not None:
+            return not self._types.isdisjoint(types)
+        return bool(types - {"cpu", "meta"})
+
+    def applies(self, call: Call) -> bool:
+        """Whether the tool takes this very call: conditions, limits, sampling."""
+        if self.only is None:
+            return True
+        return self.condition_holds(call.args, call.kwargs, call.name)
+
+    def condition_holds(self, args: Any, kwargs: Any, name: str) -> bool:
+        """For apply_feature: read the settings again, then ask the user's condition."""
+        with contextlib.suppress(KeyError):
+            self.read_settings()
+        # The user's function may call torch; what it calls is not the program's.
+        holds = self.condition is None or bool(self.condition(*args, **kwargs))
+        if not holds and (self.settings.verbose or self.only is not None):
+            self.say(f"skip {self.hook_name} on {name}")
+        return holds
+
+    # -- hooks ---------------------------------------------------------------------------------------------
+
+    def opened(self) -> None:
+        """The tool is about to start: open what results need."""
+
+    def closed(self) -> None:
+        """The tool has stopped: write, close, print the summary."""
+
+    def before(self, call: Call) -> None:
+        """A call is about to run."""
+
+    def after(self, call: Call, result: Any) -> None:
+        """A call has run."""
+
+    def failed(self, call: Call) -> None:
+        """A call has raised; the exception goes on to the program."""
+
+    def backward_begins(self, call: Call) -> None:
+        """The first gradient has reached a call's outputs."""
+
+    def backward(self, call: Call, grad_inputs: list[Any], grad_outputs: list[Any]) -> None:
+        """The gradients of a call's inputs are known."""
+
+    def execute(self, call: Call, run: Any) -> Any:
+        """Run the call in the tool's own way; `run` is the call without the tool."""
+        return run()
+
+    def stepped(self, step: int) -> None:
+        """An optimizer has made a step."""
+
+    def after_fork(self) -> None:
+        """The process is a forked child: nothing of the parent's files may be written."""
+        if self.results is not None:
+            self.results.after_fork()
+
+    # -- output --------------------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        """Print a line for the user."""
+        print(text, flush=True)
+
+    def say_applied(self, name: str) -> None:
+        """Say that the tool is used on an operator: every time when verbose, else the first time."""
+        if self.settings.verbose or name not in self._said:
+            self._said.add(name)
+            self.say(f"apply {self.hook_name} on {name}")
+
+    def say_once(self, call: Call, text: str) -> None:
+        """Print what happened to an operator, the first time it does."""
+        key = f"{call.name}\n{text}"
+        if key not in self._said:
+            self._said.add(key)
+            self.say(f"op_tools: {type(self).__name__}: {call.name} {text}")
+
+    def open_results(self) -> Results:
+        """The row log of this tool, in the folder the documents name."""
+        if self.results is None:
+            folder = os.path.join(self.settings.results, self.result_folder)
+            self.results = Results(folder, self.result_file, self.columns, self.settings.max_cache_size)
+        return self.results
+
+    def row_of(self, call: Call) -> dict[str, Any]:
+        """The columns that say which call a row is about."""
+        return {"forward_id": call.id, "name": call.name, **self.place(call)}
+
+    def place(self, call: Call) -> dict[str, Any]:
+        """Where a call stands: source line, module, step, rank, thread; in backward, those of the forward call."""
+        origin: Origin | None = call.origin if call.in_backward else None
+        where = origin.where if origin is not None else call.where
+        return {
+            "call_site": where.text(),
+            "module": where.module_path(),
+            "step": call.step,
+            "thread": call.thread,
+            "level": call.level,
+            "phase": "backward" if call.in_backward else "forward",
+            "forward_name": origin.name if origin is not None else "",
+            **place_in_run(),
+        }
+
+    def place_text(self, call: Call) -> str:
+        """Where a call stands, for people: the source line, or the whole stack if asked for."""
+        if self.settings.print_stack and not call.in_backward:
+            return site.read(with_stack=True).stack_text()
+        origin = call.origin if call.in_backward else None
+        return (origin.where if origin is not None else call.where).text()
+
+    def failure_row(self, call: Call | None, error: Exception) -> None:
+        """The row of an error of the tool itself."""
+        if self.results is not None and call is not None:
+            self.results.append(
+                {**self.row_of(call), "error_info": f"tool error: {type(error).__name__}: {error}"}
+            )

@@ -1,0 +1,353 @@
+"""OpAutoCompare: every operator against a reference, while the program trains, forward and backward.
+
+Forward: the call is run again on the CPU (or another device) from copies of its inputs. Backward: the gradients a call
+gives to its inputs are recomputed as a whole, and each ATen call inside backward is judged by itself, so that a wrong
+kernel is named even when no API call owns it. Random operators are judged by their distribution; a call that has
+randomness inside is opened up and judged at ATen level.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any, ClassVar
+
+import torch
+
+from op_tools import describe
+from op_tools.categories import category_of, is_random
+from op_tools.comparison import printing, sampling, views
+from op_tools.comparison.held import Held
+from op_tools.distribution import judge_random
+from op_tools.engine import Call, signature
+from op_tools.engine.call import device_types, tensors_of
+from op_tools.recompute import Recomputation, RecomputeError, flat_results
+from op_tools.results import place_in_run
+from op_tools.settings import ToolSettings, flag, setting
+from op_tools.storage import CallInfo, CaptureStore
+from op_tools.tool import Tool
+from op_tools.transfer import Transfer
+from op_tools.verdict import NoiseCache, Verdict, judge_all, tolerance_for
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoCompareSettings(ToolSettings):
+    """Settings of OpAutoCompare."""
+
+    list: str = setting(".*", "OP_AUTOCOMPARE_LIST", str, "operators to compare")
+    disable_list: str = setting("", "OP_AUTOCOMPARE_DISABLE_LIST", str, "operators to leave out")
+    mode: str = setting("every", "OP_AUTOCOMPARE_MODE", sampling.mode, "every, sampled or changed")
+    rate: float = setting(0.005, "OP_AUTOCOMPARE_RATE", float, "share of the calls that a sample compares")
+    refresh: int = setting(
+        500, "OP_AUTOCOMPARE_REFRESH", int, "steps after which a signature is compared again"
+    )
+    reference: str = setting("cpu", "OP_AUTOCOMPARE_REFERENCE", str, "device that computes the reference")
+    backward: bool = setting(
+        True, "OP_AUTOCOMPARE_BACKWARD", flag, "compare gradients and what runs in backward"
+    )
+    save_failures: int = setting(
+        20, "OP_AUTOCOMPARE_SAVE_FAILURES", int, "failing calls whose tensors are saved"
+    )
+
+
+# Nothing is computed in these, or it cannot be computed again.
+_NOT_COMPARED = frozenset({"communication", "uninitialised"})
+
+
+class OpAutoCompare(Tool):
+    """Judges calls and keeps a row for each compared tensor."""
+
+    section = "autocompare"
+    hook_name = "OpAutoCompareHook"
+    schema = AutoCompareSettings
+    result_folder = "op_autocompare_result"
+    result_file = "op_autocompare_info"
+    columns: ClassVar = (
+        "forward_id", "name", "allclose", "cosine_similarity", "max_abs_diff", "max_relative_diff", "atol", "rtol",
+        "error_info", "verdict", "reason", "error_over_bound", "call_site", "module", "step", "rank", "phase",
+        "forward_name", "level",
+    )  # fmt: skip
+
+    @property
+    def uses_aten(self) -> bool:  # type: ignore[override]
+        return True
+
+    @property
+    def wants_backward(self) -> bool:  # type: ignore[override]
+        return bool(self.settings.backward)
+
+    def opened(self) -> None:
+        self.sampler = sampling.Sampler(self.settings.mode, self.settings.rate, self.settings.refresh)
+        self.noise = NoiseCache()
+        self.counts: dict[str, int] = {}
+        self.failed_names: dict[str, int] = {}
+        self._random_inside: set[Any] = set()
+        self._store: CaptureStore | None = None
+        self._saved = 0
+
+    # -- which calls -----------------------------------------------------------------------------------------
+
+    def wants_aten(self, name: str, func: Any) -> bool:
+        return category_of(func, name) not in _NOT_COMPARED | {"view"}
+
+    def applies(self, call: Call) -> bool:
+        if call.level == "aten":
+            if not self._wants_inside(call):
+                return False
+        elif not super().applies(call) or category_of(call.func, call.name) in _NOT_COMPARED:
+            return False
+        if self.settings.mode == "every":
+            return True
+        return self.sampler.takes(signature.of_call(call.name, call.args, call.kwargs), call.step)
+
+    def _wants_inside(self, call: Call) -> bool:
+        if call.parent is None and call.in_backward and not self.settings.backward:
+            return False
+        if self.only is not None:
+            owner = call.parent.tools if call.parent is not None else ()
+            return self in owner or (call.origin is not None and self in call.origin.marks)
+        return self.names.match(*call.names())
+
+    # -- forward ---------------------------------------------------------------------------------------------
+
+    def before(self, call: Call) -> None:
+        if call.level == "api":
+            self.say_applied(call.name)
+            call.open = self._must_be_opened(call)
+            if call.open:
+                return
+        # A view computes nothing: that it shows the right part of its input needs no values.
+        view = category_of(call.func, call.name) == "view"
+        call.notes[self] = Transfer(self.settings.reference, values=not view).call(call.args, call.kwargs)
+        if call.level == "api" and self.only is not None:
+            call.as_origin().marks[self] = True
+
+    def _must_be_opened(self, call: Call) -> bool:
+        """Whether a call cannot be judged as a whole, but what it calls inside can."""
+        # What autocast turns into which dtype is the device's own business; below it every dtype is settled.
+        if any(torch.is_autocast_enabled(kind) for kind in device_types(call.args, call.kwargs) - {"meta"}):
+            return category_of(call.func, call.name) not in {"view", "movement", "index"}
+        if call.func in self._random_inside or is_random(call.func, call.name, call.args, call.kwargs):
+            return not _is_elementary(call)
+        return False
+
+    def failed(self, call: Call) -> None:
+        call.notes.pop(self, None)
+
+    def after(self, call: Call, result: Any) -> None:
+        copies = call.notes.pop(self, None)
+        if copies is None:
+            return
+        args, kwargs = copies
+        if category_of(call.func, call.name) == "view":
+            self._judge_view(call, result, args, kwargs)
+            return
+        home = Transfer(self.settings.reference)
+        results = [home.tree(value) for value in flat_results(result)]
+        if is_random(call.func, call.name, call.args, call.kwargs):
+            if call.parent is not None:
+                self._random_inside.add(call.parent.func)
+            verdicts = judge_random(call.name, args, kwargs, results)
+            self._rows(call, "output", verdicts)
+            return
+        reference = Recomputation(call.func, args, kwargs, reference=self.settings.reference)
+        if (problem := _problem(reference)) is not None:
+            self._note(call, "output", problem)
+            return
+        tensors = call.tensors()
+        results += [home.tensor(tensors[place]) for place in reference.written]
+        verdicts = self._judge(call, results, reference)
+        self._rows(call, "output", verdicts, len(flat_results(result)))
+        if self.settings.verbose:
+            printing.forward(self, call, result, (args, kwargs), reference, verdicts)
+        if any(verdict.status == "fail" for verdict in verdicts):
+            self._save(call, args, kwargs, results, reference)
+        if call.level == "api" and self.wants_backward:
+            self._keep_for_backward(call, args, kwargs, reference)
+
+    def _judge_view(self, call: Call, result: Any, args: Any, kwargs: Any) -> None:
+        """Shape, strides and place of a view; where the device made a copy instead, its values."""
+        strided = [tensor for tensor in call.tensors() if tensor.layout == torch.strided]
+        memories = {tensor.untyped_storage()._cdata for tensor in strided}
+        outputs = tensors_of(result)
+        aliases = all(t.layout == torch.strided and t.untyped_storage()._cdata in memories for t in outputs)
+        if not aliases:
+            args, kwargs = Transfer(self.settings.reference).call(call.args, call.kwargs)
+        reference = Recomputation(call.func, args, kwargs, reference=self.settings.reference)
+        if (problem := _problem(reference)) is not None:
+            self._note(call, "output", problem)
+            return
+        results = flat_results(result)
+        if aliases:
+            bases = (strided, tensors_of((args, kwargs)))
+            tolerance = tolerance_for(call.name, torch.float32)
+            pairs = zip(results, reference.own(), strict=True)
+            verdicts = [views.judge(mine, own, bases, tolerance) for mine, own in pairs]
+        else:
+            verdicts = self._judge(
+                call, [Transfer(self.settings.reference).tree(v) for v in results], reference
+            )
+        self._rows(call, "output", verdicts)
+        if self.settings.verbose:
+            printing.forward(self, call, result, (args, kwargs), reference, verdicts)
+        if call.level == "api" and self.wants_backward:
+            self._keep_for_backward(call, args, kwargs, reference)
+
+    def _judge(
+        self, call: Call, results: list[Any], reference: Recomputation, what: str = ""
+    ) -> list[Verdict]:
+        own = reference.own()
+        dtype = next((value.dtype for value in results if isinstance(value, torch.Tensor)), None)
+        return judge_all(
+            results[: len(own)],
+            reference,
+            category=category_of(call.func, call.name),
+            tolerance=tolerance_for(call.name, dtype if dtype is not None else float),
+            noise=self.noise,
+            key=(signature.of_call(call.name, call.args, call.kwargs), what),
+        )
+
+    # -- backward --------------------------------------------------------------------------------------------
+
+    def _keep_for_backward(self, call: Call, args: Any, kwargs: Any, reference: Recomputation) -> None:
+        """What is needed to compute the gradients again: the inputs, not copied unless the call overwrote them."""
+        if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in call.tensors()):
+            return
+        if reference.mutated():
+            call.notes[self] = ("copies", args, kwargs)
+            return
+        kept = Held()
+        call.notes[self] = ("held", kept.tree(call.args), kept.tree(call.kwargs), kept)
+        # The record of a call outlives it as long as its graph: it must not hold the graph's own tensors.
+        call.args, call.kwargs = kept.tree(call.args), kept.tree(call.kwargs)
+
+    def backward(self, call: Call, grad_inputs: list[Any], grad_outputs: list[Any]) -> None:
+        kept = call.notes.get(self)
+        if kept is None:
+            return
+        how, args, kwargs, *held = kept
+        if how == "held":
+            if held[0].changed():
+                self._note(
+                    call, "grad", "an input was changed in place after the call; judged at ATen level only"
+                )
+                return
+            args, kwargs = Transfer(self.settings.reference).call(args, kwargs)
+        home = Transfer(self.settings.reference)
+        wanted = [place for place, grad in enumerate(grad_inputs) if grad is not None]
+        reference = Recomputation(
+            call.func, args, kwargs, grad_outputs=home.tree(grad_outputs), wants_grad=wanted,
+            reference=self.settings.reference,
+        )  # fmt: skip
+        if (problem := _problem(reference)) is not None:
+            self._note(call, "grad", problem)
+            return
+        results = [home.tensor(grad_inputs[place]) for place in wanted]
+        verdicts = self._judge(call, results, reference, "grad")
+        self._rows(call, "grad", verdicts)
+        if self.settings.verbose:
+            printing.backward(self, call, (grad_inputs, home.tree(grad_outputs)), wanted, reference, verdicts)
+        if any(verdict.status == "fail" for verdict in verdicts):
+            self._save(call, args, kwargs, results, reference, home.tree(grad_outputs))
+
+    # -- rows and tables -------------------------------------------------------------------------------------
+
+    def _rows(self, call: Call, what: str, verdicts: list[Verdict], outputs: int | None = None) -> None:
+        place = None
+        names = describe.numbered(call.name, what, len(verdicts) if outputs is None else outputs)
+        names += [f"{call.name} input (written) [{n}]" for n in range(len(verdicts) - len(names))]
+        results = self.open_results()
+        for name, verdict in zip(names, verdicts, strict=True):
+            self.counts[verdict.status] = self.counts.get(verdict.status, 0) + 1
+            place = place or self.place(call)
+            row = {"forward_id": call.id, **printing.columns(verdict), **place, "name": name}
+            if what == "grad":
+                row["phase"] = "backward"
+            results.append(row)
+            if verdict.status in {"fail", "lower_precision"}:
+                self._tell(call, name, verdict, row)
+
+    def _tell(self, call: Call, name: str, verdict: Verdict, row: dict[str, Any]) -> None:
+        seen = self.failed_names.get(call.name, 0)
+        self.failed_names[call.name] = seen + 1
+        if seen >= 3 or self.settings.verbose:
+            return
+        word = "WRONG" if verdict.status == "fail" else "lower precision"
+        owner = f" in the backward of {row['forward_name']}" if row.get("forward_name") else ""
+        self.say(
+            f"op_tools: {word}: {name}{owner}, forward_id {call.id}, step {call.step}: {verdict.reason}; "
+            f"max_abs_diff {verdict.max_abs_diff:.9f}\n    at {row['call_site']}"
+        )
+
+    def _note(self, call: Call, what: str, reason: str) -> None:
+        """A call that was not compared is a row too."""
+        self.counts["skipped"] = self.counts.get("skipped", 0) + 1
+        row = {**self.row_of(call), "name": f"{call.name} {what}", "verdict": "skipped", "error_info": reason}
+        self.open_results().append(row)
+
+    def _save(
+        self,
+        call: Call,
+        args: Any,
+        kwargs: Any,
+        results: Any,
+        reference: Recomputation,
+        grad_outputs: Any = None,
+    ) -> None:
+        """The tensors of a failing call, for replay: <op>/<pid>/autocompare/<id>/<time>/{device,cpu}/."""
+        if self._saved >= self.settings.save_failures:
+            return
+        self._saved += 1
+        if self._store is None:
+            self._store = CaptureStore(
+                self.settings.results, "files", None, lambda path: self.say(f"{path} saved")
+            )
+        devices = [tensor.device for tensor in call.tensors() if tensor.device.type not in {"cpu", "meta"}]
+        stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
+        for side, values in (("device", results), ("cpu", reference.own())):
+            info = CallInfo(
+                name=call.name, forward_id=call.id, time=stamp, step=call.step, purpose="autocompare", side=side,
+                device=str(devices[0]) if devices else "cpu", call_site=self.place_text(call), **place_in_run(),
+            )  # fmt: skip
+            self._store.put(info, "input", args, kwargs)
+            if grad_outputs is None:
+                self._store.put(info, "output", tuple(values))
+            else:
+                self._store.put(info, "grad_outputs", tuple(grad_outputs))
+                self._store.put(info, "grad_inputs", tuple(values))
+        self._store.flush()
+
+    def closed(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        results, self.results = self.results, None
+        if results is None:
+            self.say("op_tools: OpAutoCompare compared nothing: no call on a watched device was listed")
+            return
+        results.close()
+        counts = ", ".join(f"{count} {status}" for status, count in sorted(self.counts.items()))
+        wrong = sorted((name for name in self.failed_names), key=lambda name: -self.failed_names[name])
+        told = f"; look at {', '.join(wrong[:5])}" if wrong else ""
+        self.say(
+            f"op_tools: OpAutoCompare judged {results.count} values: {counts}{told}; rows saved to {results.csv_path}"
+        )
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._store = None
+
+
+def _is_elementary(call: Call) -> bool:
+    """Whether a random call is one operator that judge_random knows, and not a composite."""
+    return (call.name.startswith("torch.Tensor.") and call.name.endswith("_")) or (
+        category_of(call.func, call.name) == "random" and ("dropout" not in call.name)
+    )
+
+
+def _problem(reference: Recomputation) -> str | None:
+    try:
+        reference.own()
+    except RecomputeError as error:
+        return f"not compared: {str(error.__cause__ or error).splitlines()[0].split('. ')[0][:200]}"
+    return None

@@ -1,0 +1,194 @@
+"""OpCapture: saves what operators are called with and return, forward and backward, for replay elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any, ClassVar
+
+import torch
+
+from op_tools import describe
+from op_tools.engine import ENGINE, Call, signature
+from op_tools.engine.call import tensors_of
+from op_tools.results import place_in_run
+from op_tools.settings import ToolSettings, flag, setting, size
+from op_tools.storage import CallInfo, CaptureStore, Limits
+from op_tools.storage.store import folder_of
+from op_tools.tool import Tool
+
+
+def numbers(text: str) -> range | frozenset[int]:
+    """Read `5`, `0,3,7` or `10-20`."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if len(words) == 1 and "-" in words[0]:
+        first, last = words[0].split("-")
+        return range(int(first), int(last) + 1)
+    return frozenset(int(word) for word in words)
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptureSettings(ToolSettings):
+    """Settings of OpCapture."""
+
+    list: str = setting(".*", "OP_CAPTURE_LIST", str, "operators to capture")
+    disable_list: str = setting("", "OP_CAPTURE_DISABLE_LIST", str, "operators to leave out")
+    level: str = setting("api", "OP_CAPTURE_LEVEL", str, "api, or aten for what reaches the kernels")
+    store: str = setting("files", "OP_CAPTURE_STORE", str, "files, or blobs: every tensor once")
+    backward: bool = setting(True, "OP_CAPTURE_BACKWARD", flag, "capture gradients too")
+    max_bytes: int | None = setting(None, "OP_CAPTURE_MAX_BYTES", size, "stop after so many bytes")
+    max_calls_per_signature: int | None = setting(
+        None, "OP_CAPTURE_MAX_CALLS_PER_SIGNATURE", int, "calls of a kind"
+    )
+    steps: Any = setting(None, "OP_CAPTURE_STEPS", numbers, "optimizer steps to capture: 5, 0,3 or 10-20")
+    ranks: Any = setting(None, "OP_CAPTURE_RANKS", numbers, "ranks to capture")
+
+
+class OpCapture(Tool):
+    """Saves inputs, outputs and gradients of calls under op_capture_results/."""
+
+    section = "capture"
+    hook_name = "OpCaptureHook"
+    schema = CaptureSettings
+    result_folder = "op_capture_results"
+    result_file = "op_capture_info"
+    columns: ClassVar = ("forward_id", "name", "folder", "call_site", "module", "step", "rank", "phase")
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.store: CaptureStore | None = None
+
+    @property
+    def uses_api(self) -> bool:  # type: ignore[override]
+        return self.settings.level == "api" or self.only is not None
+
+    @property
+    def uses_aten(self) -> bool:  # type: ignore[override]
+        return self.settings.level == "aten"
+
+    @property
+    def aten_everywhere(self) -> bool:  # type: ignore[override]
+        return self.uses_aten
+
+    @property
+    def wants_backward(self) -> bool:  # type: ignore[override]
+        return bool(self.settings.backward)
+
+    def wants_aten(self, name: str, func: Any) -> bool:
+        return self.uses_aten and self.names.match(name)
+
+    def opened(self) -> None:
+        limits = Limits(
+            total_bytes=self.settings.max_bytes,
+            calls_per_signature=self.settings.max_calls_per_signature,
+            steps=self.settings.steps,
+            ranks=self.settings.ranks,
+        )
+        self.store = CaptureStore(
+            self.settings.results,
+            self.settings.store,
+            limits,
+            self._saved,
+            lambda text: self.say(f"op_tools: {text}"),
+        )
+
+    def _saved(self, path: str) -> None:
+        if self.settings.verbose:
+            self.say(f"{path} saved")
+
+    def _info(self, call: Call) -> CallInfo:
+        kind = (
+            signature.of_call(call.name, call.args, call.kwargs)
+            if self.settings.max_calls_per_signature
+            else None
+        )
+        devices = [tensor.device for tensor in call.tensors() if tensor.device.type not in {"cpu", "meta"}]
+        return CallInfo(
+            name=call.name,
+            forward_id=call.id,
+            time=time.strftime("%Y-%m-%d-%H-%M-%S"),
+            step=call.step,
+            device=str(devices[0]) if devices else "cpu",
+            call_site=self.place_text(call),
+            signature=kind,
+            extra={"module": call.where.module_path(), **_autocast(devices)},
+            **place_in_run(),
+        )
+
+    def before(self, call: Call) -> None:
+        assert self.store is not None
+        info = self._info(call)
+        if not self.store.admits(info):
+            return
+        self.say_applied(call.name)
+        call.notes[self] = info
+        self.store.put(info, "input", call.args, call.kwargs)
+        if self.settings.verbose:
+            # An in-place operator changes what the table is to show.
+            call.notes[self, "rows"] = describe.rows_of(call.name, "inputs", call.args, call.kwargs)
+
+    def failed(self, call: Call) -> None:
+        call.notes.pop(self, None)
+
+    def after(self, call: Call, result: Any) -> None:
+        info = call.notes.get(self)
+        if info is None or self.store is None:
+            return
+        self.store.put(info, "output", result if type(result) is tuple else (result,))
+        self.open_results().append({**self.row_of(call), "folder": folder_of(info)})
+        if self.settings.verbose:
+            self.store.flush()
+            rows = call.notes.pop((self, "rows")) + describe.rows_of(call.name, "outputs", (result,))
+            self._print(f"{call.name}    forward_id:{call.id}/{info.time}    {self.place_text(call)}", rows)
+
+    def backward(self, call: Call, grad_inputs: list[Any], grad_outputs: list[Any]) -> None:
+        info = call.notes.get(self)
+        if info is None or self.store is None:
+            return
+        self.store.put(info, "grad_inputs", tuple(grad_inputs))
+        self.store.put(info, "grad_outputs", tuple(grad_outputs))
+        if self.settings.verbose:
+            self.store.flush()
+            rows = describe.capture_grad_rows(call.name, _filled(grad_outputs), _filled(grad_inputs))
+            self._print(f"{call.name} forward_id:{call.id}", rows)
+
+    def _print(self, title: str, rows: Any) -> None:
+        from op_tools import tables
+
+        self.say(title)
+        self.say(tables.describe_table(rows, capture=True) + "\n\n\n")
+
+    def stepped(self, step: int) -> None:
+        if self.results is not None:
+            self.results.flush()
+
+    def closed(self) -> None:
+        if self.store is None:
+            return
+        self.store.close()
+        stats, self.store = self.store.stats, None
+        if self.results is not None:
+            self.results.close()
+            self.results = None
+        state = "complete" if stats.complete else f"INCOMPLETE: {stats.reason}"
+        self.say(
+            f"op_tools: OpCapture saved {stats.files} files of {stats.calls} calls, {stats.written_bytes / 1e6:.1f} MB, "
+            f"under {self.settings.results}/{self.result_folder} ({state})"
+        )
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        if self.running:
+            ENGINE.guarded(self, None, self.opened)
+
+
+def _autocast(devices: list[torch.device]) -> dict[str, Any]:
+    """Whether the device computes in a lower dtype by itself here: replay must do the same."""
+    if not devices or not torch.is_autocast_enabled(devices[0].type):
+        return {}
+    return {"autocast": (True, torch.get_autocast_dtype(devices[0].type))}
+
+
+def _filled(values: list[Any]) -> list[Any]:
+    """A call with one differentiable input shows one gradient, not a list with holes."""
+    return [value for value in values if tensors_of(value)] or values

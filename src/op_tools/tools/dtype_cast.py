@@ -1,0 +1,251 @@
+"""OpDtypeCast: computes operators in another dtype and gives the results back in the one they would have had.
+
+`torch.bfloat16->torch.float32` runs a call on bfloat16 tensors in float32. In-place writes and `out=` reach the
+program's own tensors; gradients flow back in the dtype the tensors have; views stay views.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+
+from op_tools import running_statistics
+from op_tools.categories import category_of
+from op_tools.engine import Call, signature
+from op_tools.engine.call import tensors_of
+from op_tools.settings import ToolSettings, setting
+from op_tools.tool import Tool
+
+DEFAULT = "torch.float16->torch.float32,torch.bfloat16->torch.float32"
+
+
+def dtypes(text: str) -> str:
+    """Check a cast dict; the text itself is what tables show."""
+    parse(text)
+    return text
+
+
+def parse(text: str) -> dict[torch.dtype, torch.dtype]:
+    """Read `torch.float16->torch.float32,torch.half->torch.bfloat16`."""
+    casts: dict[torch.dtype, torch.dtype] = {}
+    for item in filter(None, (word.strip() for word in text.split(","))):
+        source, arrow, target = item.partition("->")
+        found = [getattr(torch, name.strip().removeprefix("torch."), None) for name in (source, target)]
+        if not arrow or not all(isinstance(dtype, torch.dtype) for dtype in found):
+            raise ValueError(
+                f"{item!r} is not a cast; expected FROM->TO with names of torch dtypes, several separated by commas, "
+                f"such as {DEFAULT!r}"
+            )
+        casts[found[0]] = found[1]  # type: ignore[index, assignment]
+    return casts
+
+
+@dataclasses.dataclass(frozen=True)
+class CastSettings(ToolSettings):
+    """Settings of OpDtypeCast."""
+
+    list: str = setting(".*", "OP_DTYPE_CAST_LIST", str, "operators to cast")
+    disable_list: str = setting("", "OP_DTYPE_CAST_DISABLE_LIST", str, "operators to leave as they are")
+    dict: str = setting(DEFAULT, "OP_DTYPE_CAST_DICT", dtypes, "which dtype becomes which")
+
+
+class OpDtypeCast(Tool):
+    """Computes listed operators in another dtype."""
+
+    section = "dtype_cast"
+    hook_name = "OpDtypeCastHook"
+    schema = CastSettings
+    executes = True
+
+    def read_settings(self) -> None:
+        super().read_settings()
+        self.casts = {
+            source: target for source, target in parse(self.settings.dict).items() if source != target
+        }
+
+    def opened(self) -> None:
+        self.count: dict[str, int] = {}
+        self._native: dict[Hashable, Any] = {}
+
+    def applies(self, call: Call) -> bool:
+        if not super().applies(call):
+            return False
+        if category_of(call.func, call.name) in {"view", "uninitialised", "communication"}:
+            return False
+        return any(tensor.dtype in self.casts for tensor in call.tensors())
+
+    def execute(self, call: Call, run: Any) -> Any:
+        if call.level != "api":
+            return run()
+        cast = Cast(self.casts)
+        args, kwargs = cast.tree(call.args), cast.tree(call.kwargs)
+        if not cast.copies:
+            return run()
+        expected = self._expected(call)
+        try:
+            result = call.func(*args, **kwargs)
+        except Exception as error:
+            # The program's own dtype decides what it sees: a result, or its own error.
+            result = run()
+            self.say_once(
+                call, f"stays in its own dtype: {type(error).__name__}: {str(error).splitlines()[0][:160]}"
+            )
+            return result
+        if cast.shows_a_copy(result):
+            # What looks like a view of its input must be a view of the program's tensor.
+            return run()
+        written = cast.write_back(running_statistics.written(call.func, call.name, call.args, call.kwargs))
+        result = cast.restore(result, expected)
+        self._note(call, cast, written, result, expected)
+        return result
+
+    def _expected(self, call: Call) -> list[torch.dtype] | None:
+        """The dtypes the results would have without the cast, learnt once per signature from a run without data."""
+        key = signature.of_call(call.name, call.args, call.kwargs)
+        if key not in self._native:
+            if len(self._native) > 10_000:
+                self._native.clear()
+            self._native[key] = _dtypes_on_meta(call)
+        return self._native[key]  # type: ignore[no-any-return]
+
+    def _note(self, call: Call, cast: Cast, written: int, result: Any, expected: Any) -> None:
+        self.count[call.name] = self.count.get(call.name, 0) + 1
+        self.say_applied(call.name)
+        if not (self.settings.verbose):
+            return
+        from op_tools import tables
+
+        config = self.settings.dict
+        rows = [
+            {
+                "name": call.name,
+                "target": f"input[{place}]",
+                "action": f"{source} -> {target}",
+                "config": config,
+            }
+            for place, tensor in enumerate(call.tensors())
+            if (source := tensor.dtype) in self.casts and (target := self.casts[source])
+        ]
+        rows += [
+            {
+                "name": call.name,
+                "target": f"output[{place}]",
+                "action": f"{source} -> {target}",
+                "config": config,
+            }
+            for place, (source, target) in enumerate(cast.restored)
+        ]
+        self.say(tables.cast_table(rows))
+
+    def closed(self) -> None:
+        self.say(
+            f"op_tools: OpDtypeCast cast {sum(self.count.values())} calls of {len(self.count)} operators "
+            f"({self.settings.dict})"
+        )
+
+
+class Cast:
+    """The tensors of one call in their new dtypes, and the way back."""
+
+    def __init__(self, casts: dict[torch.dtype, torch.dtype]) -> None:
+        self.casts = casts
+        self.back = {target: source for source, target in casts.items()}
+        self.copies: dict[int, torch.Tensor] = {}
+        self.sources: list[torch.Tensor] = []
+        self.versions: list[int] = []
+        self.restored: list[tuple[torch.dtype, torch.dtype]] = []
+
+    def tree(self, value: Any) -> Any:
+        """A tree of arguments with its tensors cast."""
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if type(value) is tuple or type(value) is list:
+            return type(value)([self.tree(item) for item in value])
+        if type(value) is dict:
+            return {key: self.tree(item) for key, item in value.items()}
+        return value
+
+    def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        target = self.casts.get(tensor.dtype)
+        if target is None:
+            return tensor
+        copy = self.copies.get(id(tensor))
+        if copy is None:
+            copy = self.copies[id(tensor)] = tensor.to(target)
+            self.sources.append(tensor)
+            self.versions.append(copy._version)
+        return copy
+
+    def shows_a_copy(self, result: Any) -> bool:
+        """Whether a result is a view of a cast input (the input itself, written in place, does not count)."""
+        own = {id(copy) for copy in self.copies.values()}
+        memories = {
+            copy.untyped_storage()._cdata for copy in self.copies.values() if copy.layout == torch.strided
+        }
+        return any(
+            id(tensor) not in own
+            and tensor.layout == torch.strided
+            and tensor.untyped_storage()._cdata in memories
+            for tensor in tensors_of(result)
+        )
+
+    def write_back(self, silently_written: list[torch.Tensor]) -> int:
+        """Bring what the call wrote into its inputs to the program's tensors; how many there were."""
+        count = 0
+        silent = {id(tensor) for tensor in silently_written}
+        for tensor, version in zip(self.sources, self.versions, strict=True):
+            copy = self.copies[id(tensor)]
+            if copy._version != version or id(tensor) in silent:
+                if copy.shape != tensor.shape:
+                    tensor.resize_(copy.shape)
+                tensor.copy_(copy)
+                count += 1
+        return count
+
+    def restore(self, result: Any, expected: list[torch.dtype] | None) -> Any:
+        """The results in the dtypes they would have had."""
+        twins = {id(self.copies[id(tensor)]): tensor for tensor in self.sources}
+        places = iter(range(1 << 30))
+
+        def walk(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                place = next(places)
+                if id(value) in twins:
+                    return twins[id(value)]
+                native = (
+                    expected[place] if expected is not None and place < len(expected) else self._guess(value)
+                )
+                if native == value.dtype or not value.is_floating_point():
+                    return value
+                self.restored.append((value.dtype, native))
+                return value.to(native)
+            if isinstance(value, tuple) and hasattr(value, "n_fields"):  # torch.return_types
+                return type(value)([walk(item) for item in value])
+            if type(value) is tuple or type(value) is list:
+                return type(value)([walk(item) for item in value])
+            return value
+
+        return walk(result)
+
+    def _guess(self, value: torch.Tensor) -> torch.dtype:
+        return self.back.get(value.dtype, value.dtype)
+
+
+def _dtypes_on_meta(call: Call) -> list[torch.dtype] | None:
+    def empty(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+        if type(value) is tuple or type(value) is list:
+            return type(value)([empty(item) for item in value])
+        if type(value) is dict:
+            return {key: empty(item) for key, item in value.items()}
+        return value
+
+    try:
+        with torch.no_grad():
+            return [tensor.dtype for tensor in tensors_of(call.func(*empty(call.args), **empty(call.kwargs)))]
+    except Exception:  # no meta kernel, or a size that depends on data: the guess must do
+        return None

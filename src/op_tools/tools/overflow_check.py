@@ -1,0 +1,220 @@
+"""OpOverflowCheck: the first NaN or Inf, and the call in which it was born.
+
+A call is where a NaN is born when it has one in its results and none in its inputs. Where it is merely seen (every
+call after that) is counted. An infinity that the program asks for, such as a mask filled with -inf, is not a birth.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import torch
+
+from op_tools import brief
+from op_tools.categories import category_of
+from op_tools.engine import Call
+from op_tools.engine.call import tensors_of
+from op_tools.engine.failures import DeviceError
+from op_tools.settings import ToolSettings, setting
+from op_tools.tool import Tool
+
+
+@dataclasses.dataclass(frozen=True)
+class OverflowSettings(ToolSettings):
+    """Settings of OpOverflowCheck."""
+
+    list: str = setting(".*", "OP_OVERFLOW_CHECK_LIST", str, "operators to check")
+    disable_list: str = setting("", "OP_OVERFLOW_CHECK_DISABLE_LIST", str, "operators to leave out")
+    level: str = setting(
+        "aten", "OP_OVERFLOW_CHECK_LEVEL", str, "aten sees backward too; api only forward calls"
+    )
+    max_rows: int = setting(1000, "OP_OVERFLOW_CHECK_MAX_ROWS", int, "births written in detail")
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """Whether values hold NaN or Inf."""
+
+    nan: bool = False
+    inf: bool = False
+
+    def __or__(self, other: Found) -> Found:
+        return Found(self.nan or other.nan, self.inf or other.inf)
+
+    def __bool__(self) -> bool:
+        return self.nan or self.inf
+
+
+CLEAN = Found()
+
+
+def find(tensor: torch.Tensor) -> Found:
+    """Look for NaN and Inf with one pass over the tensor; a second one only when there is something."""
+    if tensor.layout != torch.strided:
+        tensor = tensor._values() if tensor.layout == torch.sparse_coo else tensor.values()
+    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.numel() == 0:
+        return CLEAN
+    try:
+        values = tensor.detach()
+        if values.is_complex():
+            values = torch.view_as_real(values.resolve_conj())
+        if values.element_size() == 1:
+            values = values.float()
+        # A sum of finite values may overflow too, but a sum with a NaN or an Inf in it is never finite.
+        if math.isfinite(
+            values.sum(dtype=torch.float64 if values.element_size() == 8 else torch.float32).item()
+        ):
+            return CLEAN
+        return Found(bool(values.isnan().any().item()), bool(values.isinf().any().item()))
+    except NotImplementedError:
+        raise
+    except RuntimeError as error:
+        raise DeviceError(error) from error
+
+
+def asked_for(value: Any) -> Found:
+    """NaN and Inf among the plain numbers of the arguments."""
+    if isinstance(value, (float, complex)):
+        parts = (value.real, value.imag)
+        return Found(any(map(math.isnan, parts)), any(map(math.isinf, parts)))
+    if isinstance(value, (tuple, list)):
+        return _any(asked_for(item) for item in value)
+    if isinstance(value, dict):
+        return _any(asked_for(item) for item in value.values())
+    return CLEAN
+
+
+def _any(founds: Any) -> Found:
+    whole = CLEAN
+    for found in founds:
+        whole |= found
+    return whole
+
+
+class OpOverflowCheck(Tool):
+    """Finds where NaN and Inf are born, in forward, backward and the optimizer."""
+
+    section = "overflow_check"
+    hook_name = "OpOverflowCheckHook"
+    schema = OverflowSettings
+    result_folder = "op_overflow_check_result"
+    result_file = "op_overflow_check_info"
+    columns: ClassVar = (
+        "forward_id", "name", "kind", "status", "input", "output", "forward_name", "phase", "call_site", "module",
+        "step", "rank", "error_info",
+    )  # fmt: skip
+    wants_ties = True
+    takes_compiled = True
+
+    @property
+    def uses_aten(self) -> bool:  # type: ignore[override]
+        return self.settings.level == "aten" and self.only is None
+
+    @property
+    def aten_everywhere(self) -> bool:  # type: ignore[override]
+        return self.uses_aten
+
+    def wants_aten(self, name: str, func: Any) -> bool:
+        return self.uses_aten and category_of(func, name) not in {"view", "uninitialised"}
+
+    def applies(self, call: Call) -> bool:
+        if not super().applies(call):
+            return False
+        if call.level != "aten":
+            return True
+        return self.names.match(*call.names())
+
+    def opened(self) -> None:
+        self.checked = 0
+        self.births = 0
+        self.seen = 0
+        self.first: dict[str, Any] | None = None
+        # Memory that held a NaN or Inf when last seen: tells what an in-place operator found there.
+        self._tainted: dict[int, Found] = {}
+
+    def after(self, call: Call, result: Any) -> None:
+        if call.level == "api" and self.uses_aten:
+            return
+        if call.level == "aten" or self.only is None:
+            self.say_applied_quietly(call)
+        else:
+            self.say_applied(call.name)
+        self.checked += 1
+        outputs = tensors_of(result)
+        found = _any(find(tensor) for tensor in outputs)
+        if not found:
+            if self._tainted:
+                for tensor in outputs:
+                    self._tainted.pop(_memory(tensor), None)
+            return
+        self._report(call, result, outputs, found)
+
+    def say_applied_quietly(self, call: Call) -> None:
+        """Every operator is checked: that is worth a line each only when asked for."""
+        if self.settings.verbose:
+            self.say(f"apply {self.hook_name} on {call.name}")
+
+    def _report(self, call: Call, result: Any, outputs: list[torch.Tensor], found: Found) -> None:
+        written = {id(tensor) for tensor in outputs}
+        before = asked_for(call.args) | asked_for(call.kwargs)
+        for tensor in call.tensors():
+            known = self._tainted.get(_memory(tensor), CLEAN)
+            before |= known if id(tensor) in written else known or find(tensor)
+        for tensor in outputs:
+            if find(tensor):
+                if len(self._tainted) > 100_000:
+                    self._tainted.clear()
+                self._tainted[_memory(tensor)] = found
+        born_nan, born_inf = found.nan and not before.nan, found.inf and not before
+        if not born_nan and not born_inf:
+            self.seen += 1
+            return
+        self.births += 1
+        kind = "NaN" if born_nan else "Inf"
+        row = {
+            **self.row_of(call), "kind": kind, "status": "born", "input": brief.of_call(call.args, call.kwargs),
+            "output": brief.brief(result),
+        }  # fmt: skip
+        if self.births <= self.settings.max_rows:
+            self.open_results().append(row)
+        if self.first is None:
+            self.first = row
+            self.say(self._birth_text(row, before))
+
+    @staticmethod
+    def _birth_text(row: dict[str, Any], before: Found) -> str:
+        place = f" of {row['forward_name']} (forward_id {row['forward_id']})" if row["forward_name"] else ""
+        inputs = "an Inf among its inputs" if before else "finite inputs"
+        return (
+            f"op_tools: first {row['kind']}: born in {row['name']}, {row['phase']}{place}, step {row['step']}, with {inputs}\n"
+            f"    at {row['call_site']}\n"
+            + (f"    in {row['module']}\n" if row["module"] else "")
+            + f"    inputs {row['input']}\n    output {row['output']}"
+        )
+
+    def closed(self) -> None:
+        results, self.results = self.results, None
+        if results is None:
+            if self.seen:
+                self.say(
+                    f"op_tools: OpOverflowCheck checked {self.checked} calls: {self.seen} showed a NaN or Inf that came "
+                    "in with their inputs (data, weights, or a mask); none made one"
+                )
+            else:
+                self.say(f"op_tools: OpOverflowCheck checked {self.checked} calls: all finite")
+            return
+        results.close()
+        assert self.first is not None
+        self.say(
+            f"op_tools: OpOverflowCheck checked {self.checked} calls: {self.births} made a NaN or Inf, first "
+            f"{self.first['name']} at {self.first['call_site']}; {self.seen} passed one on; rows saved to {results.csv_path}"
+        )
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except (RuntimeError, NotImplementedError):  # sparse and wrapped tensors have no storage of their own
+        return id(tensor)

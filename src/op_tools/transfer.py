@@ -1,0 +1,148 @@
+"""Copies of a call's values on another device, taken before the call so that in-place writes do not reach them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from op_tools.engine.call import tensors_of
+from op_tools.engine.failures import DeviceError
+
+
+def copy_tensor(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:
+    """The values of a tensor on another device, detached, with the same strides where they are dense."""
+    try:
+        return _copy(tensor.detach(), torch.device(device))
+    except NotImplementedError:
+        raise
+    except RuntimeError as error:
+        if tensor.layout == torch.strided and tensor.device.type not in {"cpu", "meta"}:
+            raise DeviceError(error) from error
+        raise
+
+
+def _copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        return tensor.to(device, copy=True)
+    if 0 in tensor.stride() and tensor.numel() > 1:
+        return _copy_expanded(tensor, device)
+    return tensor.to(device, copy=True)
+
+
+def _copy_expanded(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    # One row shown many times is copied once and shown many times again.
+    slim = tensor
+    for dim, (length, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if stride == 0 and length > 1:
+            slim = slim.narrow(dim, 0, 1)
+    return slim.to(device, copy=True).expand(tensor.shape)
+
+
+class Transfer:
+    """Copies the tensors of a tree, each once, and keeps what belongs together.
+
+    Two different tensors of one call that show the same memory (`x.add_(x[0])`) are copied with that memory, so that
+    a write to one is seen by the other, as on the device.
+    """
+
+    def __init__(
+        self,
+        device: str | torch.device,
+        cast: dict[torch.dtype, torch.dtype] | None = None,
+        *,
+        values: bool = True,
+    ) -> None:
+        self.device = torch.device(device)
+        self.cast = cast or {}
+        # Without values a copy has the shape and strides of its tensor and nothing in it: enough for a view.
+        self.values = values
+        self.copies: dict[int, torch.Tensor] = {}
+        self._keep: list[torch.Tensor] = []
+        self._memories: dict[int, torch.Tensor] = {}
+        self._shared: set[int] = set()
+
+    def tree(self, value: Any) -> Any:
+        """A copy of a tree of arguments."""
+        return self._tree(value)
+
+    def call(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Copies of the arguments of a call."""
+        self._find_shared(args, kwargs)
+        return self._tree(tuple(args)), self._tree(dict(kwargs))
+
+    def _find_shared(self, args: Any, kwargs: Any) -> None:
+        seen: dict[int, int] = {}
+        for tensor in tensors_of((args, kwargs)):
+            if tensor.layout != torch.strided or tensor.device.type == "meta" or type(tensor) not in _PLAIN:
+                continue
+            storage = tensor.untyped_storage()._cdata
+            if seen.setdefault(storage, id(tensor)) != id(tensor):
+                self._shared.add(storage)
+
+    def pairs(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Each tensor with its copy."""
+        return ((tensor, self.copies[id(tensor)]) for tensor in self._keep)
+
+    def _tree(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self.tensor(value)
+        if type(value) is tuple:
+            return tuple([self._tree(item) for item in value])
+        if type(value) is list:
+            return [self._tree(item) for item in value]
+        if type(value) is dict:
+            return {key: self._tree(item) for key, item in value.items()}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*[self._tree(item) for item in value])
+        if isinstance(value, torch.device) and value.type not in {"cpu", "meta"}:
+            return self.device
+        if isinstance(value, str) and _names_a_device(value):
+            return str(self.device)
+        if isinstance(value, torch.Generator):
+            return None
+        return value
+
+    def tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The copy of a tensor; the same for the same tensor."""
+        known = self.copies.get(id(tensor))
+        if known is not None:
+            return known
+        copy = self._copy(tensor)
+        if copy.dtype in self.cast:
+            copy = copy.to(self.cast[copy.dtype])
+        self.copies[id(tensor)] = copy
+        self._keep.append(tensor)
+        return copy
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not self.values and tensor.layout == torch.strided:
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self.device)
+        if not self._shared or tensor.layout != torch.strided:
+            return copy_tensor(tensor, self.device)
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._shared:
+            return copy_tensor(tensor, self.device)
+        memory = self._memories.get(storage._cdata)
+        if memory is None:
+            raw = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+            memory = self._memories[storage._cdata] = copy_tensor(raw, self.device)
+        whole = torch.empty(0, dtype=tensor.dtype, device=self.device)
+        return whole.set_(memory.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_DEVICE_FORM = re.compile(r"[a-z0-9]+(:\d+)?")
+
+
+@functools.lru_cache(maxsize=256)
+def _names_a_device(text: str) -> bool:
+    if not _DEVICE_FORM.fullmatch(text):
+        return False
+    try:
+        return torch.device(text).type not in {"cpu", "meta"}
+    except RuntimeError:
+        return False

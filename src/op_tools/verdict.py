@@ -1,0 +1,343 @@
+"""Whether a device's result is right, judged by what correct arithmetic could give; nothing is tuned per operator.
+
+Paid in stages. A result that is bit-equal to the reference's is right and costs one comparison. Otherwise the
+float64 result is asked for, and bounds that need no more; then noise, from the cache or from two reruns. Before
+a failure is reported it is confirmed with more reruns and more samples of the reference's own errors, and
+compared with models of lower-precision arithmetic, which are a label of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal, Protocol
+
+import torch
+
+from op_tools.arithmetic import Evidence, explanation
+from op_tools.bounds import Errors, Outcome, ReferenceNeeds, growth, with_reference_errors
+from op_tools.categories import Category
+from op_tools.closeness import compared, equal, nan
+from op_tools.lengths import independent_errors, summed_terms
+from op_tools.noise import NoiseCache, Reruns, estimate
+from op_tools.perturbation import ROUNDING
+from op_tools.rounding import Format, format_of, real_parts
+from op_tools.selection import ties
+from op_tools.tolerance import Tolerance, tolerance_for
+
+__all__ = ["NoiseCache", "Reference", "Tolerance", "Verdict", "judge", "judge_all", "tolerance_for"]
+
+Status = Literal["same", "pass", "lower_precision", "fail", "skipped"]
+
+# Reruns paid for the first estimate of noise, and altogether before a failure is reported.
+RERUNS, RERUNS_TO_CONFIRM = 2, 8
+# More samples of the reference's own errors, on inputs of other last bits, before a failure is reported.
+VARIANTS = 4
+# A cached noise level lets pass only what stays clearly below the bound.
+CACHED_STRICTNESS = 1.25
+# Without a float64 result: the units in the last place that correct implementations differ by.
+UNITS_WITHOUT_TRUTH = 4.0
+_DOUBLE_ROUNDING = 2.0**-53
+_EXACT = ("movement", "view", "index")
+
+
+class Reference(Protocol):
+    """What a verdict asks of a recomputation; the answers are flat lists that line up with the results."""
+
+    def own(self) -> list[Any]: ...
+
+    def truth(self) -> list[Any] | None: ...
+
+    def perturbed(self, seed: int) -> list[Any] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judgement of one tensor or number."""
+
+    status: Status
+    reason: str
+    allclose: bool
+    cosine_similarity: float
+    max_abs_diff: float
+    max_relative_diff: float
+    atol: float
+    rtol: float
+    error_info: str = ""
+    error_over_bound: float = float("nan")
+    rms_ratio: float = float("nan")
+    raw_alarm: bool = False  # the first estimate called it wrong; `status` says what confirmation made of it
+    reruns: int = 0  # how many noise reruns were paid
+
+    @property
+    def ok(self) -> bool:
+        """Everything but a failure: lower precision is a label, not a failure."""
+        return self.status != "fail"
+
+
+def judge(
+    result: Any,
+    reference: Reference,
+    index: int,
+    *,
+    category: Category,
+    tolerance: Tolerance,
+    noise: NoiseCache | None = None,
+    key: object = None,
+) -> Verdict:
+    """Judge the flat result number `index`."""
+    call = _Call(reference, category, tolerance, noise, key)
+    return call.judged(result, reference.own()[index], index)
+
+
+def judge_all(
+    results: Sequence[Any],
+    reference: Reference,
+    *,
+    category: Category,
+    tolerance: Tolerance,
+    noise: NoiseCache | None = None,
+    key: object = None,
+) -> list[Verdict]:
+    """Judge all flat results of a call; truth and reruns are shared between them."""
+    own = reference.own()
+    call = _Call(reference, category, tolerance, noise, key)
+    if len(own) != len(results):
+        reason = f"{len(results)} results where the reference has {len(own)}"
+        return [_plain("fail", reason, tolerance, error_info=reason) for _ in results]
+    return [
+        call.judged(result, mine, index)
+        for index, (result, mine) in enumerate(zip(results, own, strict=True))
+    ]
+
+
+@lru_cache(maxsize=256)
+def _same(tolerance: Tolerance) -> Verdict:
+    return _plain("same", "", tolerance)
+
+
+def _plain(status: Status, reason: str, tolerance: Tolerance, error_info: str = "") -> Verdict:
+    good = status != "fail"
+    difference = 0.0 if good else float("inf")
+    return Verdict(
+        status,
+        reason,
+        good,
+        1.0 if good else 0.0,
+        difference,
+        difference,
+        tolerance.atol,
+        tolerance.rtol,
+        error_info,
+    )
+
+
+class _Call:
+    """One call under judgement."""
+
+    def __init__(
+        self,
+        reference: Reference,
+        category: Category,
+        tolerance: Tolerance,
+        cache: NoiseCache | None,
+        key: object,
+    ) -> None:
+        self._reference = reference
+        self._gradient = bool(getattr(reference, "is_gradient", False))
+        self._category: Category = category
+        self._tolerance = tolerance
+        self._cache = cache if key is not None else None
+        self._key = key
+        self._reruns = Reruns(reference)
+        self._variants: list[tuple[list[Any], list[Any]]] | None = None
+
+    def judged(self, result: Any, own: Any, index: int) -> Verdict:
+        if not isinstance(result, torch.Tensor) or not isinstance(own, torch.Tensor):
+            return self._number(result, own)
+        reason = _incomparable(result) or _incomparable(own)
+        if self._category in ("uninitialised", "communication"):
+            reason = f"values of {self._category} results are not compared"
+        if reason:
+            return _plain("skipped", reason, self._tolerance)
+        if result.shape != own.shape or result.dtype != own.dtype:
+            return self._unlike(result, own)
+        if result.device != own.device:
+            result = result.to(own.device)
+        if result.layout != torch.strided:
+            result, own = result.to_dense(), own.to_dense()
+        if equal(result, own):
+            return _same(self._tolerance)
+        form = format_of(own.dtype)
+        if form is None or (self._category in _EXACT and not self._gradient):
+            return self._exact(result, own)
+        return self._arithmetic(result, own, index, form)
+
+    def _number(self, result: Any, own: Any) -> Verdict:
+        if isinstance(result, torch.Tensor) or isinstance(own, torch.Tensor):
+            kinds = f"{type(result).__name__} where the reference has {type(own).__name__}"
+            return _plain("fail", kinds, self._tolerance, error_info=kinds)
+        if result == own:
+            return _same(self._tolerance)
+        numbers = (bool, int, float, complex)
+        if isinstance(result, numbers) and isinstance(own, numbers):
+            got, expected = (torch.tensor([value], dtype=torch.complex128) for value in (result, own))
+            if equal(got, expected):
+                return _same(self._tolerance)
+            if self._category in (*_EXACT, "uninitialised") or isinstance(own, (bool, int)):
+                return self._with_columns("fail", f"{result} where the reference has {own}", got, expected)
+            close = abs(result - own) <= self._tolerance.atol + self._tolerance.rtol * abs(own)
+            return self._with_columns("pass" if close else "fail", f"{result} and {own}", got, expected)
+        return _plain("fail", f"{result!r} where the reference has {own!r}", self._tolerance)
+
+    def _unlike(self, result: torch.Tensor, own: torch.Tensor) -> Verdict:
+        if result.shape != own.shape:
+            info = f"Inconsistent shapes: {tuple(result.shape)} {tuple(own.shape)}"
+            return _plain("fail", info, self._tolerance, error_info=info)
+        info = f"Inconsistent dtypes: {result.dtype} {own.dtype}"
+        return self._with_columns("fail", info, result, own, error_info=info)
+
+    def _exact(self, result: torch.Tensor, own: torch.Tensor) -> Verdict:
+        """Nothing may differ: a copy is a copy. Positions may, where the values tie."""
+        differs = (result != own) & ~(nan(result) & nan(own))
+        count = int(differs.sum())
+        if self._category == "index" and not own.is_floating_point():
+            call: Any = self._reference
+            known = hasattr(call, "func")
+            wrong = ties(call.func, call.args, call.kwargs, result, own) if known else "positions differ"
+            if not wrong:
+                return self._with_columns("pass", "other positions of equal values", result, own)
+            return self._with_columns("fail", wrong, result, own)
+        reason = f"{count} of {own.numel()} elements differ where results must be bit-exact"
+        return self._with_columns("fail", reason, result, own)
+
+    def _arithmetic(self, result: torch.Tensor, own: torch.Tensor, index: int, form: Format) -> Verdict:
+        truth = self._reference.truth()
+        exact = truth[index] if truth is not None else None
+        if not isinstance(exact, torch.Tensor) or exact.shape != own.shape:
+            return self._without_truth(result, own, form)
+        if exact.layout != torch.strided:
+            exact = exact.to_dense()
+        length = summed_terms(self._category, self._reference, exact)
+        # In double precision the truth has errors of the same size.
+        widening = growth(length) * (2.0 if form.dtype == torch.float64 else 1.0)
+        errors = Errors(real_parts(result), real_parts(own), real_parts(exact), form, widening)
+        status, outcome, raw = self._staged(errors, exact, index, length)
+        verdict = self._with_columns(status, outcome.reason, result, own)
+        return replace(
+            verdict,
+            error_over_bound=outcome.over_bound,
+            rms_ratio=outcome.rms,
+            raw_alarm=raw,
+            reruns=self._reruns.count,
+        )
+
+    def _staged(
+        self, errors: Errors, exact: torch.Tensor, index: int, length: float
+    ) -> tuple[Status, Outcome, bool]:
+        """(status, what the last check found, whether the first full check was an alarm)."""
+        if errors.correctly_rounded():
+            return "pass", Outcome("", 1.0, 0.0), False
+        outcome = self._without_reruns(errors, index)
+        if not outcome.reason:
+            return "pass", outcome, False
+        columns = exact.shape[-1] * (2 if exact.is_complex() else 1) if exact.dim() else 1
+        self._reruns.extend(RERUNS)
+        noise = self._measured(errors, index, columns, store=True)
+        outcome = errors.check(noise, ReferenceNeeds())
+        if not outcome.reason:
+            return "pass", outcome, False
+        raw = bool(errors.check(noise, errors.needs(noise)).reason) and bool(
+            errors.check(*with_reference_errors(errors, [errors], columns, noise)).reason
+        )
+        self._reruns.extend(RERUNS_TO_CONFIRM if raw else RERUNS)
+        noise = self._measured(errors, index, columns)
+        samples = [errors, *self._more_samples(errors, index)]
+        confirmed = errors.check(*with_reference_errors(errors, samples, columns, noise))
+        if not confirmed.reason:
+            return "pass", confirmed, raw
+        label = None if confirmed.biased else self._explained(errors, noise, confirmed, length)
+        if label is not None:
+            reason = f"lower precision than its dtype: {label}"
+            return "lower_precision", replace(confirmed, reason=reason), True
+        return "fail", confirmed, True
+
+    def _without_reruns(self, errors: Errors, index: int) -> Outcome:
+        """Bounds from the value alone, then from the cache; both only ever let pass."""
+        outcome = errors.check_without_noise()
+        level = self._cache.level(self._key, index) if outcome.reason and self._cache is not None else None
+        if level is None:
+            return outcome
+        noise = level.in_units(errors.exact, errors.unit).add_(errors.floor)
+        return errors.check(noise, ReferenceNeeds(), CACHED_STRICTNESS)
+
+    def _measured(self, errors: Errors, index: int, columns: int, *, store: bool = False) -> torch.Tensor:
+        """The noise of the reruns made so far, in units of the last place."""
+        variance = self._reruns.variance(index)
+        if variance is None or variance.numel() != errors.exact.numel():
+            return torch.full_like(errors.error, errors.floor)
+        scale = _DOUBLE_ROUNDING / ROUNDING if errors.form.dtype == torch.float64 else 1.0
+        noise, level = estimate(variance, self._reruns.count, errors.exact, columns, scale)
+        if store and level is not None and self._cache is not None:
+            self._cache.store(self._key, index, level)
+        return noise.div_(errors.unit).float().add_(errors.floor)
+
+    def _more_samples(self, errors: Errors, index: int) -> list[Errors]:
+        """The reference's errors on inputs of other last bits."""
+        if self._variants is None:
+            variant = getattr(self._reference, "variant", None)
+            found = [variant(1000 + seed) for seed in range(VARIANTS)] if variant is not None else []
+            self._variants = [pair for pair in found if pair is not None]
+        samples = []
+        for own, exact in self._variants:
+            if own[index].shape == exact[index].shape:
+                parts, expected = real_parts(own[index]), real_parts(exact[index])
+                if expected.numel() == errors.exact.numel():
+                    samples.append(Errors(parts, parts, expected, errors.form, errors.widening))
+        return samples
+
+    def _explained(self, errors: Errors, noise: torch.Tensor, outcome: Outcome, length: float) -> str | None:
+        if outcome.beyond is None:
+            return None
+        evidence = Evidence(
+            errors.result,
+            errors.exact,
+            errors.error * errors.unit,
+            noise * errors.unit,
+            outcome.beyond,
+            errors.form,
+            self._category,
+            length,
+            errors.own,
+            independent_errors(self._reference, errors.exact, length),
+        )
+        return explanation(evidence)
+
+    def _without_truth(self, result: torch.Tensor, own: torch.Tensor, form: Format) -> Verdict:
+        parts, expected = real_parts(result), real_parts(own)
+        errors = Errors(parts, expected, expected, form)
+        allowed = expected.abs().mul_(self._tolerance.rtol).add_(self._tolerance.atol).div_(errors.unit)
+        wrong = int((errors.error.abs() > allowed.nan_to_num_(0, 0, 0).add_(UNITS_WITHOUT_TRUTH)).sum())
+        reason = "no float64 result to compare with; held against atol and rtol"
+        if wrong:
+            reason = f"{wrong} of {own.numel()} elements are off; {reason}"
+        return self._with_columns("fail" if wrong else "pass", reason, result, own)
+
+    def _with_columns(
+        self, status: Status, reason: str, result: torch.Tensor, own: torch.Tensor, error_info: str = ""
+    ) -> Verdict:
+        """The promised columns, of the result beside the reference's own."""
+        atol, rtol = self._tolerance.atol, self._tolerance.rtol
+        columns = compared(result, own, atol, rtol)
+        return Verdict(status, reason, *columns, atol, rtol, error_info)
+
+
+def _incomparable(value: torch.Tensor) -> str:
+    if value.device.type == "meta" or hasattr(value, "fake_mode"):
+        return "has no values (meta or fake tensor)"
+    if value.is_quantized:
+        return "quantized tensors are not compared"
+    if value.is_nested:
+        return "nested tensors are not compared"
+    return ""

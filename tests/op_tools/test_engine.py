@@ -1,0 +1,526 @@
+"""The engine: what it shows to the tools, and that the program does not notice it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import op_tools
+from op_tools.engine import ENGINE, private
+from op_tools.engine.failures import DeviceError
+
+D = "dipu"
+
+
+def line() -> int:
+    """The line of the caller."""
+    return sys._getframe(1).f_lineno
+
+
+class CountingFunctions(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+class CountingOperators(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+# -- the switch ------------------------------------------------------------------------------------------
+
+
+def test_one_mode_of_each_kind_whatever_the_number_of_tools(probe: Any) -> None:
+    x = torch.ones(2, device=D)
+    tools = [probe() for _ in range(3)] + [probe(aten=True) for _ in range(3)]
+    for tool in tools:
+        tool.start()
+    assert len(private.function_modes()) == len(private.dispatch_modes()) == 1
+    x + 1
+    assert [tool.names_seen("api") for tool in tools] == [["torch.Tensor.add"]] * 6
+    assert [tool.names_seen("aten") for tool in tools[3:]] == [["aten.add.Tensor"]] * 3
+    # One call is one record with one number, for all tools.
+    assert len({id(tool.calls[0]) for tool in tools}) == 1
+    for tool in tools:
+        tool.stop()
+    assert private.function_modes() == private.dispatch_modes() == []
+    x + 1
+    assert all(len(tool.names_seen("api")) == 1 for tool in tools)
+
+
+def test_start_stop_and_end_in_any_order_twice_and_nested(probe: Any) -> None:
+    x = torch.ones(2, device=D)
+    a, b = probe(), probe(aten=True)
+    a.stop()
+    a.start().start()
+    with b:
+        with b:
+            x.neg()
+        x.tan()  # still inside the outer one
+    x.abs()
+    b.start()
+    a.end()
+    x.exp()
+    b.stop()
+    b.stop()
+    a.start()
+    x.sin()
+    a.end()
+    x.cos()
+    assert a.names_seen("api") == [f"torch.Tensor.{name}" for name in ("neg", "tan", "abs", "sin")]
+    assert b.names_seen("api") == ["torch.Tensor.neg", "torch.Tensor.tan", "torch.Tensor.exp"]
+
+
+def test_forward_ids_count_applied_calls_for_all_tools(probe: Any) -> None:
+    x = torch.ones(2, device=D)
+    a, b = probe(list="torch.Tensor.neg"), probe(list="torch.Tensor.neg,torch.Tensor.exp")
+    with a, b:
+        x.neg()
+        x.abs()
+        x.exp()
+        x.neg()
+    ids = [call.id for call in b.calls]
+    assert ids == [ids[0], ids[0] + 1, ids[0] + 2]
+    assert [call.id for call in a.calls] == [ids[0], ids[2]]
+
+
+def test_lists_and_exceptions_decide_and_are_read_at_start(probe: Any, monkeypatch: Any) -> None:
+    x = torch.ones(2, device=D)
+    tool = op_tools.OpObserve()
+    monkeypatch.setenv("OP_OBSERVE_LIST", " torch.Tensor.a.* , torch.neg")
+    monkeypatch.setenv("OP_OBSERVE_DISABLE_LIST", "torch.Tensor.abs ")
+    with tool:
+        x + 1
+        x.abs()
+        torch.neg(x)
+        x.neg()
+        assert tool.calls == 2
+
+
+def test_questions_are_never_calls(probe: Any) -> None:
+    x = torch.ones(2, device=D, requires_grad=True)
+    with probe() as tool:
+        x.size(), x.dim(), x.numel(), x.data_ptr(), x.shape, x.dtype, x.device, x.grad, x.is_leaf, repr(x.device)
+        x.requires_grad_(True), x.type(), f"{x.dim()}", x.stride(), x.is_contiguous()
+        torch.is_tensor(x)
+        y = (x * 2).sum()
+        y.backward()
+        x.grad = None
+    assert tool.names_seen() == ["torch.Tensor.mul", "torch.Tensor.sum"]
+
+
+def test_calls_without_a_device_tensor_are_not_the_tools(probe: Any) -> None:
+    with probe() as tool:
+        torch.ones(2) + 1
+        torch.ones(2, device="meta") * 2
+    assert tool.calls == []
+    with probe(device="cpu") as tool:
+        torch.ones(2) + 1
+        torch.ones(2, device=D) * 2
+    assert tool.names_seen() == ["torch.Tensor.add"]
+
+
+def test_keyword_only_tensors_lists_and_dicts_are_seen(probe: Any) -> None:
+    x = torch.ones(2, 2, device=D)
+    with probe() as tool:
+        torch.add(input=x, other=x)
+        torch.cat(tensors=[x, x])
+        torch.stack((x,))
+        torch.nn.functional.linear(input=x, weight=x, bias=None)
+    assert tool.names_seen() == ["torch.add", "torch.cat", "torch.stack", "torch.nn.functional.linear"]
+
+
+def test_a_call_inside_a_call_is_part_of_it(probe: Any) -> None:
+    x = torch.ones(2, 2, device=D)
+    with probe(aten=True) as tool:
+        torch.nn.functional.gumbel_softmax(x)
+    assert tool.names_seen("api") == ["torch.nn.functional.gumbel_softmax"]
+    inside = [call for call in tool.calls if call.level == "aten"]
+    assert "aten._softmax.default" in [call.name for call in inside]
+    assert {call.parent.name for call in inside} == {"torch.nn.functional.gumbel_softmax"}
+    assert {call.id for call in inside} == {tool.calls[0].id}
+
+
+# -- errors ----------------------------------------------------------------------------------------------
+
+
+class Mine(Exception):
+    pass
+
+
+def test_an_error_of_the_program_comes_out_unchanged_and_once(probe: Any) -> None:
+    x, y = torch.ones(2, device=D), torch.ones(3, device=D)
+    with pytest.raises(RuntimeError) as bare:
+        x + y
+    for tools in ([probe()], [probe(aten=True, backward=True), op_tools.OpObserve(), op_tools.OpTimeMeasure()],
+                  [op_tools.OpOverflowCheck()], [op_tools.OpFallback()], [op_tools.OpDtypeCast()]):  # fmt: skip
+        for tool in tools:
+            tool.start()
+        with pytest.raises(RuntimeError) as watched:
+            x + y
+        assert type(watched.value) is type(bare.value) and str(watched.value) == str(bare.value)
+        assert (x + x).tolist() == [2, 2]
+        for tool in tools:
+            tool.stop()
+        assert ENGINE.failures.seen == {}
+
+
+def test_an_error_raised_by_the_programs_own_python_is_the_same_object(probe: Any) -> None:
+    error = Mine("from a hook")
+
+    def hook(grad: torch.Tensor) -> None:
+        raise error
+
+    x = torch.ones(2, device=D, requires_grad=True)
+    with probe(aten=True, backward=True, ties=True) as tool:
+        y = (x * 2).sum()
+        x.register_hook(hook)
+        with pytest.raises(Mine) as caught:
+            y.backward()
+        (x * 3).detach()
+    assert caught.value is error
+    assert tool.errors == []
+    assert tool.names_seen("api")[-1] == "torch.Tensor.detach"
+
+
+def test_an_error_in_a_tool_is_one_message_and_changes_nothing(probe: Any, capfd: Any) -> None:
+    class Broken(probe):  # type: ignore[misc]
+        def before(self, call: Any) -> None:
+            raise ValueError("the tool is broken")
+
+        after = applies_late = before
+
+    x = torch.ones(2, device=D, requires_grad=True)
+    good = probe(backward=True)
+    with Broken() as bad, good:
+        for _ in range(5):
+            y = x * 3
+        y.sum().backward()
+    assert y.tolist() == [3, 3] and x.grad.tolist() == [3, 3]
+    # once for `before`, and `after` has two parameters: a second kind of error
+    assert bad.errors.count("ValueError: the tool is broken") == 2  # mul and sum
+    said = capfd.readouterr().err
+    assert said.count("the tool is broken") == 2 and "torch.Tensor.mul" in said and "goes on" in said
+    assert good.names_seen() == ["torch.Tensor.mul"] * 5 + ["torch.Tensor.sum"]
+    assert len(good.gradients) == 2
+
+
+def test_a_tool_that_cannot_even_decide_is_left_out(probe: Any, capfd: Any) -> None:
+    class Undecided(probe):  # type: ignore[misc]
+        def applies(self, call: Any) -> bool:
+            raise KeyError("nothing")
+
+    with Undecided() as tool:
+        assert (torch.ones(2, device=D) + 1).tolist() == [2, 2]
+    assert tool.calls == [] and tool.errors == ["KeyError: 'nothing'"] * 2  # add and tolist
+
+
+def test_a_device_error_found_by_a_tool_is_the_programs(probe: Any) -> None:
+    broken = RuntimeError("the chip is on fire")
+
+    class Reader(probe):  # type: ignore[misc]
+        def after(self, call: Any, result: Any) -> None:
+            raise DeviceError(broken)
+
+    with Reader() as tool, pytest.raises(RuntimeError) as caught:
+        torch.ones(2, device=D) + 1
+    assert caught.value is broken and tool.errors == []
+
+
+@pytest.mark.parametrize("name", ["OpTimeMeasure", "OpOverflowCheck", "OpFallback", "OpObserve", "OpDtypeCast"])
+@pytest.mark.parametrize("sync", [False, True])
+def test_asynchronous_device_errors_reach_the_program(name: str, sync: bool, quiet_device: None) -> None:
+    table, wrong = torch.randn(4, 3, device=D), torch.tensor([9], device=D)
+    torch.dipu.synchronize()
+    torch.dipu.configure(**{"async": 1, "delay_us": 1000})
+    tool = getattr(op_tools, name)(**({"sync": sync} if name == "OpTimeMeasure" else {}))
+    with pytest.raises(RuntimeError, match="index"):  # noqa: PT012
+        with tool:
+            torch.nn.functional.embedding(wrong, table)
+            torch.dipu.synchronize()
+        torch.dipu.synchronize()
+    tool.stop()
+    torch.dipu.synchronize()
+    assert (table * 0 + 1).sum().item() == 12
+    assert ENGINE.failures.seen == {}
+
+
+# -- the tools are not seen -------------------------------------------------------------------------------
+
+
+class Busy(op_tools.OpObserve):
+    """A tool that calls torch in every hook."""
+
+    uses_aten = aten_everywhere = wants_backward = wants_ties = True  # type: ignore[assignment]
+
+    def wants_aten(self, name: str, func: Any) -> bool:
+        return True
+
+    def opened(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+
+    def _work(self, call: Any) -> None:
+        x = torch.ones(3, device=D)
+        assert (x * 2).tolist() == [2, 2, 2] and torch.cat([x, x]).sum().item() == 6
+
+    def before(self, call: Any) -> None:
+        self.seen.append((call.level, call.name))
+        self._work(call)
+
+    def after(self, call: Any, result: Any) -> None:
+        self._work(call)
+
+    def backward(self, call: Any, grad_inputs: Any, grad_outputs: Any) -> None:
+        self.seen.append(("grad", call.name))
+        self._work(call)
+
+
+def test_what_a_tool_calls_is_seen_by_no_tool_and_no_mode() -> None:
+    functions, operators = CountingFunctions(), CountingOperators()
+    x = torch.ones(2, device=D, requires_grad=True)
+
+    def program() -> None:
+        x.grad = None
+        (x * 3).sum().backward()
+
+    with functions, operators:
+        program()
+    bare = (list(functions.seen), list(operators.seen))
+    functions.seen.clear(), operators.seen.clear()
+    tool = Busy()
+    with functions, operators, tool:
+        program()
+    assert (functions.seen, operators.seen) == bare
+    assert [item for item in tool.seen if item[0] == "api" and item[1].startswith("torch.")] == [("api", "torch.Tensor.mul"), ("api", "torch.Tensor.sum")]
+    assert [item for item in tool.seen if item[0] == "grad"] == [("grad", "torch.Tensor.sum"), ("grad", "torch.Tensor.mul")]
+    functions.seen.clear(), operators.seen.clear()
+    with tool, functions, operators:
+        program()
+    assert (functions.seen, operators.seen) == bare
+    assert ENGINE.failures.seen == {}
+
+
+def test_operators_inside_backward_are_not_shown_to_the_programs_function_modes() -> None:
+    functions = CountingFunctions()
+    x = torch.ones(2, 2, device=D, requires_grad=True)
+    with op_tools.OpOverflowCheck(), functions:
+        (x @ x).sum().backward()
+    assert all(not isinstance(func, torch._ops.OpOverload) for func in functions.seen)
+
+
+# -- the program's own modes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [CountingFunctions, CountingOperators])
+def test_start_inside_a_mode_of_the_program_and_stop_outside(mode: Any, probe: Any) -> None:
+    x = torch.ones(2, device=D)
+    tool, theirs = probe(aten=True), mode()
+    with theirs:
+        tool.start()
+        x.neg()
+    seen = len(theirs.seen)
+    x.abs()
+    assert len(theirs.seen) == seen  # it is off
+    tool.stop()
+    x.exp()
+    assert tool.names_seen("api") == ["torch.Tensor.neg", "torch.Tensor.abs"]
+    assert tool.names_seen("aten") == ["aten.neg.default", "aten.abs.default"]
+
+
+@pytest.mark.parametrize("mode", [CountingFunctions, CountingOperators])
+def test_stop_inside_a_mode_of_the_program(mode: Any, probe: Any) -> None:
+    x = torch.ones(2, device=D)
+    tool, theirs = probe(aten=True), mode()
+    tool.start()
+    with theirs:
+        x.neg()
+        tool.stop()
+        x.abs()
+        count = len(theirs.seen)
+        with tool:
+            x.sin()
+        assert len(theirs.seen) > count
+    x.exp()
+    assert private.function_modes() == private.dispatch_modes() == []
+    assert tool.names_seen("api") == ["torch.Tensor.neg", "torch.Tensor.sin"]
+
+
+def test_a_default_device_works_with_a_tool_started_inside_and_outside(probe: Any) -> None:
+    tool = probe()
+    with tool, torch.device(D):
+        assert torch.zeros(2).device.type == D
+    with torch.device(D):
+        tool.start()
+        assert (torch.zeros(2) + 1).device.type == D
+    assert torch.zeros(2).device.type == "cpu"
+    tool.stop()
+    assert torch.zeros(2).device.type == "cpu"
+    assert "torch.Tensor.add" in tool.names_seen()
+
+
+def test_fake_tensors_are_not_the_tools_business(probe: Any) -> None:
+    tool = probe(aten=True)
+    with tool, FakeTensorMode() as fake:
+        x = torch.ones(2, device=D)
+        y = x * 2
+        assert y.shape == (2,) and type(y).__name__ == "FakeTensor"
+        tool.stop()
+        tool.start()
+        x.neg()
+    assert tool.calls == []
+    with tool:
+        fake.from_tensor(torch.ones(2, device=D)).exp()
+        torch.ones(2, device=D).neg()
+    assert tool.names_seen("api")[-1] == "torch.Tensor.neg"
+    assert "torch.Tensor.exp" not in tool.names_seen("api")
+
+
+def test_functorch_transforms_give_the_same(probe: Any) -> None:
+    x = torch.arange(6.0, device=D).reshape(3, 2)
+
+    def f(v: torch.Tensor) -> torch.Tensor:
+        return (v.sin() * v).sum()
+
+    bare = [torch.vmap(f)(x), torch.func.grad(f)(x), torch.vmap(torch.func.grad(f))(x), torch.func.jvp(f, (x,), (x,))[1]]
+    names = ["OpTimeMeasure", "OpObserve", "OpOverflowCheck", "OpFallback", "OpDtypeCast"]
+    for tool in (probe(aten=True, backward=True, ties=True), *(getattr(op_tools, name)() for name in names)):
+        with tool:
+            watched = [torch.vmap(f)(x), torch.func.grad(f)(x), torch.vmap(torch.func.grad(f))(x), torch.func.jvp(f, (x,), (x,))[1]]
+        assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(bare, watched, strict=True)), tool
+    assert ENGINE.failures.seen == {}
+
+
+def test_inference_mode_and_no_grad(probe: Any) -> None:
+    weight = torch.ones(2, 2, device=D, requires_grad=True)
+    tools = [probe(aten=True, backward=True, ties=True), op_tools.OpTimeMeasure(), op_tools.OpOverflowCheck(), op_tools.OpFallback()]
+    for tool in tools:
+        tool.start()
+    with torch.inference_mode():
+        y = weight @ weight
+        y.add_(1)
+        assert y.is_inference() and y.tolist() == [[3, 3], [3, 3]]
+    with torch.no_grad():
+        z = weight * 2
+        assert not z.requires_grad
+    assert (y + 1).tolist() == [[4, 4], [4, 4]]
+    for tool in tools:
+        tool.stop()
+    assert ENGINE.failures.seen == {}
+
+
+# -- processes ------------------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_goes_on_alone(probe: Any) -> None:
+    x = torch.ones(2)
+    with probe(device="cpu") as tool:
+        x + 1
+        child = os.fork()
+        if child == 0:
+            ok = False
+            try:
+                x * 2
+                ok = tool.names_seen() == ["torch.Tensor.add", "torch.Tensor.mul"]
+                tool.stop()
+                ok = ok and private.function_modes() == []
+            finally:
+                os._exit(0 if ok else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        x - 1
+    assert tool.names_seen() == ["torch.Tensor.add", "torch.Tensor.sub"]
+
+
+class Numbers(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((2,), float(index)) * 2
+
+
+def test_workers_of_a_data_loader(rows: Any) -> None:
+    with op_tools.OpObserve(device="cpu,dipu"), op_tools.OpTimeMeasure(device="cpu,dipu"):
+        loader = torch.utils.data.DataLoader(Numbers(), batch_size=2, num_workers=2)
+        batches = [batch.to(D) + 1 for batch in loader]
+    assert [batch[:, 0].tolist() for batch in batches] == [[1, 3], [5, 7], [9, 11], [13, 15]]
+    mine = [row for row in rows("op_observe_result") if row["name"] == "torch.Tensor.add"]
+    assert len(mine) == 4
+
+
+# -- places ---------------------------------------------------------------------------------------------------
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(2, 2)
+        self.rest = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(2, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.rest(self.first(x) * 2)
+
+
+def test_a_call_knows_its_line_module_step_rank_and_thread(probe: Any) -> None:
+    model = Block().to(D)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with probe() as tool:
+        start = ENGINE.step
+        for _ in range(2):
+            here = line() + 1
+            model(torch.ones(1, 2, device=D)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    places = [place for call, place in zip(tool.calls, tool.places, strict=True) if call.name == "torch.nn.functional.linear"]
+    assert [place["module"] for place in places] == ["Block.first", "Block.rest.1"] * 2
+    assert [place["step"] - start for place in places] == [0, 0, 1, 1]
+    assert all(place["call_site"].startswith(f"{__file__}:") for place in places)
+    mul = next(p for c, p in zip(tool.calls, tool.places, strict=True) if c.name == "torch.Tensor.mul")
+    assert mul["call_site"].endswith("forward: return self.rest(self.first(x) * 2)") and mul["module"] == "Block"
+    whole = next(p for c, p in zip(tool.calls, tool.places, strict=True) if c.name == "torch.Tensor.sum")
+    assert whole["call_site"].startswith(f"{__file__}:{here} ") and whole["module"] == ""
+    assert {place["rank"] for place in tool.places} == {0}
+
+
+def test_the_cost_of_a_tool_that_wants_nothing_is_a_lookup(probe: Any) -> None:
+    x = torch.ones(2, device=D)
+    with probe(list="torch.never") as tool:
+        x + 1
+        assert ENGINE.api_plans[torch.Tensor.add] is None
+        started = time.perf_counter()
+        for _ in range(1000):
+            x + 1
+        assert time.perf_counter() - started < 1  # it was 15 times the bare call in tools we know
+    assert tool.calls == []
+
+
+def test_importing_the_tools_does_not_import_the_compiler(run_python: Any) -> None:
+    out = run_python(
+        """
+        import sys, torch, op_tools
+        from op_tools import OpObserve, OpTimeMeasure, OpOverflowCheck, OpFallback, OpDtypeCast, apply_feature
+        before = "torch._dynamo" in sys.modules
+        with OpTimeMeasure(), OpObserve(), OpOverflowCheck():
+            torch.ones(2, device="dipu") + 1
+        assert not before and "torch._dynamo" not in sys.modules
+        print("clean", [name for name in ("typer", "rich", "sqlite3") if name in sys.modules])
+        """
+    )
+    assert out.splitlines()[-1] == "clean []"
