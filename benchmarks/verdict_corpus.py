@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -60,6 +60,7 @@ class Subject:
     make: Callable[[Draw], tuple[Any, ...]]
     formula: Callable[..., Tensor]
     faults: tuple[Fault, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
     wants_grad: tuple[int, ...] | None = None  # judge these inputs' gradients instead of the output
 
 
@@ -74,13 +75,14 @@ def subject(
     make: Callable[[Draw], tuple[Any, ...]],
     *faults: Fault,
     grads: tuple[int, ...] | None = None,
+    **kwargs: Any,
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Adds an operator, and with `grads` one more for the gradients of those inputs."""
 
     def add(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        SUBJECTS.append(Subject(name, func, make, formula, tuple(faults)))
+        SUBJECTS.append(Subject(name, func, make, formula, faults, kwargs))
         if grads is not None:
-            SUBJECTS.append(Subject(f"{name} gradient", func, make, formula, tuple(faults), grads))
+            SUBJECTS.append(Subject(f"{name} gradient", func, make, formula, faults, kwargs, grads))
         return formula
 
     return add
@@ -91,7 +93,7 @@ def subject(
 N = (37, 113)
 
 
-@subject("add", lambda a, b: torch.add(a, b, alpha=0.5), lambda d: (d.data(*N), d.data(*N)))
+@subject("add", torch.add, lambda d: (d.data(*N), d.data(*N)), alpha=0.5)
 def add(how: How, a: Tensor, b: Tensor) -> Tensor:
     return a + 0.5 * b
 
@@ -137,7 +139,7 @@ def rsqrt(how: How, x: Tensor) -> Tensor:
     return 1 / x.sqrt()
 
 
-@subject("pow", lambda x: torch.pow(x, 3.0), lambda d: (d.data(*N),))
+@subject("pow", torch.pow, lambda d: (d.data(*N),), exponent=3.0)
 def power(how: How, x: Tensor) -> Tensor:
     return x * x * x
 
@@ -150,7 +152,7 @@ def addcmul(how: How, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 # Reductions
 
 
-@subject("sum", lambda x: torch.sum(x, 1), lambda d: (d.data(200, 331),), *SUMS)
+@subject("sum", torch.sum, lambda d: (d.data(200, 331),), *SUMS, dim=1)
 def total(how: How, x: Tensor) -> Tensor:
     return how.sum(x, 1)
 
@@ -171,7 +173,7 @@ def vector_norm(how: How, x: Tensor) -> Tensor:
     return how.sum(x * x, 1).sqrt()
 
 
-@subject("logsumexp", lambda x: torch.logsumexp(x, 1), lambda d: (d.data(200, 331),), *SUMS)
+@subject("logsumexp", torch.logsumexp, lambda d: (d.data(200, 331),), *SUMS, dim=1)
 def logsumexp(how: How, x: Tensor) -> Tensor:
     top = x.amax(1, True).detach()
     return how.sum((x - top).exp(), 1).log() + top.squeeze(1)

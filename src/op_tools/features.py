@@ -51,9 +51,9 @@ def _always(*args: Any, **kwargs: Any) -> bool:
 class Feature:
     """What apply_feature returns: the tool at work, and the way to take it back."""
 
-    def __init__(self, tool: Tool, replaced: list[Replaced]) -> None:
+    def __init__(self, tool: Tool, routes: list[Route]) -> None:
         self.tool = tool
-        self._replaced = replaced
+        self._routes = routes
 
     @property
     def active(self) -> bool:
@@ -62,9 +62,9 @@ class Feature:
 
     def remove(self) -> None:
         """Take the feature back; functions are what they were before. Calling it again does nothing."""
-        for function in reversed(self._replaced):
-            function.restore()
-        self._replaced = []
+        for route in self._routes:
+            route.leave(self.tool)
+        self._routes = []
         self.tool.stop()
 
     def __enter__(self) -> Feature:
@@ -74,12 +74,14 @@ class Feature:
         self.remove()
 
 
-class Replaced:
-    """A function or method of another package, led through the engine."""
+class Route:
+    """A function or method of another package, led through the engine for the tools that are on it."""
 
-    def __init__(self, owner: Any, attribute: str, name: str, tool: Tool) -> None:
+    def __init__(self, owner: Any, attribute: str, name: str) -> None:
         self.owner = owner
         self.attribute = attribute
+        self.name = name
+        self.tools: tuple[Tool, ...] = ()
         self.raw = inspect.getattr_static(owner, attribute)
         self.was_own = attribute in vars(owner)
         function = self.raw.__func__ if isinstance(self.raw, (staticmethod, classmethod)) else self.raw
@@ -87,32 +89,52 @@ class Replaced:
             function = getattr(owner, attribute)  # one object's method, already bound to it
         if not callable(function):
             raise TypeError(f"{name} is not a function: {type(function).__name__}")
-        routed = _routed(function, name, tool)
+        routed = self._routed(function)
         if isinstance(self.raw, (staticmethod, classmethod)):
             routed = type(self.raw)(routed)  # type: ignore[assignment]
         self.routed = routed
         setattr(owner, attribute, routed)
 
-    def restore(self) -> None:
-        """Put the original back, unless somebody else has replaced it since."""
-        if vars(self.owner).get(self.attribute) is not self.routed:
-            return
-        if self.was_own:
-            setattr(self.owner, self.attribute, self.raw)
-        else:
-            delattr(self.owner, self.attribute)
+    def _routed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def routed(*args: Any, **kwargs: Any) -> Any:
+            if ENGINE.local.quiet or ENGINE.local.api_call is not None:
+                return function(*args, **kwargs)
+            kinds = device_types(args, kwargs)
+            tools = [tool for tool in self.tools if tool.running and tool.watches(kinds)]
+            if not tools:
+                return function(*args, **kwargs)
+            return ENGINE.run_tools(Plan(self.name, tuple(tools)), function, args, kwargs, tools)
+
+        return routed
+
+    def leave(self, tool: Tool) -> None:
+        """Take a tool off; with the last one the original comes back, unless somebody else has replaced it since."""
+        with ENGINE.lock:
+            self.tools = tuple(other for other in self.tools if other is not tool)
+            if self.tools:
+                return
+            _routes.pop((id(self.owner), self.attribute), None)
+            if vars(self.owner).get(self.attribute) is not self.routed:
+                return
+            if self.was_own:
+                setattr(self.owner, self.attribute, self.raw)
+            else:
+                delattr(self.owner, self.attribute)
 
 
-def _routed(function: Callable[..., Any], name: str, tool: Tool) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def routed(*args: Any, **kwargs: Any) -> Any:
-        if not tool.running or ENGINE.local.quiet or ENGINE.local.api_call is not None:
-            return function(*args, **kwargs)
-        if not tool.watches(device_types(args, kwargs)):
-            return function(*args, **kwargs)
-        return ENGINE.run_tools(Plan(name, (tool,)), function, args, kwargs, [tool])
+# By owner and attribute: one function is replaced once, whatever the number of features on it.
+_routes: dict[tuple[int, str], Route] = {}
 
-    return routed
+
+def _join(owner: Any, attribute: str, name: str, tool: Tool) -> Route:
+    with ENGINE.lock:
+        key = (id(owner), attribute)
+        route = _routes.get(key)
+        if route is None:
+            route = _routes[key] = Route(owner, attribute, name)
+        route.tools = (*route.tools, tool)
+        return route
 
 
 def apply_feature(
@@ -130,7 +152,7 @@ def apply_feature(
         raise ValueError(f"unknown feature {feature!r}; expected one of {', '.join(classes)}")
     if not callable(condition_func):
         raise TypeError(f"condition_func must be callable, got {type(condition_func).__name__}")
-    items = [ops] if isinstance(ops, str) or callable(ops) else list(ops)
+    items = list(ops) if isinstance(ops, Iterable) and not isinstance(ops, str) else [ops]
     if not items:
         raise ValueError(
             "apply_feature needs at least one operator: a name such as 'torch.add', or a function"
@@ -148,13 +170,13 @@ def apply_feature(
             foreign.append((owner, attribute, name))
     tool.only = frozenset(taken)
     tool.start()
-    replaced: list[Replaced] = []
+    routes: list[Route] = []
     try:
-        replaced.extend(Replaced(owner, attribute, name, tool) for owner, attribute, name in foreign)
+        routes.extend(_join(owner, attribute, name, tool) for owner, attribute, name in foreign)
     except BaseException:
-        Feature(tool, replaced).remove()
+        Feature(tool, routes).remove()
         raise
-    return Feature(tool, replaced)
+    return Feature(tool, routes)
 
 
 def _verbose_unless_told() -> bool | None:

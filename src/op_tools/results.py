@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import torch.distributed as dist
 
@@ -15,13 +15,20 @@ from op_tools.storage.log import Log
 from op_tools.storage.views import CsvView
 
 
-def place_in_run() -> dict[str, int]:
+class PlaceInRun(TypedDict):
+    """Which of how many processes this is."""
+
+    rank: int
+    world_size: int
+
+
+def place_in_run() -> PlaceInRun:
     """This process's rank and the number of ranks, from torch.distributed or the launcher's variables."""
     return _place_in_run(dist.is_available() and dist.is_initialized())
 
 
 @functools.lru_cache(maxsize=2)
-def _place_in_run(initialized: bool) -> dict[str, int]:
+def _place_in_run(initialized: bool) -> PlaceInRun:
     if initialized:
         return {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
     try:

@@ -34,6 +34,8 @@ Status = Literal["same", "pass", "lower_precision", "fail", "skipped"]
 RERUNS, RERUNS_TO_CONFIRM = 2, 8
 # More samples of the reference's own errors, on inputs of other last bits, before a failure is reported.
 VARIANTS = 4
+# A failure is reported when twice the noise does not explain it: noise is an estimate, and its tails are heavy.
+CONFIRMING_STRICTNESS = 0.5
 # A cached noise level lets pass only what stays clearly below the bound.
 CACHED_STRICTNESS = 1.25
 # Without a float64 result: the units in the last place that correct implementations differ by.
@@ -254,7 +256,8 @@ class _Call:
         self._reruns.extend(RERUNS_TO_CONFIRM if raw else RERUNS)
         noise = self._measured(errors, index, columns)
         samples = [errors, *self._more_samples(errors, index)]
-        confirmed = errors.check(*with_reference_errors(errors, samples, columns, noise))
+        noise, needs = with_reference_errors(errors, samples, columns, noise)
+        confirmed = errors.check(noise, needs, CONFIRMING_STRICTNESS)
         if not confirmed.reason:
             return "pass", confirmed, raw
         label = None if confirmed.biased else self._explained(errors, noise, confirmed, length)

@@ -15,9 +15,9 @@ import zipfile
 import pytest
 import torch
 import torch.nn.functional as F
-import torch_dipu  # noqa: F401  registers the device
 
 import op_tools
+import torch_dipu  # noqa: F401  registers the device
 from op_tools.engine import ENGINE
 from op_tools.settings import SettingError
 

@@ -252,7 +252,7 @@ def test_asynchronous_device_errors_reach_the_program(name: str, sync: bool, qui
     torch.dipu.synchronize()
     torch.dipu.configure(**{"async": 1, "delay_us": 1000})
     tool = getattr(op_tools, name)(**({"sync": sync} if name == "OpTimeMeasure" else {}))
-    with pytest.raises(RuntimeError, match="index"):  # noqa: PT012
+    with pytest.raises(RuntimeError, match="index"):
         with tool:
             torch.nn.functional.embedding(wrong, table)
             torch.dipu.synchronize()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 
 import pytest
 import torch
+from training import TRAININGS, Outcome
 
 import op_tools
-from training import TRAININGS, Outcome
 
 pytestmark = pytest.mark.device
 STEPS = 20
@@ -63,9 +64,10 @@ def test_a_watched_training_is_bit_identical(tool, model, autocast, tmp_path, ca
 @pytest.mark.parametrize("model", TRAININGS)
 def test_all_watching_tools_together_are_bit_identical(model, capfd):
     expected = bare(model, False)
-    with op_tools.OpCapture(), op_tools.OpAutoCompare(mode="sampled"), op_tools.OpTimeMeasure():
-        with op_tools.OpObserve(), op_tools.OpOverflowCheck():
-            watched = TRAININGS[model].run(STEPS, False)
+    with contextlib.ExitStack() as stack:
+        for tool in tools().values():
+            stack.enter_context(tool())
+        watched = TRAININGS[model].run(STEPS, False)
     assert watched.differences(expected) == []
     assert "could not handle" not in capfd.readouterr().err
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import resource
@@ -152,14 +153,14 @@ class TestDisk:
     def test_direct_writes(self, tmp_path: Path, numel: int, monkeypatch: pytest.MonkeyPatch) -> None:
         x = torch.randn(numel)
         refuse = []
-        real = os.write
+        real = os.writev
 
-        def write(descriptor: int, data: Any) -> int:
-            if refuse:
+        def writev(descriptor: int, pieces: Any) -> int:
+            if refuse and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
                 raise OSError(errno.EINVAL, "Invalid argument")
-            return real(descriptor, data)
+            return real(descriptor, pieces)
 
-        monkeypatch.setattr(os, "write", write)
+        monkeypatch.setattr(os, "writev", writev)
         with CaptureStore(tmp_path) as store:
             store.put(call(1), "input", (x, x + 1))
             store.flush()

@@ -308,7 +308,7 @@ def same_tree(a: Any, b: Any) -> bool:
         return type(a) is type(b) and len(a) == len(b) and all(map(same_tree, a, b))
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same_tree(a[key], b[key]) for key in a)
-    return type(a) is type(b) and (a == b or a != a)
+    return type(a) is type(b) and (a == b or math.isnan(a))
 
 
 SCALARS = st.one_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import torch_dipu  # noqa: F401  registers the device
-
-DEVICE = "dipu"
+DEVICE = os.environ.get("OP_TOOLS_TEST_DEVICE", "dipu")
+if DEVICE == "dipu":
+    import torch_dipu  # noqa: F401  registers the device
 
 
 class Transformer(nn.Module):
@@ -70,15 +71,18 @@ class Training:
     optimizer: Callable[[Any], torch.optim.Optimizer]
     batch: Callable[[torch.Generator], tuple[torch.Tensor, torch.Tensor]]
 
-    def run(self, steps: int, autocast: bool, device: str = DEVICE) -> Outcome:
+    def run(
+        self, steps: int, autocast: bool = False, device: str = DEVICE, dtype: torch.dtype = torch.float32
+    ) -> Outcome:
         """Train from a fixed seed and return all that is left."""
         torch.manual_seed(7)
-        model = self.model().to(device)
+        model = self.model().to(device, dtype)
         optimizer = self.optimizer(model.parameters())
         data = torch.Generator("cpu").manual_seed(3)
         losses = []
         for _ in range(steps):
             x, y = (tensor.to(device) for tensor in self.batch(data))
+            x = x.to(dtype) if x.is_floating_point() else x
             with torch.autocast(device, torch.bfloat16) if autocast else contextlib.nullcontext():
                 out = model(x)
                 loss = F.cross_entropy(out.flatten(0, -2), y.flatten())

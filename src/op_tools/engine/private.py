@@ -47,6 +47,43 @@ def fake_mode_active() -> bool:
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
+def results_on_meta(func: Any, args: Any, kwargs: Any) -> Any:
+    """What a call would return, without data; None where that cannot be known."""
+
+    def empty(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+    def run() -> Any:
+        with torch.no_grad():
+            return func(*_mapped(args, empty), **_mapped(kwargs, empty))
+
+    try:
+        return silently(run)
+    except Exception:  # no meta kernel, or a size that depends on data
+        return None
+
+
+def results_on_fake(func: Any, args: Any, kwargs: Any) -> Any:
+    """The same with tensors that claim to be on the device, for what depends on the device."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    try:
+        with no_function_modes(), FakeTensorMode(allow_fallback_kernels=False) as mode, torch.no_grad():
+            return func(*_mapped(args, mode.from_tensor), **_mapped(kwargs, mode.from_tensor))
+    except Exception:
+        return None
+
+
+def _mapped(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if type(value) is tuple or type(value) is list:
+        return type(value)([_mapped(item, function) for item in value])
+    if type(value) is dict:
+        return {key: _mapped(item, function) for key, item in value.items()}
+    return value
+
+
 # Our modes lie below all others on the stack. A mode of the program takes itself off by taking off what is on top:
 # were ours above it, it would take off ours. Torch's flags "inside a dispatch mode" are left alone on purpose: only
 # the compiler asks for them, and the compiler is not to know of ours.

@@ -79,8 +79,6 @@ class BlobsBackend:
 
     def write(self, job: Job) -> int:
         written = 0
-        if self._restarts != self._tree.restarts:
-            self._start_over()
         for snapshot in job.snapshots:
             # Not only the job that brought the bytes: with several threads a duplicate can overtake it in the queue.
             if not snapshot.blob.written:
@@ -89,7 +87,10 @@ class BlobsBackend:
         references: dict[int, dict[str, Any]] = {}
         job.args, job.kwargs = referring(job.args, references), referring(job.kwargs, references)
         self._tree.write(job.relative_path + ".json", [description])
-        return written + self._tree.write(job.relative_path, container(job.tree()))
+        written += self._tree.write(job.relative_path, container(job.tree()))
+        if self._restarts != self._tree.restarts:
+            self._start_over()
+        return written
 
     def _start_over(self) -> None:
         """The results were removed: what was written before is gone, and so is the pack behind its descriptor."""

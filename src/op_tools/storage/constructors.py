@@ -184,6 +184,7 @@ _CALLABLE: dict[str, Callable[..., Any]] = {
     "__builtin__ set": _set_of,
     "builtins set": _set_of,
     "__builtin__ bytearray": lambda *parts: bytes(_encoded(*parts)) if parts else b"",
+    "__builtin__ bytes": lambda: b"",
     "__builtin__ slice": slice,
     "builtins slice": slice,
     "__builtin__ xrange": range,

@@ -71,11 +71,11 @@ class FileTree:
             temporary = f"{self._incoming}/{host_name()}_{os.getpid()}_{threading.get_ident()}"
         else:
             temporary = f"{folder}/.{name}.{os.getpid()}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(temporary, flags, 0o666)
+        direct = self.direct and any(len(piece) >= DIRECT_FROM and _is_mapped(piece) for piece in pieces)
+        descriptor = self._open(temporary, direct)
         try:
             try:
-                written = self._write(descriptor, pieces)
+                written = self._write(descriptor, pieces, direct)
             finally:
                 os.close(descriptor)
             os.rename(temporary, path)
@@ -104,37 +104,57 @@ class FileTree:
             del self._folders[next(iter(self._folders))]
         self._folders[folder] = None
 
-    def _write(self, descriptor: int, pieces: Sequence[Bytes]) -> int:
-        """The pieces one after the other: large blocks directly, what is between them in one call each time."""
-        if not self.direct:
-            return write_all(descriptor, pieces)
-        position = 0
-        waiting: list[Bytes] = []
-        for piece in pieces:
-            if len(piece) >= DIRECT_FROM and position % BLOCK == 0 and _is_mapped(piece):
-                write_all(descriptor, waiting)
-                whole = len(piece) // BLOCK * BLOCK
-                self._write_directly(descriptor, memoryview(piece)[:whole])
-                waiting = [memoryview(piece)[whole:]]
-            else:
-                waiting.append(piece)
-            position += len(piece)
-        write_all(descriptor, waiting)
-        return position
-
-    def _write_directly(self, descriptor: int, memory: memoryview) -> None:
-        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    def _open(self, path: str, direct: bool) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _DIRECT)
-            while memory:
-                memory = memory[os.write(descriptor, memory) :]
+            return os.open(path, flags | _DIRECT if direct else flags, 0o666)
         except OSError as error:
-            if error.errno != errno.EINVAL:
+            if not direct or error.errno != errno.EINVAL:
                 raise
-            self.direct = False  # not on this file system after all, or not with this block size
-        finally:
-            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
-        write_all(descriptor, [memory])
+            self.direct = False  # not on this file system after all
+            return os.open(path, flags, 0o666)
+
+    def _write(self, descriptor: int, pieces: Sequence[Bytes], direct: bool) -> int:
+        size = sum(map(len, pieces))
+        if direct and self.direct:
+            try:
+                write_all(descriptor, self._in_blocks(pieces))
+                if size % BLOCK:
+                    os.ftruncate(descriptor, size)
+                return size
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                self.direct = False  # it can be opened but not written this way
+                os.lseek(descriptor, 0, os.SEEK_SET)
+                os.ftruncate(descriptor, 0)
+        if direct:
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_WRONLY)
+        return write_all(descriptor, pieces)
+
+    def _in_blocks(self, pieces: Sequence[Bytes]) -> list[Bytes]:
+        """The same bytes in whole blocks on page boundaries: large tensors as they are, the rest copied together."""
+        blocks: list[Bytes] = []
+        gathered = bytearray()
+        for piece in pieces:
+            if len(gathered) % BLOCK == 0 and len(piece) >= DIRECT_FROM and _is_mapped(piece):
+                self._append_copy(blocks, gathered)
+                whole = len(piece) // BLOCK * BLOCK
+                blocks.append(memoryview(piece)[:whole])
+                gathered = bytearray(memoryview(piece)[whole:])
+            else:
+                gathered += piece
+        self._append_copy(blocks, gathered)
+        return blocks
+
+    @staticmethod
+    def _append_copy(blocks: list[Bytes], content: bytearray) -> None:
+        if content:
+            page = mmap.mmap(
+                -1, -(-len(content) // BLOCK) * BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            )
+            page[: len(content)] = content
+            blocks.append(memoryview(page))
 
 
 def write_all(descriptor: int, pieces: Sequence[Bytes]) -> int:

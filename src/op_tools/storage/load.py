@@ -22,7 +22,7 @@ from op_tools.storage.errors import CaptureDamaged, CaptureMissing, CaptureRefus
 from op_tools.storage.files import described
 from op_tools.storage.model import FORMAT_VERSION
 from op_tools.storage.plain import plain, restore
-from op_tools.storage.snapshot import TAG, tensor_tree
+from op_tools.storage.snapshot import TAG, tensor_tree, without_graph
 from op_tools.storage.unpickle import Unpickler
 
 MAX_NESTING = 64
@@ -217,7 +217,8 @@ def _export_one(path: Path, relative: str, output: FileTree) -> None:
             made[id(tensor)] = tensor_tree(tensor)
         return made[id(tensor)]
 
-    args, kwargs = _with_snapshots(tree["args"], saved), _with_snapshots(tree["kwargs"], saved)
+    with without_graph():
+        args, kwargs = _with_snapshots(tree["args"], saved), _with_snapshots(tree["kwargs"], saved)
     header = {**header, "store": "files"}
     description = path.with_name(path.name + ".json")
     if description.is_file():

@@ -99,7 +99,8 @@ def _plain_rare(value: Any, tensor: Callable[[torch.Tensor], Any], depth: int) -
     if isinstance(value, list):
         return [inner(item) for item in value]
     if isinstance(value, bytes | bytearray):
-        return bytes(value)
+        # No bytes at all are pickled by a name that torch's safe loader does not know.
+        return bytes(value) if value else {TAG: "no_bytes"}
     if isinstance(value, set | frozenset):
         return {TAG: type(value).__name__, "items": [inner(item) for item in value]}
     if isinstance(value, range):
@@ -266,6 +267,7 @@ _RESTORERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "dict": lambda tree: {restore(key): restore(item) for key, item in tree["items"]},
     "slice": lambda tree: slice(restore(tree["start"]), restore(tree["stop"]), restore(tree["step"])),
     "ellipsis": lambda tree: Ellipsis,
+    "no_bytes": lambda tree: b"",
     "memory_format": _restore_named(_FORMATS),
     "layout": _restore_named(_LAYOUTS),
     "qscheme": _restore_named(_QSCHEMES),

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import mmap
 import threading
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -18,12 +20,13 @@ from op_tools.storage.disk import DIRECT_FROM
 MAPPED_FROM = DIRECT_FROM
 SMALLEST = 512
 HUGE_PAGE = 2 << 20
+MOST_VIEWS = 8
 
 
 class Buffer:
     """`capacity` bytes of host memory, seen as a memoryview and as a 1-D tensor of any dtype."""
 
-    __slots__ = ("bytes", "capacity", "memory", "typed")
+    __slots__ = ("bytes", "capacity", "memory", "views")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -39,14 +42,18 @@ class Buffer:
                     mapping.madvise(mmap.MADV_HUGEPAGE)
                 self.bytes = torch.frombuffer(mapping, dtype=torch.uint8)
                 self.memory = memoryview(mapping)
-            self.typed: dict[torch.dtype, torch.Tensor] = {}
+        self.views: dict[Any, torch.Tensor] = {}
 
-    def seen_as(self, dtype: torch.dtype) -> torch.Tensor:
-        tensor = self.typed.get(dtype)
-        if tensor is None:
+    def seen_as(self, dtype: torch.dtype, shape: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+        """A tensor over the first bytes. The steps of a training repeat themselves, so the last few are kept."""
+        key = (dtype, shape, stride)
+        view = self.views.get(key)
+        if view is None:
+            if len(self.views) >= MOST_VIEWS:
+                self.views.clear()
             with torch.inference_mode(False):
-                tensor = self.typed[dtype] = self.bytes.view(dtype)
-        return tensor
+                view = self.views[key] = self.bytes.view(dtype).as_strided(shape, stride)
+        return view
 
 
 def capacity_for(nbytes: int) -> int:

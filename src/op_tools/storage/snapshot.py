@@ -6,8 +6,9 @@ host) and nothing else is paid there. A view is saved as what it shows and not a
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -81,7 +82,7 @@ class Snapshot:
         """The values as a CPU tensor of the same dtype, shape and (dense) stride, sharing this memory."""
         if self.buffer is None:
             raise RuntimeError("the bytes of this snapshot were already written and released")
-        return self.buffer.seen_as(self.dtype).as_strided(self.shape, self.stride)
+        return self.buffer.bytes.view(self.dtype).as_strided(self.shape, self.stride)
 
     def description(self) -> dict[str, Any]:
         """The row that goes into the .pth.json file."""
@@ -113,15 +114,31 @@ def dense_stride(shape: Sequence[int], stride: Sequence[int]) -> tuple[tuple[int
     return tuple(dense), stored
 
 
-def snapshot(tensor: torch.Tensor, pool: Pool | None = None) -> Snapshot:
+@contextlib.contextmanager
+def without_graph() -> Iterator[None]:
+    """Copies made inside are not recorded by autograd."""
+    enabled = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_grad_enabled(enabled)
+
+
+def snapshot(tensor: torch.Tensor) -> Snapshot:
     """Copy what a strided tensor shows; raises NotStorable where there are no values or no bytes of them."""
+    with without_graph():
+        return take(tensor, None)
+
+
+def take(tensor: torch.Tensor, pool: Pool | None) -> Snapshot:
+    """snapshot() into a buffer of the pool, for callers that are inside without_graph() already."""
     if type(tensor) not in _PLAIN_CLASSES:
         refuse_unreadable(tensor)
     elif tensor.is_quantized or tensor.is_nested or tensor.layout is not torch.strided or tensor.is_meta:
         raise NotStorable(_why_not(tensor))
-    # Detached only where it matters: every call into torch lets another thread take the interpreter lock.
-    source = tensor.detach() if tensor.requires_grad else tensor
-    shape, source_stride = tuple(source.shape), source.stride()
+    source = tensor
+    shape, source_stride = source.shape, source.stride()
     if source.is_contiguous():
         stride, stored = source_stride, source.numel()
     else:
@@ -132,8 +149,10 @@ def snapshot(tensor: torch.Tensor, pool: Pool | None = None) -> Snapshot:
     nbytes = stored * source.element_size()
     buffer = Buffer(capacity_for(nbytes)) if pool is None else pool.take(nbytes)
     if nbytes:
-        buffer.seen_as(source.dtype).as_strided(source.shape, stride).copy_(source)
-    return Snapshot(buffer, nbytes, shape, stride, tensor, source_stride)
+        # The only call into torch: each one lets another thread take the interpreter lock, and waiting for it to come
+        # back costs more than the call. Hence no detach() here but a switch that is thrown for the whole put().
+        buffer.seen_as(source.dtype, source.shape, stride).copy_(source)
+    return Snapshot(buffer, nbytes, tuple(shape), stride, tensor, source_stride)
 
 
 def refuse_unreadable(tensor: torch.Tensor) -> None:
@@ -158,14 +177,17 @@ def _why_not(tensor: torch.Tensor) -> str:
 
 
 def tensor_tree(tensor: torch.Tensor, pool: Pool | None = None) -> Snapshot | dict[str, Any]:
-    """A Snapshot; for sparse tensors a tagged dict of components; for anything unreadable an opaque description."""
+    """A Snapshot; for sparse tensors a tagged dict of components; for anything unreadable an opaque description.
+
+    To be called inside without_graph().
+    """
     try:
         if type(tensor) in _PLAIN_CLASSES and tensor.layout is torch.strided:
-            return snapshot(tensor, pool)
+            return take(tensor, pool)
         with torch._C.DisableTorchFunctionSubclass():
             if tensor.layout is not torch.strided and (type(tensor) in _PLAIN_CLASSES):
                 return _sparse_tree(tensor.detach(), pool)
-            return snapshot(tensor, pool)
+            return take(tensor, pool)
     except NotStorable as refusal:
         return describe_only(tensor, str(refusal))
     except Exception as error:  # a subclass, a functorch wrapper, a device out of memory: capture must go on
@@ -179,15 +201,15 @@ def _sparse_tree(tensor: torch.Tensor, pool: Pool | None) -> dict[str, Any]:
         "shape": tuple(tensor.shape),
     }
     if tensor.layout is torch.sparse_coo:
-        tree["indices"] = snapshot(tensor._indices(), pool)
-        tree["values"] = snapshot(tensor._values(), pool)
+        tree["indices"] = take(tensor._indices(), pool)
+        tree["values"] = take(tensor._values(), pool)
         tree["coalesced"] = tensor.is_coalesced()
         return tree
     parts = _SPARSE_PARTS.get(tensor.layout)
     if parts is None:
         raise NotStorable(_why_not(tensor))
     for part in parts:
-        tree[part] = snapshot(getattr(tensor, part)(), pool)
+        tree[part] = take(getattr(tensor, part)(), pool)
     return tree
 
 

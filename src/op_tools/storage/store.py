@@ -31,7 +31,7 @@ from op_tools.storage.model import (
 )
 from op_tools.storage.plain import plain
 from op_tools.storage.pool import Pool
-from op_tools.storage.snapshot import Snapshot, tensor_tree
+from op_tools.storage.snapshot import Snapshot, tensor_tree, without_graph
 from op_tools.storage.writer import BackgroundWriter
 
 _BACKENDS: dict[str, type[FilesBackend] | type[BlobsBackend]] = {"files": FilesBackend, "blobs": BlobsBackend}
@@ -229,14 +229,10 @@ class CaptureStore:
     def _enqueue(self, call: CallInfo, part: Part, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         core = self._core
         taken = _Taken(core)
-        job = Job(
-            folder=folder_of(call),
-            part=part,
-            header={},
-            args=tuple([plain(value, tensor=taken) for value in args]),
-            kwargs=plain(dict(kwargs), tensor=taken),
-            snapshots=taken.snapshots,
-        )
+        with without_graph():
+            plain_args = tuple([plain(value, tensor=taken) for value in args])
+            plain_kwargs = plain(dict(kwargs), tensor=taken)
+        job = Job(folder_of(call), part, {}, plain_args, plain_kwargs, taken.snapshots)
         job.header = header_of(call, part, core.kind, taken.snapshots)
         with core.lock:
             core.stats.raw_bytes += taken.raw_bytes

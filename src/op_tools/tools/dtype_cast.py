@@ -14,7 +14,7 @@ import torch
 
 from op_tools import running_statistics
 from op_tools.categories import category_of
-from op_tools.engine import Call, signature
+from op_tools.engine import Call, private, signature
 from op_tools.engine.call import tensors_of
 from op_tools.settings import ToolSettings, setting
 from op_tools.tool import Tool
@@ -52,6 +52,13 @@ class CastSettings(ToolSettings):
     dict: str = setting(DEFAULT, "OP_DTYPE_CAST_DICT", dtypes, "which dtype becomes which")
 
 
+# The program says which dtype or memory it wants: there is nothing to compute.
+_CONVERSIONS = frozenset(
+    ("to", "type", "type_as", "float", "half", "double", "bfloat16", "int", "long", "short", "char", "byte", "bool",
+     "cpu", "cuda", "contiguous", "pin_memory")
+)  # fmt: skip
+
+
 class OpDtypeCast(Tool):
     """Computes listed operators in another dtype."""
 
@@ -75,6 +82,8 @@ class OpDtypeCast(Tool):
             return False
         if category_of(call.func, call.name) in {"view", "uninitialised", "communication"}:
             return False
+        if call.name.rpartition(".")[2] in _CONVERSIONS:
+            return False
         return any(tensor.dtype in self.casts for tensor in call.tensors())
 
     def execute(self, call: Call, run: Any) -> Any:
@@ -84,9 +93,17 @@ class OpDtypeCast(Tool):
         args, kwargs = cast.tree(call.args), cast.tree(call.kwargs)
         if not cast.copies:
             return run()
-        expected = self._expected(call)
+        kind = call.device.type
+        under_autocast = kind != "cpu" and torch.is_autocast_enabled(kind)
+        expected = self._expected(call, kind if under_autocast else None)
+        if expected == []:
+            return run()  # a question about the tensor itself
         try:
-            result = call.func(*args, **kwargs)
+            if under_autocast:  # it would cast right back
+                with torch.autocast(kind, enabled=False):
+                    result = call.func(*args, **kwargs)
+            else:
+                result = call.func(*args, **kwargs)
         except Exception as error:
             # The program's own dtype decides what it sees: a result, or its own error.
             result = run()
@@ -94,27 +111,32 @@ class OpDtypeCast(Tool):
                 call, f"stays in its own dtype: {type(error).__name__}: {str(error).splitlines()[0][:160]}"
             )
             return result
-        if cast.shows_a_copy(result):
+        written = cast.written(running_statistics.written(call.func, call.name, call.args, call.kwargs))
+        if cast.shows_a_copy(result) or not (tensors_of(result) or written):
             # What looks like a view of its input must be a view of the program's tensor.
             return run()
-        written = cast.write_back(running_statistics.written(call.func, call.name, call.args, call.kwargs))
+        cast.write_back(written)
         result = cast.restore(result, expected)
-        self._note(call, cast, written, result, expected)
+        self._note(call, cast)
         return result
 
-    def _expected(self, call: Call) -> list[torch.dtype] | None:
+    def _expected(self, call: Call, autocast: str | None) -> list[torch.dtype] | None:
         """The dtypes the results would have without the cast, learnt once per signature from a run without data."""
-        key = signature.of_call(call.name, call.args, call.kwargs)
+        state = torch.get_autocast_dtype(autocast) if autocast else None
+        key = (signature.of_call(call.name, call.args, call.kwargs), state, torch.get_default_dtype())
         if key not in self._native:
             if len(self._native) > 10_000:
                 self._native.clear()
-            self._native[key] = _dtypes_on_meta(call)
+            # Autocast looks at the device: it takes fake tensors for those of the device, and meta tensors not.
+            results = private.results_on_fake if autocast else private.results_on_meta
+            found = results(call.func, call.args, call.kwargs)
+            self._native[key] = None if found is None else [tensor.dtype for tensor in tensors_of(found)]
         return self._native[key]  # type: ignore[no-any-return]
 
-    def _note(self, call: Call, cast: Cast, written: int, result: Any, expected: Any) -> None:
+    def _note(self, call: Call, cast: Cast) -> None:
         self.count[call.name] = self.count.get(call.name, 0) + 1
         self.say_applied(call.name)
-        if not (self.settings.verbose):
+        if not self.settings.verbose:
             return
         from op_tools import tables
 
@@ -192,18 +214,22 @@ class Cast:
             for tensor in tensors_of(result)
         )
 
-    def write_back(self, silently_written: list[torch.Tensor]) -> int:
-        """Bring what the call wrote into its inputs to the program's tensors; how many there were."""
-        count = 0
-        silent = {id(tensor) for tensor in silently_written}
-        for tensor, version in zip(self.sources, self.versions, strict=True):
+    def written(self, silently: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The program's tensors whose copies the call has written to; `silently` without a new version."""
+        silent = {id(tensor) for tensor in silently}
+        return [
+            tensor
+            for tensor, version in zip(self.sources, self.versions, strict=True)
+            if self.copies[id(tensor)]._version != version or id(tensor) in silent
+        ]
+
+    def write_back(self, written: list[torch.Tensor]) -> None:
+        """Bring what the call wrote into its inputs to the program's tensors."""
+        for tensor in written:
             copy = self.copies[id(tensor)]
-            if copy._version != version or id(tensor) in silent:
-                if copy.shape != tensor.shape:
-                    tensor.resize_(copy.shape)
-                tensor.copy_(copy)
-                count += 1
-        return count
+            if copy.shape != tensor.shape:
+                tensor.resize_(copy.shape)
+            tensor.copy_(copy)
 
     def restore(self, result: Any, expected: list[torch.dtype] | None) -> Any:
         """The results in the dtypes they would have had."""
@@ -213,11 +239,11 @@ class Cast:
         def walk(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
                 place = next(places)
-                if id(value) in twins:
-                    return twins[id(value)]
                 native = (
                     expected[place] if expected is not None and place < len(expected) else self._guess(value)
                 )
+                if id(value) in twins and twins[id(value)].dtype == native:
+                    return twins[id(value)]
                 if native == value.dtype or not value.is_floating_point():
                     return value
                 self.restored.append((value.dtype, native))
@@ -232,20 +258,3 @@ class Cast:
 
     def _guess(self, value: torch.Tensor) -> torch.dtype:
         return self.back.get(value.dtype, value.dtype)
-
-
-def _dtypes_on_meta(call: Call) -> list[torch.dtype] | None:
-    def empty(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-        if type(value) is tuple or type(value) is list:
-            return type(value)([empty(item) for item in value])
-        if type(value) is dict:
-            return {key: empty(item) for key, item in value.items()}
-        return value
-
-    try:
-        with torch.no_grad():
-            return [tensor.dtype for tensor in tensors_of(call.func(*empty(call.args), **empty(call.kwargs)))]
-    except Exception:  # no meta kernel, or a size that depends on data: the guess must do
-        return None

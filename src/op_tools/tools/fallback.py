@@ -70,20 +70,17 @@ def _names_another_device(call: Call) -> bool:
     return any(isinstance(value, torch.device) and value.type != call.device.type for value in values)
 
 
-# Written to by operators whose schema does not say so.
-_WRITTEN_SILENTLY = frozenset({"running_mean", "running_var"})
 # Take indices on the CPU beside a tensor on the device; everything else must be on one device.
 _MIXES_DEVICES = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"})
 
 
 @functools.lru_cache(maxsize=4096)
 def _written(func: Any) -> tuple[tuple[int, str], ...]:
-    """Which arguments are written to: place and name."""
+    """Which arguments the schema says are written to: place and name."""
     return tuple(
         (place, argument.name)
         for place, argument in enumerate(func._schema.arguments)
-        if (argument.alias_info is not None and argument.alias_info.is_write)
-        or argument.name in _WRITTEN_SILENTLY
+        if argument.alias_info is not None and argument.alias_info.is_write
     )
 
 

@@ -7,7 +7,9 @@ call after that) is counted. An infinity that the program asks for, such as a ma
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import weakref
 from typing import Any, ClassVar
 
 import torch
@@ -93,6 +95,55 @@ def _any(founds: Any) -> Found:
     return whole
 
 
+class Memories:
+    """What was last seen in the memory of tensors: an in-place call overwrites what it found there."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakKeyDictionary[Any, Found] = weakref.WeakKeyDictionary()
+
+    def look_up(self, tensor: torch.Tensor) -> Found | None:
+        """What is known of a tensor's memory; None if it has not been seen."""
+        storage = _storage(tensor)
+        return None if storage is None else self._known.get(storage)
+
+    def note(self, tensor: torch.Tensor, found: Found) -> None:
+        """Remember what a tensor holds. A view that holds nothing says nothing of the rest."""
+        storage = _storage(tensor)
+        if storage is None:
+            return
+        if found or storage.nbytes() == tensor.numel() * tensor.element_size():
+            self._known[storage] = found
+
+
+def _storage(tensor: torch.Tensor) -> Any:
+    try:
+        return tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):  # sparse and wrapped tensors have none of their own
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def _out_names(func: Any) -> frozenset[str]:
+    if not isinstance(func, torch._ops.OpOverload):
+        return frozenset({"out"})
+    return frozenset(argument.name for argument in func._schema.arguments if argument.is_out)
+
+
+def _inputs(call: Call) -> list[torch.Tensor]:
+    """The tensors a call reads. What lies in an out= argument before the call is not asked."""
+    outs = _out_names(call.func)
+    return tensors_of((call.args, {key: value for key, value in call.kwargs.items() if key not in outs}))
+
+
+@functools.lru_cache(maxsize=4096)
+def _writes(func: Any, name: str) -> bool:
+    """Whether a call may overwrite one of its inputs."""
+    if isinstance(func, torch._ops.OpOverload):
+        return bool(func._schema.is_mutable)
+    last = name.rpartition(".")[2]
+    return last == "__setitem__" or last.startswith("__i") or (last.endswith("_") and not last.endswith("__"))
+
+
 class OpOverflowCheck(Tool):
     """Finds where NaN and Inf are born, in forward, backward and the optimizer."""
 
@@ -131,8 +182,15 @@ class OpOverflowCheck(Tool):
         self.births = 0
         self.seen = 0
         self.first: dict[str, Any] | None = None
-        # Memory that held a NaN or Inf when last seen: tells what an in-place operator found there.
-        self._tainted: dict[int, Found] = {}
+        self._memories = Memories()
+
+    def before(self, call: Call) -> None:
+        if call.level == "api" and self.uses_aten:
+            return
+        if _writes(call.func, call.name):
+            for tensor in _inputs(call):
+                if tensor.device.type != "meta" and self._memories.look_up(tensor) is None:
+                    self._memories.note(tensor, find(tensor))
 
     def after(self, call: Call, result: Any) -> None:
         if call.level == "api" and self.uses_aten:
@@ -143,30 +201,24 @@ class OpOverflowCheck(Tool):
             self.say_applied(call.name)
         self.checked += 1
         outputs = tensors_of(result)
-        found = _any(find(tensor) for tensor in outputs)
-        if not found:
-            if self._tainted:
-                for tensor in outputs:
-                    self._tainted.pop(_memory(tensor), None)
-            return
-        self._report(call, result, outputs, found)
+        each = [find(tensor) for tensor in outputs]
+        if any(each):
+            self._report(call, result, outputs, each)
+        for tensor, found in zip(outputs, each, strict=True):
+            self._memories.note(tensor, found)
 
     def say_applied_quietly(self, call: Call) -> None:
         """Every operator is checked: that is worth a line each only when asked for."""
         if self.settings.verbose:
             self.say(f"apply {self.hook_name} on {call.name}")
 
-    def _report(self, call: Call, result: Any, outputs: list[torch.Tensor], found: Found) -> None:
+    def _report(self, call: Call, result: Any, outputs: list[torch.Tensor], each: list[Found]) -> None:
+        found = _any(each)
         written = {id(tensor) for tensor in outputs}
         before = asked_for(call.args) | asked_for(call.kwargs)
-        for tensor in call.tensors():
-            known = self._tainted.get(_memory(tensor), CLEAN)
-            before |= known if id(tensor) in written else known or find(tensor)
-        for tensor in outputs:
-            if find(tensor):
-                if len(self._tainted) > 100_000:
-                    self._tainted.clear()
-                self._tainted[_memory(tensor)] = found
+        for tensor in _inputs(call):
+            overwritten = id(tensor) in written
+            before |= (self._memories.look_up(tensor) or CLEAN) if overwritten else find(tensor)
         born_nan, born_inf = found.nan and not before.nan, found.inf and not before
         if not born_nan and not born_inf:
             self.seen += 1
@@ -212,9 +264,3 @@ class OpOverflowCheck(Tool):
             f"{self.first['name']} at {self.first['call_site']}; {self.seen} passed one on; rows saved to {results.csv_path}"
         )
 
-
-def _memory(tensor: torch.Tensor) -> int:
-    try:
-        return int(tensor.untyped_storage().data_ptr())
-    except (RuntimeError, NotImplementedError):  # sparse and wrapped tensors have no storage of their own
-        return id(tensor)
