@@ -8,10 +8,31 @@ registered through a stand-in for the package that disappears again (docs/decisi
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import types
 
 _PACKAGE = "torch_dipu"
+
+
+def asked_for() -> bool:
+    """Whether the environment names the device."""
+    return bool(os.environ.get("DIPU_DEVICE")) or os.environ.get("DITORCH_DEVICE", "").strip().lower() in {
+        "dipu",
+        _PACKAGE,
+    }
+
+
+def another_accelerator() -> bool:
+    """Whether torch has an accelerator with a device without us; asking starts nothing.
+
+    torch takes a registered PrivateUse1 device for the accelerator of the process, before any other. Autograd then
+    looks for streams of that one only, and backward on the other fails.
+    """
+    import torch
+
+    other = torch.accelerator.current_accelerator()
+    return other is not None and torch.get_device_module(other).device_count() > 0
 
 
 def register() -> None:
@@ -19,6 +40,8 @@ def register() -> None:
     if (
         _PACKAGE in sys.modules
     ):  # the user imports torch_dipu, which imported torch: it registers the device itself
+        return
+    if not asked_for() and another_accelerator():
         return
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.submodule_search_locations is None:
