@@ -157,18 +157,18 @@ def total(how: How, x: Tensor) -> Tensor:
     return how.sum(x, 1)
 
 
-@subject("mean", lambda x: torch.mean(x, 0), lambda d: (d.data(331, 200),), *SUMS, "counts one too few")
+@subject("mean", torch.mean, lambda d: (d.data(331, 200),), *SUMS, "counts one too few", dim=0)
 def mean(how: How, x: Tensor) -> Tensor:
     return how.mean(x, 0)
 
 
-@subject("var", lambda x: torch.var(x, 1), lambda d: (d.data(200, 331),), *SUMS, "counts one too few")
+@subject("var", torch.var, lambda d: (d.data(200, 331),), *SUMS, "counts one too few", dim=1)
 def var(how: How, x: Tensor) -> Tensor:
     centred = x - how.mean(x, 1, True)
     return how.sum(centred * centred, 1) / (x.shape[1] - 1)
 
 
-@subject("vector_norm", lambda x: torch.linalg.vector_norm(x, dim=1), lambda d: (d.data(200, 331),), *SUMS)
+@subject("vector_norm", torch.linalg.vector_norm, lambda d: (d.data(200, 331),), *SUMS, dim=1)
 def vector_norm(how: How, x: Tensor) -> Tensor:
     return how.sum(x * x, 1).sqrt()
 
@@ -179,18 +179,13 @@ def logsumexp(how: How, x: Tensor) -> Tensor:
     return how.sum((x - top).exp(), 1).log() + top.squeeze(1)
 
 
-@subject(
-    "cumsum", lambda x: torch.cumsum(x, 1), lambda d: (d.data(24, 1000),), "restarts at a block", "half sums"
-)
+@subject("cumsum", torch.cumsum, lambda d: (d.data(24, 1000),), "restarts at a block", "half sums", dim=1)
 def cumsum(how: How, x: Tensor) -> Tensor:
     return how.cumsum(x, 1)
 
 
 @subject(
-    "avg_pool2d",
-    lambda x: functional.avg_pool2d(x, 4),
-    lambda d: (d.data(2, 5, 32, 32),),
-    "dropped last term",
+    "avg_pool2d", functional.avg_pool2d, lambda d: (d.data(2, 5, 32, 32),), "dropped last term", kernel_size=4
 )
 def avg_pool2d(how: How, x: Tensor) -> Tensor:
     windows = functional.unfold(x.flatten(0, 1).unsqueeze(1), 4, stride=4)
@@ -240,11 +235,12 @@ def linear(how: How, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @subject(
     "conv2d",
-    lambda x, w, b: functional.conv2d(x, w, b, padding=1),
+    functional.conv2d,
     lambda d: (d.data(2, 16, 12, 12), d.weight(8, 16, 3, 3), d.weight(8)),
     *PRODUCTS,
     "forgotten bias",
     grads=(0, 1, 2),
+    padding=1,
 )
 def conv2d(how: How, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     columns = functional.unfold(x, 3, padding=1)
@@ -253,10 +249,10 @@ def conv2d(how: How, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @subject(
     "einsum",
-    lambda a, b: torch.einsum("bik,bjk->bij", a, b),
-    lambda d: (d.data(4, 24, 200), d.data(4, 20, 200)),
+    torch.einsum,
+    lambda d: ("bik,bjk->bij", d.data(4, 24, 200), d.data(4, 20, 200)),
 )
-def einsum(how: How, a: Tensor, b: Tensor) -> Tensor:
+def einsum(how: How, equation: str, a: Tensor, b: Tensor) -> Tensor:
     return how.matmul(a, b.transpose(1, 2))
 
 
@@ -265,56 +261,57 @@ def einsum(how: How, a: Tensor, b: Tensor) -> Tensor:
 
 @subject(
     "layer_norm",
-    lambda x, w, b: functional.layer_norm(x, (256,), w, b),
-    lambda d: (d.data(48, 256), d.gain(256), d.weight(256)),
+    functional.layer_norm,
+    lambda d: (d.data(48, 256), (256,), d.gain(256), d.weight(256)),
     "dropped last block",
     "missing eps",
     "counts one too few",
     "forgotten bias",
     grads=(0, 1, 2),
 )
-def layer_norm(how: How, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def layer_norm(how: How, x: Tensor, shape: tuple[int], weight: Tensor, bias: Tensor) -> Tensor:
     centred = x - how.mean(x, 1, True)
     return centred * (how.mean(centred * centred, 1, True) + how.eps(1e-5)).rsqrt() * weight + how.bias(bias)
 
 
 @subject(
     "rms_norm",
-    lambda x, w: functional.rms_norm(x, (256,), w, 1e-5),
-    lambda d: (d.data(48, 256), d.gain(256)),
+    functional.rms_norm,
+    lambda d: (d.data(48, 256), (256,), d.gain(256), 1e-5),
     "dropped last block",
     "missing eps",
     "counts one too few",
     grads=(0, 1),
 )
-def rms_norm(how: How, x: Tensor, weight: Tensor) -> Tensor:
+def rms_norm(how: How, x: Tensor, shape: tuple[int], weight: Tensor, eps: float) -> Tensor:
     return x * (how.mean(x * x, 1, True) + how.eps(1e-5)).rsqrt() * weight
 
 
 @subject(
     "batch_norm",
-    lambda x, w, b: functional.batch_norm(x, None, None, w, b, training=True),
-    lambda d: (d.data(300, 24), d.gain(24), d.weight(24)),
+    functional.batch_norm,
+    lambda d: (d.data(300, 24), None, None, d.gain(24), d.weight(24)),
     "dropped last block",
     "missing eps",
     "counts one too few",
     "forgotten bias",
     grads=(0, 1, 2),
+    training=True,
 )
-def batch_norm(how: How, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def batch_norm(how: How, x: Tensor, mean: None, var: None, weight: Tensor, bias: Tensor) -> Tensor:
     centred = x - how.mean(x, 0, True)
     return centred * (how.mean(centred * centred, 0, True) + how.eps(1e-5)).rsqrt() * weight + how.bias(bias)
 
 
 @subject(
     "group_norm",
-    lambda x, w, b: functional.group_norm(x, 4, w, b),
-    lambda d: (d.data(4, 16, 32), d.gain(16), d.weight(16)),
+    functional.group_norm,
+    lambda d: (d.data(4, 16, 32), 4, d.gain(16), d.weight(16)),
     "dropped last block",
     "missing eps",
     "counts one too few",
 )
-def group_norm(how: How, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def group_norm(how: How, x: Tensor, groups: int, weight: Tensor, bias: Tensor) -> Tensor:
     grouped = x.reshape(4, 4, 128)
     centred = grouped - how.mean(grouped, 2, True)
     normal = centred * (how.mean(centred * centred, 2, True) + how.eps(1e-5)).rsqrt()
@@ -324,15 +321,13 @@ def group_norm(how: How, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 # Softmax, losses, attention
 
 
-@subject("softmax", lambda x: functional.softmax(x, 1), lambda d: (d.data(40, 300),), *SUMS, grads=(0,))
+@subject("softmax", functional.softmax, lambda d: (d.data(40, 300),), *SUMS, grads=(0,), dim=1)
 def softmax(how: How, x: Tensor) -> Tensor:
     e = (x - x.amax(1, True).detach()).exp()
     return e / how.sum(e, 1, True)
 
 
-@subject(
-    "log_softmax", lambda x: functional.log_softmax(x, 1), lambda d: (d.data(40, 300),), *SUMS, grads=(0,)
-)
+@subject("log_softmax", functional.log_softmax, lambda d: (d.data(40, 300),), *SUMS, grads=(0,), dim=1)
 def log_softmax(how: How, x: Tensor) -> Tensor:
     centred = x - x.amax(1, True).detach()
     return centred - how.sum(centred.exp(), 1, True).log()
@@ -369,12 +364,13 @@ def bce_with_logits(how: How, x: Tensor, y: Tensor) -> Tensor:
 
 @subject(
     "attention",
-    lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+    functional.scaled_dot_product_attention,
     lambda d: (d.data(2, 2, 40, 32), d.data(2, 2, 40, 32), d.data(2, 2, 40, 32)),
     "mask off by one",
     "wrong scale",
     "TF32 inputs",
     grads=(0, 1, 2),
+    is_causal=True,
 )
 def attention(how: How, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     scores = how.matmul(q, k.transpose(-1, -2)) * how.scale(32**-0.5)
@@ -388,22 +384,23 @@ def attention(how: How, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @subject(
     "index_add",
-    lambda x, i, y: torch.index_add(x, 0, i, y),
-    lambda d: (d.data(32, 48), d.index(32, 128), d.data(128, 48)),
+    torch.index_add,
+    lambda d: (d.data(32, 48), 0, d.index(32, 128), d.data(128, 48)),
     "duplicates overwrite",
 )
-def index_add(how: How, x: Tensor, index: Tensor, rows: Tensor) -> Tensor:
+def index_add(how: How, x: Tensor, dim: int, index: Tensor, rows: Tensor) -> Tensor:
     return how.add_at(x, index, rows)
 
 
 @subject(
     "index_put",
-    lambda x, i, y: torch.index_put(x, (i,), y, accumulate=True),
-    lambda d: (d.data(32, 48), d.index(32, 128), d.data(128, 48)),
+    torch.index_put,
+    lambda d: (d.data(32, 48), (d.index(32, 128),), d.data(128, 48)),
     "duplicates overwrite",
+    accumulate=True,
 )
-def index_put(how: How, x: Tensor, index: Tensor, rows: Tensor) -> Tensor:
-    return how.add_at(x, index, rows)
+def index_put(how: How, x: Tensor, index: tuple[Tensor], rows: Tensor) -> Tensor:
+    return how.add_at(x, index[0], rows)
 
 
 SUBJECTS.append(
@@ -420,16 +417,14 @@ SUBJECTS.append(
 # Movement: nothing may change
 
 
-@subject(
-    "index_select", lambda x, i: torch.index_select(x, 0, i), lambda d: (d.data(64, 40), d.index(64, 50))
-)
-def index_select(how: How, x: Tensor, index: Tensor) -> Tensor:
+@subject("index_select", torch.index_select, lambda d: (d.data(64, 40), 0, d.index(64, 50)))
+def index_select(how: How, x: Tensor, dim: int, index: Tensor) -> Tensor:
     return x[index]
 
 
-@subject("cat", lambda a, b: torch.cat((a, b.t())), lambda d: (d.data(30, 40), d.data(40, 20)))
-def cat(how: How, a: Tensor, b: Tensor) -> Tensor:
-    return torch.cat((a, b.t()))
+@subject("cat", torch.cat, lambda d: ((d.data(30, 40), d.data(40, 20).t()),))
+def cat(how: How, parts: tuple[Tensor, Tensor]) -> Tensor:
+    return torch.cat(parts)
 
 
 @subject("relu", torch.relu, lambda d: (d.data(*N),), grads=(0,))

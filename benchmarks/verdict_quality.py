@@ -24,6 +24,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
+from op_tools.autocast_policy import mapped
 from op_tools.categories import Category, category_of
 from op_tools.recompute import Recomputation, flat_results
 from op_tools.rounding import format_of, unit_in_last_place
@@ -80,18 +81,18 @@ class Case:
         self.category = _category(subject)
         self.grads: list[Tensor] | None = None
         if subject.wants_grad is not None:
-            like = flat_results(subject.func(*self.args))
+            like = flat_results(subject.func(*self.args, **subject.kwargs))
             draw = Draw(seed + 1, "small" if regime == "small" else "normal", dtype)
             self.grads = [
                 draw.data(*value.shape) if value.dim() else torch.ones_like(value) for value in like
             ]
         self.reference = Recomputation(
-            subject.func, self.args, grad_outputs=self.grads, wants_grad=subject.wants_grad
+            subject.func, self.args, subject.kwargs, grad_outputs=self.grads, wants_grad=subject.wants_grad
         )
 
     def by(self, how: How) -> list[Tensor]:
         """The results of the formula, in float32 and rounded once at the end."""
-        wide = [x.float() if torch.is_tensor(x) and x.is_floating_point() else x for x in self.args]
+        wide = mapped(list(self.args), lambda x: x.float() if _is_floating(x) else x)
         if self.subject.wants_grad is None:
             return [self.subject.formula(how, *wide).to(self.dtype)]
         leaves = [wide[i].detach().requires_grad_() for i in self._wanted()]
@@ -111,16 +112,20 @@ class Case:
 
     def on(self, device: str) -> list[Tensor]:
         """The results of the device itself."""
-        args = [x.to(device) if torch.is_tensor(x) else x for x in self.args]
+        args = mapped(list(self.args), lambda x: x.to(device) if torch.is_tensor(x) else x)
         if self.grads is None:
-            return [value.cpu() for value in flat_results(self.subject.func(*args))]
+            return [value.cpu() for value in flat_results(self.subject.func(*args, **self.subject.kwargs))]
         leaves = [args[i].requires_grad_() for i in self._wanted()]
-        output = self.subject.func(*args)
+        output = self.subject.func(*args, **self.subject.kwargs)
         return [g.cpu() for g in torch.autograd.grad(output, leaves, self.grads[0].to(device))]
 
     def judged(self, results: list[Tensor], index: int) -> Verdict:
         tolerance = tolerance_for(self.subject.name, self.dtype, {})
         return judge(results[index], self.reference, index, category=self.category, tolerance=tolerance)
+
+
+def _is_floating(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _category(subject: Subject) -> Category:
@@ -148,7 +153,7 @@ def add(
         verdict = case.judged(results, index)
         tally.compared += 1
         tally.identical += verdict.status == "same"
-        tally.raw += verdict.raw_alarm
+        tally.raw += verdict.raw_alarm and verdict.status != "lower_precision"
         tally.labelled += verdict.status == "lower_precision"
         flagged = verdict.status == "fail" or (label_counts and verdict.status == "lower_precision")
         tally.flagged[OURS] += flagged
@@ -291,7 +296,7 @@ def lines(result: dict[str, Any]) -> Iterator[str]:
         share = f"{100 * wrong.rate(name):8.1f}" if wrong is not None else ""
         upper = 100 * wilson(right.flagged[name], right.compared)
         yield f"{name:32} {100 * right.rate(name):15.2f} {upper:11.3f} {share}"
-    yield f"raw alarms before confirmation: {right.raw} ({100 * right.raw / max(1, right.compared):.2f} %)"
+    yield f"raw alarms before confirmation, labels apart: {right.raw} ({100 * right.raw / max(1, right.compared):.2f} %)"
     yield f"labelled as lower precision: {right.labelled} correct" + (
         f", {wrong.labelled} wrong" if wrong else ""
     )

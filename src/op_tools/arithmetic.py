@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from op_tools.bounds import growth
 from op_tools.categories import Category
 from op_tools.perturbation import ROUNDING
 from op_tools.rounding import Format, format_of, unit_in_last_place
@@ -21,17 +22,23 @@ from op_tools.rounding import Format, format_of, unit_in_last_place
 TF32, BF16 = 2.0**-11, 2.0**-8
 # Uniform roundings up to r have RMS r / sqrt 3 at the bottom of a binade, half of that at its top.
 _UNIFORM = 3**-0.5
-# The RMS error may lie between these multiples of the model's: roundings toward zero double it, and a chip that
-# rounds one of two operands has 0.7 of it.
-LEAST, MOST = 0.15, 2.5
-# The largest error beside their RMS. A million normal errors reach 5; row scales widen that.
-OUTLIER = 8.0
-# A model must hurt everywhere: at least this part of the elements lies beyond the bound of full precision.
-LEAST_AFFECTED = 0.01
-# Roundings do not follow the value: the correlation of error and value stays below this (plus chance).
-CORRELATION = 0.3
-# Adding L numbers one after the other in half precision: errors grow to 0.41 sqrt(L) roundings (normal terms).
-SEQUENTIAL = 0.6
+# The RMS error is at most this multiple of the model's: roundings toward zero double it.
+MOST = 2.5
+# Inputs that are cut off instead of rounded shrink a product by up to two roundings; more is no rounding.
+SHRINKS = 2.2
+# The largest error beside their RMS: a million normal errors reach 5, row scales widen that. Up to this many roundings
+# of the model are never an outlier.
+OUTLIER, FEW_ROUNDINGS = 12.0, 5.0
+# A model hurts in more than one place: so many elements are off by more than one rounding and so many times the noise.
+# A single wrong element among thousands is a fault; so is that of a tiny result, unless one more rounding does it.
+# Rounded inputs hurt far more than float32 does: this part of its elements at least.
+FEWEST_AFFECTED, BEYOND_NOISE, TINY_RESULT, LEAST_AFFECTED = 3, 5.0, 64, 0.03
+# Roundings do not follow the value: the correlation of error and value stays below this (plus chance), or the share of
+# the value that follows it below half a rounding.
+CORRELATION, FOLLOWING = 0.3, 0.5
+# Adding L numbers one after the other in half precision: errors grow to 0.41 sqrt(L) roundings (normal terms). A few
+# roundings inside an operator that adds nothing stay below SEVERAL.
+SEQUENTIAL, SEVERAL = 0.6, 1.0
 # A value that is stored with few bits on purpose may be off by so many of their steps.
 CARRIED_STEPS = 4.0
 
@@ -43,8 +50,7 @@ class Evidence:
     result: torch.Tensor  # flat float64
     exact: torch.Tensor
     error: torch.Tensor
-    noise: torch.Tensor  # of one rounding of float32
-    beyond: torch.Tensor  # where the bound of full precision was left
+    noise: torch.Tensor  # what one rounding of float32 in the inputs changes
     form: Format
     category: Category
     length: float  # how many terms one element sums
@@ -55,25 +61,42 @@ class Evidence:
 def explanation(evidence: Evidence) -> str | None:
     """Which arithmetic the error looks like; None where none explains it."""
     error = evidence.error
-    if not error.numel() or not bool(torch.isfinite(error).all()):
-        return None
-    if _follows_value(error, evidence.exact, evidence.independent):
+    if not error.numel() or not bool(torch.isfinite(error).all()) or not _widespread(evidence):
         return None
     if evidence.form.dtype == torch.float32:
         return _carried(evidence) or _rounded_inputs(evidence)
-    return _half_sums(evidence)
+    return _half_inside(evidence)
+
+
+def _slope(error: torch.Tensor, exact: torch.Tensor) -> float:
+    """The share of the value that the error is, by least squares."""
+    power = float(exact @ exact)
+    return float(error @ exact) / power if power > 0 else 0.0
 
 
 def _follows_value(error: torch.Tensor, exact: torch.Tensor, independent: float) -> bool:
-    norms = float(error.square().sum().sqrt() * exact.square().sum().sqrt())
+    """Errors (in roundings) that are a share of the values: a wrong scale, not a rounding."""
+    norms = float(error.norm() * exact.norm())
     if norms == 0:
         return False
-    return abs(float((error * exact).sum())) / norms > CORRELATION + 3 / math.sqrt(independent)
+    related = abs(float(error @ exact)) / norms > CORRELATION + 3 / math.sqrt(independent)
+    return related and abs(_slope(error, exact)) > FOLLOWING
 
 
 def _widespread(evidence: Evidence) -> bool:
-    affected = int(evidence.beyond.sum())
-    return affected >= 2 and affected >= LEAST_AFFECTED * evidence.error.numel()
+    one_rounding = unit_in_last_place(evidence.exact, evidence.form) * 0.5
+    noise = (evidence.noise + evidence.exact.abs() * ROUNDING) * growth(evidence.length)
+    affected = int((evidence.error.abs() > one_rounding + noise * BEYOND_NOISE).sum())
+    count = evidence.error.numel()
+    if count < TINY_RESULT:
+        return affected >= 1
+    wide = evidence.form.dtype == torch.float32
+    return affected >= max(FEWEST_AFFECTED, LEAST_AFFECTED * count if wide else 0)
+
+
+def _has_outliers(shares: torch.Tensor, rms: float) -> bool:
+    allowed = 1.0 if shares.numel() < TINY_RESULT else max(FEW_ROUNDINGS, OUTLIER * rms)
+    return float(shares.abs().max()) > allowed
 
 
 def _carried(evidence: Evidence) -> str | None:
@@ -86,33 +109,51 @@ def _carried(evidence: Evidence) -> str | None:
         fits = evidence.result.to(dtype).to(torch.float64) == evidence.result
         own_fits = evidence.own.to(dtype).to(torch.float64) == evidence.own
         steps = evidence.error.abs() / unit_in_last_place(evidence.exact, form)
-        if bool(fits.all()) and float(own_fits.double().mean()) < 0.5 and float(steps.max()) <= CARRIED_STEPS:
+        if (
+            bool(fits.all())
+            and bool(evidence.result.any())
+            and float(own_fits.double().mean()) < 0.5
+            and float(steps.max()) <= CARRIED_STEPS
+        ):
             return f"values carry only {_name(dtype)}"
     return None
 
 
 def _rounded_inputs(evidence: Evidence) -> str | None:
-    """A product of matrices whose inputs were rounded before they were multiplied."""
-    if evidence.category != "matmul" or not _widespread(evidence):
+    """A product of matrices whose inputs were rounded, or cut off, before they were multiplied."""
+    if evidence.category != "matmul":
         return None
+    slope = _slope(evidence.error, evidence.exact)
     for name, roundoff in (("TF32", TF32), ("bfloat16 inputs", BF16)):
-        share = evidence.error / (evidence.noise * (roundoff / ROUNDING * _UNIFORM)).clamp_(min=1e-300)
-        rms = float(share.square().mean().sqrt())
-        if LEAST <= rms <= MOST and float(share.abs().max()) <= OUTLIER * rms:
+        if abs(slope) > SHRINKS * roundoff:
+            continue
+        rest = evidence.error - evidence.exact * slope
+        share = rest / (evidence.noise * (roundoff / ROUNDING * _UNIFORM)).clamp_(min=1e-300)
+        rms = float(share.norm()) / math.sqrt(share.numel())
+        if rms <= MOST and not _has_outliers(share, rms):
             return f"behaves like {name}"
     return None
 
 
-def _half_sums(evidence: Evidence) -> str | None:
-    """Partial sums that were rounded to the half format on their way."""
-    if evidence.length < 2 or evidence.category in ("elementwise", "movement") or not _widespread(evidence):
-        return None
+def _half_inside(evidence: Evidence) -> str | None:
+    """Partial sums or other inner results that were rounded to the half format on their way."""
+    roundoff = evidence.form.roundoff
     magnitude = torch.maximum(evidence.exact.abs(), evidence.noise / ROUNDING)
-    steps = evidence.error / (magnitude * evidence.form.roundoff).clamp_(min=1e-300)
-    rms = float(steps.square().mean().sqrt())
-    if rms > max(SEQUENTIAL * math.sqrt(evidence.length), 1.0) or float(steps.abs().max()) > OUTLIER * rms:
+    magnitude.clamp_(min=evidence.form.smallest_normal)
+    steps = evidence.error / (magnitude * roundoff)
+    # What is rounded to a unit or two, or to nothing, follows its value by necessity.
+    large = evidence.exact.abs() > evidence.form.smallest_normal
+    as_given = evidence.error[large] / roundoff, evidence.exact[large]
+    leveled = steps[large], (evidence.exact / magnitude)[large]
+    # In the large values and in all alike: a few elements, or a few rows, must not decide it.
+    if all(_follows_value(error, exact, evidence.independent) for error, exact in (as_given, leveled)):
         return None
-    return f"behaves like accumulation in {_name(evidence.form.dtype)}"
+    rms = float(steps.norm()) / math.sqrt(steps.numel())
+    if rms > max(SEQUENTIAL * math.sqrt(evidence.length), SEVERAL) or _has_outliers(steps, rms):
+        return None
+    if evidence.length >= 2:
+        return f"behaves like accumulation in {_name(evidence.form.dtype)}"
+    return f"behaves like {_name(evidence.form.dtype)} inside"
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -46,6 +46,8 @@ BIAS_SIGN = 0.6
 BIAS_DEVIATIONS = 6.0
 # Truncation is half a unit low on average; small one-sided errors of a good approximation are no fault.
 BIAS_SIZE = 0.3
+# Truncation is never off by more than a unit, by 0.58 in the RMS. Larger errors are those of sums, and sums share them.
+BIAS_RMS = 0.75
 # Every value has at least the noise of one rounding of the arithmetic, in the middle of a binade.
 _MIDDLE = 0.75
 # Above this float32 cannot square.
@@ -59,7 +61,6 @@ class Outcome:
     reason: str
     over_bound: float
     rms: float
-    beyond: torch.Tensor | None = None
     biased: bool = False
 
 
@@ -145,7 +146,7 @@ class Errors:
             worst = float(share.amax())
         if worst > 1:
             biased = self._bias() is not None
-            return Outcome(self._worst_reason(share, worst), worst, math.nan, share > 1, biased)
+            return Outcome(self._worst_reason(share, worst), worst, math.nan, biased)
         return self._average(self._rms(self.error, noise), needs, worst)
 
     def _average(self, rms: float, needs: ReferenceNeeds, worst: float) -> Outcome:
@@ -154,9 +155,9 @@ class Errors:
         bias = self._bias()
         if share > 1:
             reason = f"errors are {share:.3g} times as large on average as rounding explains"
-            return Outcome(reason, worst, share, self.error.abs() > BASE, bias is not None)
+            return Outcome(reason, worst, share, bias is not None)
         if bias is not None:
-            return Outcome(bias, worst, share, self.error.abs() > BASE, True)
+            return Outcome(bias, worst, share, True)
         return Outcome("", worst, share)
 
     def _rms(self, error: torch.Tensor, noise: torch.Tensor) -> float:
@@ -239,7 +240,11 @@ def _side(error: torch.Tensor, exact: torch.Tensor) -> _Side | None:
         return None
     mean = float(used.sign().mean())
     deviation = mean * math.sqrt(count)
-    if abs(mean) <= BIAS_SIGN or abs(deviation) <= BIAS_DEVIATIONS:
+    if (
+        abs(mean) <= BIAS_SIGN
+        or abs(deviation) <= BIAS_DEVIATIONS
+        or float(used.norm()) > BIAS_RMS * math.sqrt(count)
+    ):
         return None
     return _Side(mean, deviation, float(used.mean()))
 

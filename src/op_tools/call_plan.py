@@ -21,7 +21,7 @@ _CONVERSIONS = frozenset(("float", "half", "bfloat16", "double"))
 _WRITING_OPERATORS = frozenset(f"__i{name}__" for name in IN_PLACE_OPERATORS) | {"__setitem__", "__set__"}
 # Python functions that may write to inputs which their names do not give away: parameters, and when they are written.
 _STATISTICS = ("running_mean", "running_var")
-# Positions of `half_to_float`, which only a half input may have: the truth has float64 inputs.
+# Positions of `half_to_float`: softmax of half inputs in single precision.
 _HALF_TO_FLOAT = {"_softmax": 2, "_log_softmax": 2}
 
 
@@ -52,14 +52,18 @@ class Plan:
             self._raised = plan_for(torch.Tensor.double, str(self._reference)) if converts else self
         return self._raised
 
-    def exact_arguments(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        position = _HALF_TO_FLOAT.get(self._base)
-        if position is None or self.overload is None or len(args) <= position:
+    def _without_half_to_float(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The CPU has no kernel that reads halves and writes floats: reading floats is the same."""
+        position = _HALF_TO_FLOAT[self._base]
+        if len(args) <= position or not args[position]:
             return args
-        return (*args[:position], False, *args[position + 1 :])
+        source = args[0].float() if args[0].dtype in (torch.float16, torch.bfloat16) else args[0]
+        return (source, *args[1:position], False, *args[position + 1 :])
 
     def on_reference(self, args: Arguments, kwargs: Named) -> tuple[Arguments, Named]:
         """The same arguments with requests for another device turned to the reference."""
+        if self._base in _HALF_TO_FLOAT and self.overload is not None:
+            return self._without_half_to_float(tuple(args)), kwargs
         if not self._devices_matter:
             return args, kwargs
         if kwargs and ("device" in kwargs or "pin_memory" in kwargs):
@@ -100,9 +104,12 @@ class Plan:
             return False
         return self._only_first if self.overload is not None else self._writes_first(args, kwargs)
 
-    def has_written(self, clone: torch.Tensor) -> bool:
+    def has_written(self, clone: torch.Tensor, original: torch.Tensor) -> bool:
         # Inside a dispatch mode versions are not counted; schemas say what is written.
-        return self.overload is not None or clone._version > 0
+        if self.overload is not None or clone._version > 0:
+            return True
+        # Running statistics are written without counting a version.
+        return self._statistics and not torch.equal(clone, original)
 
     def _function(self, func: Callable[..., Any]) -> Callable[..., Any]:
         """`x.<device>()` is a copy to that device; on the reference it is a copy to the reference."""
@@ -121,14 +128,11 @@ class Plan:
     def _makes_tensors(self) -> bool:
         """Takes no tensor and has a dtype: zeros, arange, hann_window."""
         if self.overload is not None:
-            kinds = {str(a.type) for a in self.overload._schema.arguments}
-            return "dtype" in _parameter_names(self.overload) and not any("Tensor" in kind for kind in kinds)
+            return _takes_no_tensor(self.overload)
         packet = getattr(torch.ops.aten, self._base, None)
         if ".Tensor." in self.name or not isinstance(packet, torch._ops.OpOverloadPacket):
             return False
-        overload = getattr(packet, packet.overloads()[0])
-        tensors = any("Tensor" in str(argument.type) for argument in overload._schema.arguments)
-        return "dtype" in _parameter_names(overload) and not tensors
+        return any(_takes_no_tensor(getattr(packet, name)) for name in packet.overloads())
 
     def _writing_rule(self) -> Callable[[Arguments, Named], bool] | None:
         self._statistics = False
@@ -190,6 +194,11 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _tensors(item)
+
+
+def _takes_no_tensor(overload: torch._ops.OpOverload) -> bool:
+    tensors = any("Tensor" in str(argument.type) for argument in overload._schema.arguments)
+    return "dtype" in _parameter_names(overload) and not tensors
 
 
 def _schema_targets(overload: torch._ops.OpOverload, args: Arguments, kwargs: Named) -> list[Any]:

@@ -16,6 +16,8 @@ def compared(
 ) -> tuple[bool, float, float, float]:
     """(allclose, cosine similarity, largest absolute difference, largest relative difference); NaN equals NaN."""
     got, expected = _plain(result), _plain(reference)
+    if got.dtype != expected.dtype:
+        got, expected = got.double(), expected.double()
     if not got.numel():
         return True, 1.0, 0.0, 0.0
     difference = (got - expected).abs_()

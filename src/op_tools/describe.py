@@ -24,6 +24,7 @@ __all__ = [
     "compare_grad_rows",
     "compare_rows",
     "fallback_rows",
+    "leaves",
     "numbered",
     "printable",
     "rows_of",
@@ -130,6 +131,15 @@ def _nested(label: str, container: Any) -> list[Row]:
 
 def _items(container: Any) -> Iterator[tuple[object, Any]]:
     return iter(container.items()) if isinstance(container, dict) else enumerate(container)
+
+
+def leaves(value: Any) -> list[Any]:
+    """What is compared value by value: the items of lists, tuples and dicts; a size is one value."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
+        return [leaf for item in value for leaf in leaves(item)]
+    return [value]
 
 
 def numbered(name: str, what: str, count: int) -> list[str]:

@@ -1,8 +1,6 @@
 """Judges random operators by their distribution and their algebra, since no reference gives the same values.
 
-Every statistical limit is one that a correct generator crosses with probability 1e-9 at most, whatever the
-number of samples: Chernoff's bound for rates, Bernstein's for sums, Dvoretzky-Kiefer-Wolfowitz's for
-distribution functions. They hold for any sample size and need no tables.
+Every statistical limit is one that a correct generator crosses with probability 1e-9 at most (`chance.py`).
 """
 
 from __future__ import annotations
@@ -15,18 +13,13 @@ from typing import Any
 import torch
 
 from op_tools.categories import base_name
+from op_tools.chance import SURPRISE, coarseness, distribution_is_off, rate_is_off, repeats, sum_is_off
 from op_tools.rounding import Format, format_of, unit_in_last_place
 from op_tools.tolerance import Tolerance
 from op_tools.verdict import Status, Verdict
 
-# ln(2 / 1e-9): what the exponents of the bounds are held against.
-SURPRISE = math.log(2 / 1e-9)
-# Distribution functions are compared on at most this many samples.
-MOST_SAMPLES = 1 << 17
 # A kept value is x * (1 / (1 - p)), in one or two roundings more than x / (1 - p).
 KEPT_UNITS = 2.5
-# From so many float32 numbers on, fewer than this part being different means that a generator repeats itself.
-REPEAT_SAMPLES, REPEAT_UNIQUE = 1000, 0.5
 # The identity is one of n! permutations: from here on rarer than 1e-9.
 SURELY_PERMUTED = 13
 
@@ -87,59 +80,10 @@ def _not_finite(args: Sequence[Any], kwargs: Mapping[str, Any], results: list[to
     return f"{broken} values are not finite" if broken else ""
 
 
-# Statistics
-
-
 def _flat(value: Any) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         raise _NotJudgedError
     return value.detach().reshape(-1).double()
-
-
-def _rate(hits: int, count: int, p: float) -> str:
-    """Chernoff: a rate q of n draws has probability at most exp(-n KL(q, p)) on either side."""
-    if not count:
-        return ""
-    q = hits / count
-    distance = sum(a * math.log(a / b) if b > 0 else math.inf for a, b in ((q, p), (1 - q, 1 - p)) if a > 0)
-    return f"a rate of {q:.6g} in {count} draws, expected {p:.6g}" if count * distance > SURPRISE else ""
-
-
-def _sum_of_draws(total: float, expected: float, variance: float, largest: float, what: str) -> str:
-    """Bernstein: independent terms of that variance, each within `largest` of its mean."""
-    allowed = math.sqrt(2 * variance * SURPRISE) + 2 * largest * SURPRISE / 3
-    return f"{what}: {total:.9g}, expected {expected:.9g}" if abs(total - expected) > allowed else ""
-
-
-def _distribution(
-    values: torch.Tensor, cdf: Callable[[torch.Tensor], torch.Tensor], step: float = 0.0
-) -> str:
-    """Dvoretzky-Kiefer-Wolfowitz on the empirical distribution; `step` is what discreteness may add."""
-    if values.numel() > MOST_SAMPLES:
-        values = values[:: -(-values.numel() // MOST_SAMPLES)]
-    count = values.numel()
-    if not count:
-        return ""
-    expected = cdf(values.sort().values)
-    ranks = torch.arange(count, dtype=torch.float64, device=values.device) / count
-    distance = float(torch.maximum((expected - ranks).abs(), (expected - ranks - 1 / count).abs()).max())
-    if not distance <= math.sqrt(SURPRISE / (2 * count)) + 1 / count + step:
-        return f"the distribution of {count} values is off by {distance:.4g}"
-    return ""
-
-
-def _repeats(value: torch.Tensor) -> str:
-    count = value.numel()
-    if value.dtype not in (torch.float32, torch.float64) or count < REPEAT_SAMPLES or count > MOST_SAMPLES:
-        return ""
-    different = value.unique().numel()
-    return f"only {different} of {count} values are different" if different < REPEAT_UNIQUE * count else ""
-
-
-def _coarseness(value: torch.Tensor) -> float:
-    """What a half's few values add to the distance of distribution functions."""
-    form = format_of(value.dtype)
-    return 0.0 if form is None else 4 * form.roundoff
 
 
 # Continuous distributions
@@ -152,8 +96,10 @@ def _uniform(named: Named, results: Sequence[Any]) -> str:
         return f"values between {float(values.amin()):.9g} and {float(values.amax()):.9g}, expected {low:g} to {high:g}"
     if high <= low:
         return ""
-    off = _distribution(values, lambda x: ((x - low) / (high - low)).clamp(0, 1), _coarseness(results[0]))
-    return off or _repeats(results[0])
+    off = distribution_is_off(
+        values, lambda x: ((x - low) / (high - low)).clamp(0, 1), coarseness(results[0])
+    )
+    return off or repeats(results[0])
 
 
 def _unit_uniform(named: Named, results: Sequence[Any]) -> str:
@@ -176,7 +122,7 @@ def _normal(named: Named, results: Sequence[Any]) -> str:
     if isinstance(scale, float) and scale == 0:
         return "" if bool((values == shift).all()) else "values differ though the deviation is 0"
     standard = (values - shift) / scale
-    return _distribution(standard, torch.special.ndtr, _coarseness(results[0])) or _repeats(results[0])
+    return distribution_is_off(standard, torch.special.ndtr, coarseness(results[0])) or repeats(results[0])
 
 
 def _standard_normal(named: Named, results: Sequence[Any]) -> str:
@@ -188,19 +134,19 @@ def _exponential(named: Named, results: Sequence[Any]) -> str:
     values = _flat(results[0])
     if values.numel() and float(values.amin()) < 0:
         return f"a negative value, {float(values.amin()):.9g}"
-    return _distribution(values, lambda x: -torch.expm1(-rate * x), _coarseness(results[0]))
+    return distribution_is_off(values, lambda x: -torch.expm1(-rate * x), coarseness(results[0]))
 
 
 def _cauchy(named: Named, results: Sequence[Any]) -> str:
     median, width = float(named.get("median", 0.0)), float(named.get("sigma", 1.0))
     values = (_flat(results[0]) - median) / width
-    return _distribution(values, lambda x: torch.atan(x) / math.pi + 0.5, _coarseness(results[0]))
+    return distribution_is_off(values, lambda x: torch.atan(x) / math.pi + 0.5, coarseness(results[0]))
 
 
 def _log_normal(named: Named, results: Sequence[Any]) -> str:
     mean, deviation = float(named.get("mean", 1.0)), float(named.get("std", 2.0))
     values = (_flat(results[0]).log() - mean) / deviation
-    return _distribution(values, torch.special.ndtr, _coarseness(results[0]))
+    return distribution_is_off(values, torch.special.ndtr, coarseness(results[0]))
 
 
 # Discrete distributions
@@ -211,7 +157,7 @@ def _geometric(named: Named, results: Sequence[Any]) -> str:
     values = _flat(results[0])
     if values.numel() and (float(values.amin()) < 1 or bool((values != values.round()).any())):
         return "values other than 1, 2, 3, ..."
-    return _distribution(values, lambda x: -torch.expm1(x * math.log1p(-p)), p + _coarseness(results[0]))
+    return distribution_is_off(values, lambda x: -torch.expm1(x * math.log1p(-p)), p + coarseness(results[0]))
 
 
 def _bernoulli(named: Named, results: Sequence[Any]) -> str:
@@ -223,12 +169,12 @@ def _bernoulli(named: Named, results: Sequence[Any]) -> str:
     if p is None and isinstance(source, torch.Tensor):
         p = source
     if not isinstance(p, torch.Tensor):
-        return _rate(int(values.sum()), values.numel(), 0.5 if p is None else float(p))
+        return rate_is_off(int(values.sum()), values.numel(), 0.5 if p is None else float(p))
     chance = _flat(p.expand_as(results[0]) if p.shape != results[0].shape else p)
     if bool(((chance == 0) & (values == 1)).any()) or bool(((chance == 1) & (values == 0)).any()):
         return "a draw that its probability excludes"
     variance = float((chance * (1 - chance)).sum())
-    return _sum_of_draws(float(values.sum()), float(chance.sum()), variance, 1.0, "ones drawn")
+    return sum_is_off(float(values.sum()), float(chance.sum()), variance, 1.0, "ones drawn")
 
 
 def _poisson(named: Named, results: Sequence[Any]) -> str:
@@ -236,7 +182,7 @@ def _poisson(named: Named, results: Sequence[Any]) -> str:
     if bool((values < 0).any()) or bool((values != values.round()).any()):
         return "values other than 0, 1, 2, ..."
     total = float(rates.sum())
-    return _sum_of_draws(float(values.sum()), total, total, 3.0, "sum of draws")
+    return sum_is_off(float(values.sum()), total, total, 3.0, "sum of draws")
 
 
 def _integers(named: Named, results: Sequence[Any]) -> str:
@@ -249,8 +195,8 @@ def _integers(named: Named, results: Sequence[Any]) -> str:
     if bool((values != values.round()).any()):
         return "values that are no integers"
     span = int(high) - low
-    return _distribution(
-        values, lambda x: ((x - low + 1) / span).clamp(0, 1), 1 / span + _coarseness(results[0])
+    return distribution_is_off(
+        values, lambda x: ((x - low + 1) / span).clamp(0, 1), 1 / span + coarseness(results[0])
     )
 
 
@@ -326,8 +272,8 @@ def _dropout(named: Named, results: Sequence[Any]) -> str:
         drawn = mask.reshape(-1)
         if bool((kept & ~drawn).any()) or bool((telling & drawn & ~kept).any()):
             return "the mask and the values disagree"
-        return _rate(int(drawn.sum()), drawn.numel(), 1 - p)
-    return _rate(int((kept & telling).sum()), int(telling.sum()), 1 - p)
+        return rate_is_off(int(drawn.sum()), drawn.numel(), 1 - p)
+    return rate_is_off(int((kept & telling).sum()), int(telling.sum()), 1 - p)
 
 
 def _wrongly_kept(before: torch.Tensor, after: torch.Tensor, p: float, form: Format) -> str:
@@ -352,7 +298,7 @@ def _channel_dropout(named: Named, results: Sequence[Any]) -> str:
     if bool(partly.any()):
         return f"{int(partly.sum())} channels were dropped in part"
     wrong = _wrongly_kept(_flat(before[kept]), _flat(after[kept]), p, form)
-    return wrong or _rate(int((kept & telling).sum()), int(telling.sum()), 1 - p)
+    return wrong or rate_is_off(int((kept & telling).sum()), int(telling.sum()), 1 - p)
 
 
 # dropout2d takes three dimensions for (batch, channel, length).
@@ -378,7 +324,11 @@ def _leaky(named: Named, results: Sequence[Any]) -> str:
     ):
         return f"slopes from {float(slopes.amin()):.6g} to {float(slopes.amax()):.6g}, expected {lower:g} to {upper:g}"
     span = upper - lower
-    return _distribution(slopes, lambda x: ((x - lower) / span).clamp(0, 1), slack / span) if span > 0 else ""
+    return (
+        distribution_is_off(slopes, lambda x: ((x - lower) / span).clamp(0, 1), slack / span)
+        if span > 0
+        else ""
+    )
 
 
 def _unknown(named: Named, results: Sequence[Any]) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from op_tools.engine import ENGINE
-from op_tools.engine.call import device_types
+from op_tools.engine.call import WRAPPER, device_types
 from op_tools.engine.core import Plan
 from op_tools.names import RefusedName, function_named, name_of
 from op_tools.tool import Tool
@@ -102,7 +102,7 @@ class Route:
                 return function(*args, **kwargs)
             kinds = device_types(args, kwargs)
             tools = [tool for tool in self.tools if tool.running and tool.watches(kinds)]
-            if not tools:
+            if not tools or WRAPPER in kinds:
                 return function(*args, **kwargs)
             return ENGINE.run_tools(Plan(self.name, tuple(tools)), function, args, kwargs, tools)
 

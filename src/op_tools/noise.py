@@ -58,7 +58,7 @@ class Reruns:
                 return
             for index, (exact, changed) in enumerate(zip(truth, moved, strict=True)):
                 if _is_arithmetic(exact) and _is_arithmetic(changed) and exact.shape == changed.shape:
-                    self._add(index, real_parts(_dense(changed)) - real_parts(_dense(exact)))
+                    self._add(index, real_parts(changed) - real_parts(exact))
             self.count += 1
 
     def _add(self, index: int, change: torch.Tensor) -> None:
@@ -75,10 +75,6 @@ class Reruns:
 
 def _is_arithmetic(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
-
-
-def _dense(value: torch.Tensor) -> torch.Tensor:
-    return value if value.layout == torch.strided else value.to_dense()
 
 
 @dataclass(frozen=True, slots=True)

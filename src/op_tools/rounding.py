@@ -71,12 +71,18 @@ def unit_in_last_place(exact: torch.Tensor, form: Format) -> torch.Tensor:
     """The distance of neighbouring numbers of `form` around each (float64) value."""
     powers = (exact.view(torch.int64) & _EXPONENT_MASK).view(torch.float64)
     largest = float(powers.amax()) if powers.numel() else 1.0
+    if math.isinf(largest):
+        # NaN and infinity have no neighbours to count with.
+        powers[powers.isinf()] = 0
+        largest = float(powers.amax())
     least = max(form.smallest_normal, min(largest, form.largest) * _LEAST_UNIT)
     return powers.clamp_(least, form.largest).mul_(2.0 ** (1 - form.bits))
 
 
 def real_parts(value: torch.Tensor) -> torch.Tensor:
     """A flat float64 tensor of the values (real and imaginary parts of complex ones); perhaps not a copy."""
+    if value.layout != torch.strided:
+        value = value.to_dense()
     if value.is_complex():
         value = torch.view_as_real(value.resolve_conj())
     return value.to(torch.float64).reshape(-1)

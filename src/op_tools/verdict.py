@@ -256,11 +256,12 @@ class _Call:
         self._reruns.extend(RERUNS_TO_CONFIRM if raw else RERUNS)
         noise = self._measured(errors, index, columns)
         samples = [errors, *self._more_samples(errors, index)]
-        noise, needs = with_reference_errors(errors, samples, columns, noise)
-        confirmed = errors.check(noise, needs, CONFIRMING_STRICTNESS)
+        confirmed = errors.check(
+            *with_reference_errors(errors, samples, columns, noise), strictness=CONFIRMING_STRICTNESS
+        )
         if not confirmed.reason:
             return "pass", confirmed, raw
-        label = None if confirmed.biased else self._explained(errors, noise, confirmed, length)
+        label = None if confirmed.biased else self._explained(errors, noise, length)
         if label is not None:
             reason = f"lower precision than its dtype: {label}"
             return "lower_precision", replace(confirmed, reason=reason), True
@@ -300,15 +301,12 @@ class _Call:
                     samples.append(Errors(parts, parts, expected, errors.form, errors.widening))
         return samples
 
-    def _explained(self, errors: Errors, noise: torch.Tensor, outcome: Outcome, length: float) -> str | None:
-        if outcome.beyond is None:
-            return None
+    def _explained(self, errors: Errors, noise: torch.Tensor, length: float) -> str | None:
         evidence = Evidence(
             errors.result,
             errors.exact,
             errors.error * errors.unit,
-            noise * errors.unit,
-            outcome.beyond,
+            (noise - errors.floor).clamp_(min=0) * errors.unit,
             errors.form,
             self._category,
             length,

@@ -37,7 +37,9 @@ class Probe(Tool):
     section = "probe"
     hook_name = "ProbeHook"
 
-    def __init__(self, *, aten: bool = False, ties: bool = False, backward: bool = False, **settings: Any) -> None:
+    def __init__(
+        self, *, aten: bool = False, ties: bool = False, backward: bool = False, **settings: Any
+    ) -> None:
         super().__init__(**settings)
         self.uses_aten = self.aten_everywhere = aten
         self.wants_ties = ties

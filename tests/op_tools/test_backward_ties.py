@@ -70,7 +70,9 @@ def test_composites_are_tied_as_a_whole(probe: Any) -> None:
         y = torch.nn.functional.scaled_dot_product_attention(x, x, x)
         y.sum().backward()
     found = in_backward(tool)
-    owned = {name: owner for name, owner in found.items() if owner[0].endswith("scaled_dot_product_attention")}
+    owned = {
+        name: owner for name, owner in found.items() if owner[0].endswith("scaled_dot_product_attention")
+    }
     assert owned and {owner[1] for owner in owned.values()} == {str(here)}
     # The three inputs are one tensor: its gradient is the sum of what the call gives, at its first place.
     (grads,) = [grads for name, grads, _ in tool.gradients if name.endswith("attention")]
@@ -103,9 +105,9 @@ def test_several_outputs_and_lists(probe: Any) -> None:
         values, _ = (a * b).sort()
         torch.cat([values, a]).sum().backward()
     table = {name: (gi, go) for name, gi, go in tool.gradients}
-    gi, go = table["torch.cat"]
+    gi, _ = table["torch.cat"]
     assert [g.tolist() for g in gi] == [[1, 1], [1, 1]]
-    gi, go = table["torch.functional.split"] if "torch.functional.split" in table else table["torch.split"]
+    gi, _ = table["torch.functional.split"] if "torch.functional.split" in table else table["torch.split"]
     assert gi[0].tolist() == x.grad.tolist() == [3, 4, 0, 1, 0, 0]
 
 
@@ -116,8 +118,14 @@ def test_an_autograd_function_of_the_program_is_tied_to_the_line_that_applied_it
         y = cube(x)
         y.sum().backward()
     assert x.grad.tolist() == [3, 3]
-    mine = [p for c, p in zip(tool.calls, tool.places, strict=True) if c.in_backward and c.name == "torch.Tensor.square"]
-    assert [(p["forward_name"].rsplit(".", 1)[-1], p["call_site"].split(" ")[0]) for p in mine] == [("Cube", f"{__file__}:{a}")]
+    mine = [
+        p
+        for c, p in zip(tool.calls, tool.places, strict=True)
+        if c.in_backward and c.name == "torch.Tensor.square"
+    ]
+    assert [(p["forward_name"].rsplit(".", 1)[-1], p["call_site"].split(" ")[0]) for p in mine] == [
+        ("Cube", f"{__file__}:{a}")
+    ]
     assert in_backward(tool)["aten.mul.Tensor"][0].endswith("Cube")
     assert not hasattr(vars(torch.autograd.function._SingleLevelFunction), "apply")
     assert "apply" not in vars(torch.autograd.function._SingleLevelFunction)
@@ -192,11 +200,16 @@ def test_gradients_asked_for_one_input_at_a_time(probe: Any) -> None:
 
 def _shape_of_graph(root: Any) -> list[Any]:
     """The graph as nested names: node and what it leads to."""
-    return [type(root).__name__, [_shape_of_graph(node) if node is not None else None for node, _ in root.next_functions]]
+    return [
+        type(root).__name__,
+        [_shape_of_graph(node) if node is not None else None for node, _ in root.next_functions],
+    ]
 
 
 def test_the_graph_is_the_same_with_and_without_tools() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.GELU(), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2)).to(D)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.GELU(), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2)
+    ).to(D)
     x = torch.randn(5, 3, device=D)
 
     def graph() -> Any:
@@ -241,7 +254,9 @@ def test_tensors_die_as_early_as_without_a_tool(name: str) -> None:
 
 
 def test_two_hundred_steps_leave_nothing_behind(probe: Any) -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.ReLU(inplace=True), torch.nn.Linear(8, 1)).to(D)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 8), torch.nn.Dropout(0.1), torch.nn.ReLU(inplace=True), torch.nn.Linear(8, 1)
+    ).to(D)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
 
     def steps(count: int) -> None:
@@ -255,7 +270,12 @@ def test_two_hundred_steps_leave_nothing_behind(probe: Any) -> None:
         objects = gc.get_objects()
         return sum(issubclass(type(item), torch.Tensor) for item in objects), len(objects)
 
-    tools = [op_tools.OpTimeMeasure(max_cache_size=100), op_tools.OpObserve(max_cache_size=100), op_tools.OpOverflowCheck(), op_tools.OpFallback()]
+    tools = [
+        op_tools.OpTimeMeasure(max_cache_size=100),
+        op_tools.OpObserve(max_cache_size=100),
+        op_tools.OpOverflowCheck(),
+        op_tools.OpFallback(),
+    ]
     for tool in tools:
         tool.start()
     steps(40)

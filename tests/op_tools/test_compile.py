@@ -19,7 +19,15 @@ import op_tools
 from op_tools.engine import ENGINE
 
 D = "dipu"
-TOOLS = ["OpTimeMeasure", "OpObserve", "OpOverflowCheck", "OpFallback", "OpDtypeCast", "OpAutoCompare", "OpCapture"]
+TOOLS = [
+    "OpTimeMeasure",
+    "OpObserve",
+    "OpOverflowCheck",
+    "OpFallback",
+    "OpDtypeCast",
+    "OpAutoCompare",
+    "OpCapture",
+]
 Compile = Callable[..., Any]
 
 
@@ -37,7 +45,13 @@ class Counts:
     def all(self) -> tuple[Any, ...]:
         counters = torch._dynamo.utils.counters
         frames = {key: value for key, value in counters["frames"].items()}
-        return (self.backend.frame_count, self.backend.op_count, dict(counters["stats"]), sum(counters["graph_break"].values()), frames)
+        return (
+            self.backend.frame_count,
+            self.backend.op_count,
+            dict(counters["stats"]),
+            sum(counters["graph_break"].values()),
+            frames,
+        )
 
 
 @contextlib.contextmanager
@@ -70,10 +84,20 @@ def program(counts: Counts, name: str | None, before: bool) -> tuple[Any, ...]:
 
     x = torch.linspace(-1, 1, 8, device=D)
     net = Net().to(D)
-    made = [counts.compile(item, **options) for item, options in ((function, {"fullgraph": True}), (broken, {}), (net, {}))] if before else []
+    made = (
+        [
+            counts.compile(item, **options)
+            for item, options in ((function, {"fullgraph": True}), (broken, {}), (net, {}))
+        ]
+        if before
+        else []
+    )
     with on(name):
         if not before:
-            made = [counts.compile(item, **options) for item, options in ((function, {"fullgraph": True}), (broken, {}), (net, {}))]
+            made = [
+                counts.compile(item, **options)
+                for item, options in ((function, {"fullgraph": True}), (broken, {}), (net, {}))
+            ]
         results = [made[0](x), made[0](x), made[0](x, 3), made[0](x[:5]), made[0](x[:6]), made[1](x)]
         loss = made[2](x.reshape(2, 4)).square().sum()
         loss.backward()
@@ -104,7 +128,12 @@ def test_a_compiled_call_is_one_row(rows: Any, probe: Any) -> None:
 
     compiled, net = counts.compile(function), counts.compile(Net().to(D))
     x = torch.ones(2, 4, device=D)
-    with op_tools.OpObserve(), op_tools.OpTimeMeasure(), op_tools.OpOverflowCheck() as overflow, probe(aten=True) as tool:
+    with (
+        op_tools.OpObserve(),
+        op_tools.OpTimeMeasure(),
+        op_tools.OpOverflowCheck() as overflow,
+        probe(aten=True) as tool,
+    ):
         compiled(x)
         compiled(x)
         net(x).sum().backward()
@@ -115,7 +144,9 @@ def test_a_compiled_call_is_one_row(rows: Any, probe: Any) -> None:
     assert net_name.startswith("torch.compile.") and "Net" in net_name
     assert names == [function_name, function_name, net_name, "torch.Tensor.sum", "torch.Tensor.neg"]
     times = {row["name"]: row for row in rows("op_time_measure_result")}
-    assert float(times[net_name]["backward_elasped"]) > 0 and float(times[function_name]["forward_elasped"]) > 0
+    assert (
+        float(times[net_name]["backward_elasped"]) > 0 and float(times[function_name]["forward_elasped"]) > 0
+    )
     assert times[function_name]["call_site"].startswith(f"{__file__}:")
     assert tool.names_seen("compiled") == [function_name, function_name, net_name]
     assert "aten.sin.default" not in tool.names_seen()
@@ -271,6 +302,7 @@ def test_an_autograd_function_inside_a_compiled_call() -> None:
 def test_collectives_inside_a_compiled_call_stay_in_the_graph() -> None:
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     try:
+
         def function(x: torch.Tensor) -> torch.Tensor:
             y = x * 2
             dist.all_reduce(y)
@@ -279,7 +311,7 @@ def test_collectives_inside_a_compiled_call_stay_in_the_graph() -> None:
         def run(name: str | None) -> Any:
             counts = Counts()
             x = torch.ones(3)
-            with (getattr(op_tools, name)(device="cpu") if name else contextlib.nullcontext()):
+            with getattr(op_tools, name)(device="cpu") if name else contextlib.nullcontext():
                 compiled = counts.compile(function)
                 return compiled(x).tolist(), compiled(x).tolist(), counts.all()[:2], counts.all()[3]
 

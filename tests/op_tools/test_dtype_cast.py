@@ -60,7 +60,11 @@ def test_identity_and_nothing_to_cast_change_no_bit() -> None:
         return [loss.tolist(), *(p.grad.tolist() for p in model.parameters())]
 
     bare = run()
-    for settings in ({}, {"dict": "torch.float32->torch.float32,torch.bfloat16->torch.bfloat16"}, {"dict": ""}):
+    for settings in (
+        {},
+        {"dict": "torch.float32->torch.float32,torch.bfloat16->torch.bfloat16"},
+        {"dict": ""},
+    ):
         with op_tools.OpDtypeCast(**settings) as tool:
             assert run() == bare
         assert tool.count == {}
@@ -176,7 +180,9 @@ def test_gradients_come_in_the_dtype_of_their_tensors() -> None:
 
 def test_a_model_in_bfloat16_trains_near_its_float32_self() -> None:
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.LayerNorm(16), torch.nn.ReLU(inplace=True), torch.nn.Linear(16, 1)).to(D, BF)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(4, 16), torch.nn.LayerNorm(16), torch.nn.ReLU(inplace=True), torch.nn.Linear(16, 1)
+    ).to(D, BF)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
     x = torch.randn(16, 4, device=D, dtype=BF)
     losses = []
@@ -237,7 +243,9 @@ def test_the_table_says_what_was_cast(capfd: Any) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["torch.float16", "torch.float16->torch.flaot32", "float16=>float32", "torch.add->torch.float32"])
+@pytest.mark.parametrize(
+    "text", ["torch.float16", "torch.float16->torch.flaot32", "float16=>float32", "torch.add->torch.float32"]
+)
 def test_a_bad_dict_is_a_clear_error(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OP_DTYPE_CAST_DICT", text)
     with pytest.raises(SettingError, match=r"OP_DTYPE_CAST_DICT.*FROM->TO"):

@@ -1,17 +1,13 @@
-"""The engine: what it shows to the tools, and that the program does not notice it."""
+"""The engine: the switch, what it shows to the tools, errors, places."""
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from typing import Any
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import op_tools
 from op_tools.engine import ENGINE, private
@@ -23,26 +19,6 @@ D = "dipu"
 def line() -> int:
     """The line of the caller."""
     return sys._getframe(1).f_lineno
-
-
-class CountingFunctions(TorchFunctionMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[Any] = []
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(func)
-        return func(*args, **(kwargs or {}))
-
-
-class CountingOperators(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 # -- the switch ------------------------------------------------------------------------------------------
@@ -118,7 +94,18 @@ def test_lists_and_exceptions_decide_and_are_read_at_start(probe: Any, monkeypat
 def test_questions_are_never_calls(probe: Any) -> None:
     x = torch.ones(2, device=D, requires_grad=True)
     with probe() as tool:
-        x.size(), x.dim(), x.numel(), x.data_ptr(), x.shape, x.dtype, x.device, x.grad, x.is_leaf, repr(x.device)
+        (
+            x.size(),
+            x.dim(),
+            x.numel(),
+            x.data_ptr(),
+            x.shape,
+            x.dtype,
+            x.device,
+            x.grad,
+            x.is_leaf,
+            repr(x.device),
+        )
         x.requires_grad_(True), x.type(), f"{x.dim()}", x.stride(), x.is_contiguous()
         torch.is_tensor(x)
         y = (x * 2).sum()
@@ -245,7 +232,9 @@ def test_a_device_error_found_by_a_tool_is_the_programs(probe: Any) -> None:
     assert caught.value is broken and tool.errors == []
 
 
-@pytest.mark.parametrize("name", ["OpTimeMeasure", "OpOverflowCheck", "OpFallback", "OpObserve", "OpDtypeCast"])
+@pytest.mark.parametrize(
+    "name", ["OpTimeMeasure", "OpOverflowCheck", "OpFallback", "OpObserve", "OpDtypeCast"]
+)
 @pytest.mark.parametrize("sync", [False, True])
 def test_asynchronous_device_errors_reach_the_program(name: str, sync: bool, quiet_device: None) -> None:
     table, wrong = torch.randn(4, 3, device=D), torch.tensor([9], device=D)
@@ -261,208 +250,6 @@ def test_asynchronous_device_errors_reach_the_program(name: str, sync: bool, qui
     torch.dipu.synchronize()
     assert (table * 0 + 1).sum().item() == 12
     assert ENGINE.failures.seen == {}
-
-
-# -- the tools are not seen -------------------------------------------------------------------------------
-
-
-class Busy(op_tools.OpObserve):
-    """A tool that calls torch in every hook."""
-
-    uses_aten = aten_everywhere = wants_backward = wants_ties = True  # type: ignore[assignment]
-
-    def wants_aten(self, name: str, func: Any) -> bool:
-        return True
-
-    def opened(self) -> None:
-        self.seen: list[tuple[str, str]] = []
-
-    def _work(self, call: Any) -> None:
-        x = torch.ones(3, device=D)
-        assert (x * 2).tolist() == [2, 2, 2] and torch.cat([x, x]).sum().item() == 6
-
-    def before(self, call: Any) -> None:
-        self.seen.append((call.level, call.name))
-        self._work(call)
-
-    def after(self, call: Any, result: Any) -> None:
-        self._work(call)
-
-    def backward(self, call: Any, grad_inputs: Any, grad_outputs: Any) -> None:
-        self.seen.append(("grad", call.name))
-        self._work(call)
-
-
-def test_what_a_tool_calls_is_seen_by_no_tool_and_no_mode() -> None:
-    functions, operators = CountingFunctions(), CountingOperators()
-    x = torch.ones(2, device=D, requires_grad=True)
-
-    def program() -> None:
-        x.grad = None
-        (x * 3).sum().backward()
-
-    with functions, operators:
-        program()
-    bare = (list(functions.seen), list(operators.seen))
-    functions.seen.clear(), operators.seen.clear()
-    tool = Busy()
-    with functions, operators, tool:
-        program()
-    assert (functions.seen, operators.seen) == bare
-    assert [item for item in tool.seen if item[0] == "api" and item[1].startswith("torch.")] == [("api", "torch.Tensor.mul"), ("api", "torch.Tensor.sum")]
-    assert [item for item in tool.seen if item[0] == "grad"] == [("grad", "torch.Tensor.sum"), ("grad", "torch.Tensor.mul")]
-    functions.seen.clear(), operators.seen.clear()
-    with tool, functions, operators:
-        program()
-    assert (functions.seen, operators.seen) == bare
-    assert ENGINE.failures.seen == {}
-
-
-def test_operators_inside_backward_are_not_shown_to_the_programs_function_modes() -> None:
-    functions = CountingFunctions()
-    x = torch.ones(2, 2, device=D, requires_grad=True)
-    with op_tools.OpOverflowCheck(), functions:
-        (x @ x).sum().backward()
-    assert all(not isinstance(func, torch._ops.OpOverload) for func in functions.seen)
-
-
-# -- the program's own modes --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mode", [CountingFunctions, CountingOperators])
-def test_start_inside_a_mode_of_the_program_and_stop_outside(mode: Any, probe: Any) -> None:
-    x = torch.ones(2, device=D)
-    tool, theirs = probe(aten=True), mode()
-    with theirs:
-        tool.start()
-        x.neg()
-    seen = len(theirs.seen)
-    x.abs()
-    assert len(theirs.seen) == seen  # it is off
-    tool.stop()
-    x.exp()
-    assert tool.names_seen("api") == ["torch.Tensor.neg", "torch.Tensor.abs"]
-    assert tool.names_seen("aten") == ["aten.neg.default", "aten.abs.default"]
-
-
-@pytest.mark.parametrize("mode", [CountingFunctions, CountingOperators])
-def test_stop_inside_a_mode_of_the_program(mode: Any, probe: Any) -> None:
-    x = torch.ones(2, device=D)
-    tool, theirs = probe(aten=True), mode()
-    tool.start()
-    with theirs:
-        x.neg()
-        tool.stop()
-        x.abs()
-        count = len(theirs.seen)
-        with tool:
-            x.sin()
-        assert len(theirs.seen) > count
-    x.exp()
-    assert private.function_modes() == private.dispatch_modes() == []
-    assert tool.names_seen("api") == ["torch.Tensor.neg", "torch.Tensor.sin"]
-
-
-def test_a_default_device_works_with_a_tool_started_inside_and_outside(probe: Any) -> None:
-    tool = probe()
-    with tool, torch.device(D):
-        assert torch.zeros(2).device.type == D
-    with torch.device(D):
-        tool.start()
-        assert (torch.zeros(2) + 1).device.type == D
-    assert torch.zeros(2).device.type == "cpu"
-    tool.stop()
-    assert torch.zeros(2).device.type == "cpu"
-    assert "torch.Tensor.add" in tool.names_seen()
-
-
-def test_fake_tensors_are_not_the_tools_business(probe: Any) -> None:
-    tool = probe(aten=True)
-    with tool, FakeTensorMode() as fake:
-        x = torch.ones(2, device=D)
-        y = x * 2
-        assert y.shape == (2,) and type(y).__name__ == "FakeTensor"
-        tool.stop()
-        tool.start()
-        x.neg()
-    assert tool.calls == []
-    with tool:
-        fake.from_tensor(torch.ones(2, device=D)).exp()
-        torch.ones(2, device=D).neg()
-    assert tool.names_seen("api")[-1] == "torch.Tensor.neg"
-    assert "torch.Tensor.exp" not in tool.names_seen("api")
-
-
-def test_functorch_transforms_give_the_same(probe: Any) -> None:
-    x = torch.arange(6.0, device=D).reshape(3, 2)
-
-    def f(v: torch.Tensor) -> torch.Tensor:
-        return (v.sin() * v).sum()
-
-    bare = [torch.vmap(f)(x), torch.func.grad(f)(x), torch.vmap(torch.func.grad(f))(x), torch.func.jvp(f, (x,), (x,))[1]]
-    names = ["OpTimeMeasure", "OpObserve", "OpOverflowCheck", "OpFallback", "OpDtypeCast"]
-    for tool in (probe(aten=True, backward=True, ties=True), *(getattr(op_tools, name)() for name in names)):
-        with tool:
-            watched = [torch.vmap(f)(x), torch.func.grad(f)(x), torch.vmap(torch.func.grad(f))(x), torch.func.jvp(f, (x,), (x,))[1]]
-        assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(bare, watched, strict=True)), tool
-    assert ENGINE.failures.seen == {}
-
-
-def test_inference_mode_and_no_grad(probe: Any) -> None:
-    weight = torch.ones(2, 2, device=D, requires_grad=True)
-    tools = [probe(aten=True, backward=True, ties=True), op_tools.OpTimeMeasure(), op_tools.OpOverflowCheck(), op_tools.OpFallback()]
-    for tool in tools:
-        tool.start()
-    with torch.inference_mode():
-        y = weight @ weight
-        y.add_(1)
-        assert y.is_inference() and y.tolist() == [[3, 3], [3, 3]]
-    with torch.no_grad():
-        z = weight * 2
-        assert not z.requires_grad
-    assert (y + 1).tolist() == [[4, 4], [4, 4]]
-    for tool in tools:
-        tool.stop()
-    assert ENGINE.failures.seen == {}
-
-
-# -- processes ------------------------------------------------------------------------------------------------
-
-
-def test_a_forked_child_goes_on_alone(probe: Any) -> None:
-    x = torch.ones(2)
-    with probe(device="cpu") as tool:
-        x + 1
-        child = os.fork()
-        if child == 0:
-            ok = False
-            try:
-                x * 2
-                ok = tool.names_seen() == ["torch.Tensor.add", "torch.Tensor.mul"]
-                tool.stop()
-                ok = ok and private.function_modes() == []
-            finally:
-                os._exit(0 if ok else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        x - 1
-    assert tool.names_seen() == ["torch.Tensor.add", "torch.Tensor.sub"]
-
-
-class Numbers(torch.utils.data.Dataset[torch.Tensor]):
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.full((2,), float(index)) * 2
-
-
-def test_workers_of_a_data_loader(rows: Any) -> None:
-    with op_tools.OpObserve(device="cpu,dipu"), op_tools.OpTimeMeasure(device="cpu,dipu"):
-        loader = torch.utils.data.DataLoader(Numbers(), batch_size=2, num_workers=2)
-        batches = [batch.to(D) + 1 for batch in loader]
-    assert [batch[:, 0].tolist() for batch in batches] == [[1, 3], [5, 7], [9, 11], [13, 15]]
-    mine = [row for row in rows("op_observe_result") if row["name"] == "torch.Tensor.add"]
-    assert len(mine) == 4
 
 
 # -- places ---------------------------------------------------------------------------------------------------
@@ -488,12 +275,18 @@ def test_a_call_knows_its_line_module_step_rank_and_thread(probe: Any) -> None:
             model(torch.ones(1, 2, device=D)).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-    places = [place for call, place in zip(tool.calls, tool.places, strict=True) if call.name == "torch.nn.functional.linear"]
+    places = [
+        place
+        for call, place in zip(tool.calls, tool.places, strict=True)
+        if call.name == "torch.nn.functional.linear"
+    ]
     assert [place["module"] for place in places] == ["Block.first", "Block.rest.1"] * 2
     assert [place["step"] - start for place in places] == [0, 0, 1, 1]
     assert all(place["call_site"].startswith(f"{__file__}:") for place in places)
     mul = next(p for c, p in zip(tool.calls, tool.places, strict=True) if c.name == "torch.Tensor.mul")
-    assert mul["call_site"].endswith("forward: return self.rest(self.first(x) * 2)") and mul["module"] == "Block"
+    assert (
+        mul["call_site"].endswith("forward: return self.rest(self.first(x) * 2)") and mul["module"] == "Block"
+    )
     whole = next(p for c, p in zip(tool.calls, tool.places, strict=True) if c.name == "torch.Tensor.sum")
     assert whole["call_site"].startswith(f"{__file__}:{here} ") and whole["module"] == ""
     assert {place["rank"] for place in tool.places} == {0}

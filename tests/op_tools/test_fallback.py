@@ -94,7 +94,7 @@ CASES = {
     "out": lambda x, y: torch.add(x, y, out=torch.empty_like(x)),
     "out resized": lambda x, y: torch.mul(x, y, out=torch.empty(0, device=x.device)),
     "out of another stride": lambda x, y: torch.add(x, y, out=torch.empty(4, 3, device=x.device).t()),
-    "several out": lambda x, y: torch.max(x, 1, out=(torch.empty(0, device=x.device), torch.empty(0, dtype=torch.int64, device=x.device))),
+    "several out": lambda x, y: torch.max(x, 1, out=(x.new_empty(0), x.new_empty(0, dtype=torch.int64))),
     "setitem": lambda x, y: x.__setitem__((slice(1, 3), 2), 7.0),
     "setitem mask": lambda x, y: x.__setitem__(x > 0, y[x > 0]),
     "setitem index": lambda x, y: x.__setitem__(torch.tensor([0, 2], device=x.device), 5.0),
@@ -135,7 +135,15 @@ CASES = {
 def _state(value: Any) -> Any:
     """What the program can tell of a result."""
     if isinstance(value, torch.Tensor):
-        return (value.device.type, value.dtype, value.shape, value.stride(), value.requires_grad, value.cpu().tolist(), value._is_view())
+        return (
+            value.device.type,
+            value.dtype,
+            value.shape,
+            value.stride(),
+            value.requires_grad,
+            value.cpu().tolist(),
+            value._is_view(),
+        )
     if isinstance(value, tuple | list):
         return (type(value), [_state(item) for item in value], getattr(value, "indices", None) is not None)
     return value
@@ -179,7 +187,9 @@ def test_views_share_memory_with_the_programs_tensor() -> None:
     assert x.tolist() == [-2, 202, 4, 3, 104, 5] and view.tolist() == [202, 104]
 
 
-def _train(steps: int, tool: Any, model: torch.nn.Module, optimizer: type[torch.optim.Optimizer]) -> list[float]:
+def _train(
+    steps: int, tool: Any, model: torch.nn.Module, optimizer: type[torch.optim.Optimizer]
+) -> list[float]:
     model = copy.deepcopy(model)
     stepper = optimizer(model.parameters(), lr=0.05)
     losses = []
@@ -217,7 +227,11 @@ def test_random_operators_stay_on_the_device_unless_listed_by_name() -> None:
 
     def draw() -> tuple[Any, ...]:
         torch.manual_seed(5)
-        return torch.nn.functional.dropout(x, 0.5).tolist(), torch.rand_like(x).tolist(), x.clone().uniform_().tolist()
+        return (
+            torch.nn.functional.dropout(x, 0.5).tolist(),
+            torch.rand_like(x).tolist(),
+            x.clone().uniform_().tolist(),
+        )
 
     bare = draw()
     torch.manual_seed(5)
@@ -279,7 +293,7 @@ def test_half_kernels_the_cpu_lacks_run_in_float32(monkeypatch: pytest.MonkeyPat
 
         def __call__(self, value: torch.Tensor) -> torch.Tensor:
             if value.device.type == "cpu" and value.dtype == torch.float16:
-                raise RuntimeError('"neg" not implemented for \'Half\'')
+                raise RuntimeError("\"neg\" not implemented for 'Half'")
             return original(value)
 
     tool = op_tools.OpFallback()
@@ -299,5 +313,10 @@ def test_the_table_shows_both_sides(capfd: Any) -> None:
         x - 1
     out = capfd.readouterr().out
     assert "apply OpFallbackHook on torch.add\n" in out and "skip OpFallbackHook on torch.Tensor.sub" in out
-    for name in ("torch.add input(device)[0]", "torch.add input(cpu)[1]", "torch.add output(device)", "torch.add output(cpu)"):
+    for name in (
+        "torch.add input(device)[0]",
+        "torch.add input(cpu)[1]",
+        "torch.add output(device)",
+        "torch.add output(cpu)",
+    ):
         assert name in out

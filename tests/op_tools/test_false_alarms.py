@@ -34,7 +34,7 @@ def test_no_false_alarm_in_a_train_step(model, dtype, numerics, tmp_path, capfd)
     assert accused == []
     assert compare.counts["same"] > 100
     if numerics == "reordered":
-        assert compare.counts["pass"] > 10  # it really computes in another order
+        assert compare.counts["pass"] >= 3  # it really computes in another order
     backward = [row for row in rows if row["phase"] == "backward"]
     assert len(backward) > 50 and any(row["forward_name"] for row in backward)
     assert "could not handle" not in capfd.readouterr().err

@@ -79,7 +79,14 @@ def test_names_functions_methods_and_lists(rows: Any) -> None:
         assert not feature.active
     torch.add(x, 1)
     assert sorted(names(rows)) == sorted(
-        ["torch.add", "torch.Tensor.mul", "torch.Tensor.mul", "torch.Tensor.neg", "torch.nn.functional.relu", "aten.sin.default"]
+        [
+            "torch.add",
+            "torch.Tensor.mul",
+            "torch.Tensor.mul",
+            "torch.Tensor.neg",
+            "torch.nn.functional.relu",
+            "aten.sin.default",
+        ]
     )
     assert private.function_modes() == []
 
@@ -122,20 +129,34 @@ def test_the_environment_is_read_at_every_call(capfd: Any) -> None:
         finally:
             del os.environ["OP_DTYPE_CAST_DICT"]
         assert feature.tool.count == {"torch.div": 2}
-    assert y[0, 0].item() == (torch.tensor(3.0).half() / 7).item() != z[0, 0].item() == (torch.tensor(3.0).bfloat16() / 7).item()
+    assert (
+        y[0, 0].item()
+        == (torch.tensor(3.0).half() / 7).item()
+        != z[0, 0].item()
+        == (torch.tensor(3.0).bfloat16() / 7).item()
+    )
     out = capfd.readouterr().out
-    assert "torch.float32 -> torch.float16" in out and "torch.float16 -> torch.float32" in out and "torch.float32->torch.bfloat16" in out
+    assert (
+        "torch.float32 -> torch.float16" in out
+        and "torch.float16 -> torch.float32" in out
+        and "torch.float32->torch.bfloat16" in out
+    )
 
 
 def test_two_calls_before_backward(rows: Any) -> None:
     x = torch.ones(2, device=D, requires_grad=True)
-    with op_tools.apply_feature("torch.mul", "measure_op_time", verbose=False), op_tools.apply_feature("torch.mul", "fallback", verbose=False):
+    with (
+        op_tools.apply_feature("torch.mul", "measure_op_time", verbose=False),
+        op_tools.apply_feature("torch.mul", "fallback", verbose=False),
+    ):
         a = torch.mul(x, 2)
         b = torch.mul(x, 3)
         (a + b).sum().backward()
     assert x.grad.tolist() == [5, 5]
     table = rows("op_time_measure_result")
-    assert [row["name"] for row in table] == ["torch.mul"] * 2 and all(float(row["backward_elasped"]) > 0 for row in table)
+    assert [row["name"] for row in table] == ["torch.mul"] * 2 and all(
+        float(row["backward_elasped"]) > 0 for row in table
+    )
 
 
 def test_fallback_of_one_function_covers_its_backward_and_nothing_else() -> None:
@@ -147,7 +168,18 @@ def test_fallback_of_one_function_covers_its_backward_and_nothing_else() -> None
         assert feature.tool.ran == {"aten.tanh.default": 1, "aten.tanh_backward.default": 1}
 
 
-@pytest.mark.parametrize("feature", ["fallback", "autocompare", "measure_op_time", "dump_op_args", "cast_dtype", "op_capture", "overflow_check"])
+@pytest.mark.parametrize(
+    "feature",
+    [
+        "fallback",
+        "autocompare",
+        "measure_op_time",
+        "dump_op_args",
+        "cast_dtype",
+        "op_capture",
+        "overflow_check",
+    ],
+)
 def test_every_feature_on_a_method_forward_and_backward(feature: str) -> None:
     x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=D, requires_grad=True)
     with op_tools.apply_feature("torch.Tensor.matmul", feature):
@@ -174,15 +206,27 @@ def test_methods_of_other_packages_keep_self_and_class(package: Any, rows: Any) 
     x = torch.ones(2, device=D)
     layer, other = package.Layer(3.0), package.Special(5.0)
     before = dict(vars(package.Layer))
-    features = [op_tools.apply_feature(item, "dump_op_args") for item in (package.Layer.run, "someones_ops.Layer.plain", "someones_ops.Layer.double")]
+    features = [
+        op_tools.apply_feature(item, "dump_op_args")
+        for item in (package.Layer.run, "someones_ops.Layer.plain", "someones_ops.Layer.double")
+    ]
     assert layer.run(x).tolist() == [4, 4] and other.run(x).tolist() == [6, 6] and layer(x).tolist() == [4, 4]
-    assert package.Layer.plain(x).tolist() == package.Special.plain(x).tolist() == layer.plain(x).tolist() == [2, 2]
+    assert (
+        package.Layer.plain(x).tolist()
+        == package.Special.plain(x).tolist()
+        == layer.plain(x).tolist()
+        == [2, 2]
+    )
     assert package.Layer.double(x).tolist() == layer.double(x).tolist() == [2, 2]
     for feature in features:
         feature.remove()
     assert dict(vars(package.Layer)) == before and "run" not in vars(package.Special)
     seen = names(rows)
-    assert seen.count("someones_ops.Layer.run") == 3 and seen.count("someones_ops.Layer.plain") == 3 and seen.count("someones_ops.Layer.double") == 2
+    assert (
+        seen.count("someones_ops.Layer.run") == 3
+        and seen.count("someones_ops.Layer.plain") == 3
+        and seen.count("someones_ops.Layer.double") == 2
+    )
 
 
 def test_a_bound_method_is_that_objects_only(package: Any, rows: Any) -> None:
@@ -227,7 +271,12 @@ def test_two_features_on_one_function_and_removal_in_any_order(package: Any, row
 @pytest.mark.parametrize(
     ("ops", "feature", "error", "words"),
     [
-        ("torch.add", "fallbacks", ValueError, "unknown feature 'fallbacks'; expected one of fallback, autocompare"),
+        (
+            "torch.add",
+            "fallbacks",
+            ValueError,
+            "unknown feature 'fallbacks'; expected one of fallback, autocompare",
+        ),
         ("torch.ad", "fallback", ValueError, "there is no function 'torch.ad'"),
         ("nothing.at.all", "fallback", ValueError, "there is no function 'nothing.at.all'"),
         ("someones_ops.not_a_function", "fallback", TypeError, "is not a function but a int"),
@@ -237,7 +286,9 @@ def test_two_features_on_one_function_and_removal_in_any_order(package: Any, row
         (lambda x: x, "fallback", ValueError, "made inside a function"),
     ],
 )
-def test_mistakes_are_said_clearly_and_leave_nothing_on(ops: Any, feature: str, error: Any, words: str, package: Any) -> None:
+def test_mistakes_are_said_clearly_and_leave_nothing_on(
+    ops: Any, feature: str, error: Any, words: str, package: Any
+) -> None:
     with pytest.raises(error, match=words):
         op_tools.apply_feature(ops, feature)
     assert ENGINE.tools == () and private.function_modes() == []

@@ -72,7 +72,9 @@ def test_infinities_the_program_asks_for_are_no_births() -> None:
         for value in (a, b, c):
             value.softmax(-1).sum()
         scores.clone().masked_fill_(mask, -INF).amax(-1)
-        torch.nn.functional.scaled_dot_product_attention(scores[None], scores[None], scores[None], is_causal=True)
+        torch.nn.functional.scaled_dot_product_attention(
+            scores[None], scores[None], scores[None], is_causal=True
+        )
         full.fill_(INF)
     assert tool.births == 0 and tool.seen > 0
 
@@ -84,7 +86,10 @@ def test_a_nan_made_of_infinities_is_a_birth(rows: Any) -> None:
         x - x
         y + 1
     assert tool.births == 2 and tool.seen == 1
-    assert [row["name"] for row in rows("op_overflow_check_result")] == ["aten._softmax.default", "aten.sub.Tensor"]
+    assert [row["name"] for row in rows("op_overflow_check_result")] == [
+        "aten._softmax.default",
+        "aten.sub.Tensor",
+    ]
     assert {row["kind"] for row in rows("op_overflow_check_result")} == {"NaN"}
 
 

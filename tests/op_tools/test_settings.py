@@ -20,13 +20,19 @@ class Some(ToolSettings):
     fast: bool = setting(False, "OP_SOME_FAST", flag)
 
 
-def test_argument_then_environment_then_file_then_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_argument_then_environment_then_file_then_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values, sources = read(Some, "some", {})
     assert values.count == 3 and sources["count"].origin == "default"
-    (tmp_path / "pyproject.toml").write_text('[tool.ditorch.op_tools]\nverbose = true\n[tool.ditorch.op_tools.some]\ncount = 4\n')
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.ditorch.op_tools]\nverbose = true\n[tool.ditorch.op_tools.some]\ncount = 4\n"
+    )
     values, sources = read(Some, "some", {})
     assert (values.count, values.verbose) == (4, True) and sources["count"].origin.endswith("pyproject.toml")
-    (tmp_path / "ditorch.toml").write_text('[op_tools.some]\ncount = 5\nlist = ["torch.add", "torch.mul"]\nfast = true\n')
+    (tmp_path / "ditorch.toml").write_text(
+        '[op_tools.some]\ncount = 5\nlist = ["torch.add", "torch.mul"]\nfast = true\n'
+    )
     values, sources = read(Some, "some", {})
     assert (values.count, values.list, values.fast) == (5, "torch.add,torch.mul", True)
     monkeypatch.setenv("OP_SOME_COUNT", "6")
@@ -44,7 +50,11 @@ def test_every_promised_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setenv(f"OP_{word}_DISABLE_LIST", "torch.nn.functional.relu")
         names = getattr(op_tools, name)().names
         assert names.match("torch.add") and names.match("torch.nn.functional.linear")
-        assert not names.match("torch.nn.functional.relu") and not names.match("torch.sub") and not names.match("torch.add_")
+        assert (
+            not names.match("torch.nn.functional.relu")
+            and not names.match("torch.sub")
+            and not names.match("torch.add_")
+        )
     monkeypatch.setenv("OP_TOOLS_MAX_CACHE_SIZE", "17")
     monkeypatch.setenv("OP_TOOLS_PRINT_STACK", "1")
     monkeypatch.setenv("OP_TOOLS_VERBOSE", "yes")
@@ -61,7 +71,9 @@ def test_every_promised_variable_is_read(monkeypatch: pytest.MonkeyPatch) -> Non
         ("OP_TOOLS_MAX_CACHE_SIZE", "many", "OP_TOOLS_MAX_CACHE_SIZE.*many"),
     ],
 )
-def test_a_bad_value_names_its_variable_and_what_is_expected(variable: str, value: str, words: str, monkeypatch: Any) -> None:
+def test_a_bad_value_names_its_variable_and_what_is_expected(
+    variable: str, value: str, words: str, monkeypatch: Any
+) -> None:
     monkeypatch.setenv(variable, value)
     with pytest.raises(SettingError, match=words):
         op_tools.OpObserve()
@@ -80,7 +92,9 @@ def test_a_bad_file_and_an_unknown_argument_are_clear(tmp_path: Path) -> None:
 
 def test_lists_match_whole_names_and_alternatives_stay_apart() -> None:
     names = Names("torch.add|torch.sub, torch.Tensor.m.*", "")
-    assert names.match("torch.sub") and names.match("torch.Tensor.mul") and not names.match("torch.Tensor.add")
+    assert (
+        names.match("torch.sub") and names.match("torch.Tensor.mul") and not names.match("torch.Tensor.add")
+    )
     assert not names.match("torch.subtract") and Names("", "").match("torch.add") is False
     assert Names(".*", "torch.add").match("aten.add.Tensor", "torch.add") is False
     assert Names("torch.add").match("aten.add.Tensor", "torch.add") is True
@@ -89,7 +103,21 @@ def test_lists_match_whole_names_and_alternatives_stay_apart() -> None:
 
 
 def test_flags_and_sizes() -> None:
-    assert [flag(word) for word in ("1", "On", "true", "0", "no", "", " off ")] == [True, True, True, False, False, False, False]
-    assert [size(text) for text in ("10", "4K", "1.5 M", "2GiB", "3gb")] == [10, 4096, 1572864, 2 << 30, 3 << 30]
+    assert [flag(word) for word in ("1", "On", "true", "0", "no", "", " off ")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
+    assert [size(text) for text in ("10", "4K", "1.5 M", "2GiB", "3gb")] == [
+        10,
+        4096,
+        1572864,
+        2 << 30,
+        3 << 30,
+    ]
     with pytest.raises(ValueError, match="64K"):
         size("ten")

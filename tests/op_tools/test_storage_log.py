@@ -95,7 +95,7 @@ class TestLog:
         log = Log(tmp_path, "rows", sync_every=0.05)
         log.append({"n": 1})
         deadline = time.monotonic() + 5
-        while not find_logs(tmp_path) and time.monotonic() < deadline:
+        while not any(path.stat().st_size for path in find_logs(tmp_path)) and time.monotonic() < deadline:
             time.sleep(0.01)
         assert read_log(log.path).rows == [{"n": 1}]
         log.close()

@@ -281,6 +281,30 @@ class TestWriter:
             assert size <= capacity_for(size) <= max(512, size * 1.13 + 512)
 
 
+class TestListeners:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_listener_may_flush_and_close(self, tmp_path: Path, kind: Any) -> None:
+        """It runs on the writer's own thread, which must not wait for itself."""
+        flushed: list[bool] = []
+        ready = threading.Event()
+
+        def listen(path: str) -> None:
+            ready.wait(10)
+            flushed.append(store.flush(5))
+            if len(flushed) == 3:
+                store.close()
+
+        store = CaptureStore(tmp_path, kind, on_saved=listen)
+        assert all(store.put(call(number), "input", (torch.ones(1000),)) for number in range(10))
+        ready.set()
+        deadline = time.monotonic() + 20
+        while store._core.writer._thread.is_alive() or store._core.disk.flush(0) is False:  # type: ignore[union-attr]
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert flushed == [False] * 10
+        assert len(captures(tmp_path)) == 10 and store.stats.complete
+
+
 class TestManyAtOnce:
     @pytest.mark.parametrize("kind", KINDS)
     def test_threads(self, tmp_path: Path, kind: str) -> None:
@@ -352,7 +376,8 @@ class TestManyAtOnce:
                 store.put(call(number, signature=number), "input", (values + number, {"k": values}))
             store.flush()
             after = state()
-        assert after[:2] == before[:2]
+        # At most: threads of an earlier test may end in between.
+        assert after[0] <= before[0] and after[1] <= before[1], (before, after)
         assert after[2] - before[2] < 10, (before, after)
         assert store.stats.files == 10_000 and store.stats.complete
 

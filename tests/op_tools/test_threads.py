@@ -29,8 +29,14 @@ def test_threads_started_after_start_are_seen(probe: Any) -> None:
             assert "run" not in vars(thread)
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda _: x.abs(), range(4)))
-    assert tool.names_seen("api") == ["torch.Tensor.neg", "torch.Tensor.exp", "torch.Tensor.sin"] + ["torch.Tensor.abs"] * 4
-    assert tool.names_seen("aten") == ["aten.neg.default", "aten.exp.default", "aten.sin.default"] + ["aten.abs.default"] * 4
+    assert (
+        tool.names_seen("api")
+        == ["torch.Tensor.neg", "torch.Tensor.exp", "torch.Tensor.sin"] + ["torch.Tensor.abs"] * 4
+    )
+    assert (
+        tool.names_seen("aten")
+        == ["aten.neg.default", "aten.exp.default", "aten.sin.default"] + ["aten.abs.default"] * 4
+    )
     assert threading.get_ident() not in {place["thread"] for place in tool.places}
 
 
@@ -140,7 +146,9 @@ def test_four_threads_at_once_lose_and_mix_nothing(rows: Any) -> None:
             shape = f"[{number + 1}, {number + 1}]"
             mine = [row for row in table if row["name"] == "torch.Tensor.mul" and shape in row["input"]]
             assert len(mine) == count
-            assert sorted(float(row["input"].rsplit(", ", 1)[1].rstrip(")")) for row in mine) == list(map(float, range(count)))
+            assert sorted(float(row["input"].rsplit(", ", 1)[1].rstrip(")")) for row in mine) == list(
+                map(float, range(count))
+            )
             assert all(shape in row["output"] for row in mine)
             if folder == "op_time_measure_result":
                 assert all(float(row["backward_elasped"]) > 0 and shape in row["grad_inputs"] for row in mine)

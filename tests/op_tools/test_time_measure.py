@@ -20,12 +20,21 @@ def test_rows_with_times_of_forward_and_backward_in_milliseconds(rows: Any, capf
         y.sum().backward()
         x.detach().neg()
     table = {row["name"]: row for row in rows("op_time_measure_result")}
-    assert list(table) == ["torch.Tensor.matmul", "torch.nn.functional.gelu", "torch.Tensor.sum", "torch.Tensor.detach", "torch.Tensor.neg"]
+    assert list(table) == [
+        "torch.Tensor.matmul",
+        "torch.nn.functional.gelu",
+        "torch.Tensor.sum",
+        "torch.Tensor.detach",
+        "torch.Tensor.neg",
+    ]
     for name in ("torch.Tensor.matmul", "torch.nn.functional.gelu", "torch.Tensor.sum"):
         row = table[name]
         assert 0 < float(row["forward_elasped"]) < 1000 and 0 < float(row["backward_elasped"]) < 1000
         assert row["unit"] == "ms" and row["grad_outputs"].startswith("[float32")
-    assert table["torch.Tensor.neg"]["backward_elasped"] == "" and float(table["torch.Tensor.neg"]["forward_elasped"]) > 0
+    assert (
+        table["torch.Tensor.neg"]["backward_elasped"] == ""
+        and float(table["torch.Tensor.neg"]["forward_elasped"]) > 0
+    )
     assert table["torch.Tensor.matmul"]["grad_inputs"] == "[float32[64, 64]@dipu:0, None]"
     out = capfd.readouterr().out
     assert "op elasped info saved to op_tools_results/op_time_measure_result/op_elasped_info_pid" in out
@@ -52,14 +61,21 @@ def test_the_summary_adds_up_by_operator_and_by_line(capfd: Any) -> None:
         z = x * 3
         (y + z).sum().backward()
     assert tool.by_operator["torch.Tensor.mul"][0] == 4
-    assert sorted(count for (name, _), (count, *_) in tool.by_site.items() if name == "torch.Tensor.mul") == [1, 3]
+    assert sorted(count for (name, _), (count, *_) in tool.by_site.items() if name == "torch.Tensor.mul") == [
+        1,
+        3,
+    ]
     forward = sum(f for name, (_, f, _) in tool.by_operator.items() if name == "torch.Tensor.mul")
     by_site = sum(f for (name, _), (_, f, _) in tool.by_site.items() if name == "torch.Tensor.mul")
     assert forward == pytest.approx(by_site) and tool.by_operator["torch.Tensor.mul"][2] > 0
     out = capfd.readouterr().out
     lines = [line for line in out.splitlines() if "torch.Tensor.mul" in line and line.startswith("|")]
     assert len(lines) == 3 and any("test_time_measure.py:" in line for line in lines)
-    shares = [float(line.split("|")[-2].strip().rstrip("%")) for line in out.splitlines() if line.startswith("| ") and "%" in line]
+    shares = [
+        float(line.split("|")[-2].strip().rstrip("%"))
+        for line in out.splitlines()
+        if line.startswith("| ") and "%" in line
+    ]
     assert sum(shares[: len(tool.by_operator)]) == pytest.approx(100, abs=0.5)
 
 
@@ -70,7 +86,9 @@ def test_the_backward_of_a_composite_is_measured_as_a_whole(rows: Any) -> None:
             x, x, x, 8, 2, torch.randn(24, 8, device=D), torch.zeros(24, device=D), None, None, False, 0.0,
             torch.randn(8, 8, device=D), torch.zeros(8, device=D), training=False,
         )[0].sum().backward()  # fmt: skip
-    (row,) = [row for row in rows("op_time_measure_result") if row["name"].endswith("multi_head_attention_forward")]
+    (row,) = [
+        row for row in rows("op_time_measure_result") if row["name"].endswith("multi_head_attention_forward")
+    ]
     assert float(row["backward_elasped"]) > 0 and row["grad_inputs"].startswith("[float32[2, 4, 8]@dipu:0")
 
 
@@ -88,7 +106,9 @@ def test_rows_are_written_as_they_come_and_wait_for_their_backward(rows: Any) ->
     assert float(row["backward_elasped"]) > 0
 
 
-def test_a_graph_that_is_never_run_backward_does_not_pile_up(monkeypatch: pytest.MonkeyPatch, rows: Any) -> None:
+def test_a_graph_that_is_never_run_backward_does_not_pile_up(
+    monkeypatch: pytest.MonkeyPatch, rows: Any
+) -> None:
     monkeypatch.setattr(op_tools.OpTimeMeasure, "most_waiting", 10)
     x = torch.ones(2, device=D, requires_grad=True)
     with op_tools.OpTimeMeasure(max_cache_size=5) as tool:
@@ -114,7 +134,9 @@ def test_verbose_prints_the_documents_tables(capfd: Any) -> None:
     with op_tools.OpTimeMeasure(verbose=True, list="torch.mul"):
         torch.mul(x, 2).sum().backward()
     out = capfd.readouterr().out
-    assert "apply OpTimeMeasureHook on torch.mul" in out and "skip OpTimeMeasureHook on torch.Tensor.sum" in out
+    assert (
+        "apply OpTimeMeasureHook on torch.mul" in out and "skip OpTimeMeasureHook on torch.Tensor.sum" in out
+    )
     header = [line for line in out.splitlines() if "forward_elasped" in line and "forward_id" in line]
     assert header and all("unit" in line for line in header)
     assert any("backward_elasped" in line for line in out.splitlines())

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from op_tools import describe
+from op_tools.comparison import raised
 from op_tools.engine import Call
-from op_tools.engine.call import tensors_of
 from op_tools.recompute import Recomputation, flat_results
 from op_tools.verdict import Verdict, tolerance_for
 
 if TYPE_CHECKING:
     from op_tools.tool import Tool
+
+Rows = list[dict[str, Any]]
 
 
 def columns(verdict: Verdict) -> dict[str, Any]:
@@ -39,60 +41,95 @@ def forward(
     copies: tuple[Any, Any],
     reference: Recomputation,
     verdicts: list[Verdict],
-) -> None:
-    """The call on both sides, then how each value compares."""
+) -> Rows:
+    """The call on both sides, then how each value compares; the rows of the second table."""
     from op_tools import tables
 
-    args, kwargs = copies
     exact = reference.truth()
-    shown = _shown(result, reference.own() if exact is None else exact)
+    args, kwargs = raised.inputs(copies, exact)
+    shown = raised.results(result, reference.own(), exact)
     rows = describe.compare_rows(call.name, call.args, call.kwargs, result, args, kwargs, shown)
-    title = f"{call.name} forward_id: {call.id}{_cast_text((args, kwargs), exact)}"
-    tool.say(f"\n\n\n{title}\n{tool.place_text(call)}")
+    tool.say(
+        f"\n\n\n{call.name} forward_id: {call.id}{raised.cast_text(copies, exact)}\n{tool.place_text(call)}"
+    )
     tool.say(tables.describe_table(rows))
-    inputs = flat_results((list(call.args), call.kwargs))
-    names = describe.numbered(call.name, "input", len(inputs))
-    compared = [_unchanged(call.name, name, value, exact) for name, value in zip(names, inputs, strict=True)]
-    outputs = describe.numbered(call.name, "output", len(flat_results(result)))
-    compared += [{"name": name, **columns(verdict)} for name, verdict in zip(outputs, verdicts, strict=False)]
-    tensors = [place for place, value in enumerate(inputs) if isinstance(value, torch.Tensor)]
-    for place, verdict in zip(reference.written, verdicts[len(outputs) :], strict=False):
-        compared[tensors[place]].update(columns(verdict))
+    outputs = flat_results(result)
+    compared = _inputs(call, outputs, reference.written, verdicts, exact)
+    names = describe.numbered(call.name, "output", len(outputs))
+    compared += [_compared(*row, exact) for row in zip(names, outputs, verdicts, strict=False)]
     tool.say(tables.comparison_table(compared) + "\n")
+    return compared
+
+
+def _inputs(call: Call, outputs: list[Any], written: Any, verdicts: list[Verdict], exact: Any) -> Rows:
+    """Rows of the positional arguments; one that the call wrote to is compared as it is afterwards."""
+    judged = {id(value): verdict for value, verdict in zip(outputs, verdicts, strict=False)}
+    tensors = call.tensors()
+    judged |= {id(tensors[p]): v for p, v in zip(written, verdicts[len(outputs) :], strict=False)}
+    leaves = describe.leaves(call.args)
+    rows: Rows = []
+    for name, leaf in zip(describe.numbered(call.name, "input", len(leaves)), leaves, strict=True):
+        verdict = judged.get(id(leaf)) if isinstance(leaf, torch.Tensor) else None
+        rows.append(
+            _unchanged(call.name, name, leaf, exact)
+            if verdict is None
+            else _compared(name, leaf, verdict, exact)
+        )
+    return rows
 
 
 def backward(
     tool: Tool,
     call: Call,
+    inputs: list[torch.Tensor],
     grads: tuple[Any, Any],
-    wanted: list[int],
     reference: Recomputation,
-    verdicts: list[Verdict],
-) -> None:
-    """The gradients on both sides, then how each compares."""
+    verdicts: dict[int, Verdict],
+) -> Rows:
+    """The gradients on both sides, then how each compares; `verdicts` by the place of the input."""
     from op_tools import tables
 
     grad_inputs, grad_outputs = grads
     exact = reference.truth()
-    shown = reference.own() if exact is None else exact
+    theirs = dict(zip(verdicts, reference.own() if exact is None else exact, strict=True))
+    places = differentiable(inputs)
     rows = describe.compare_grad_rows(
-        call.name, grad_outputs, [grad_inputs[place] for place in wanted], shown
+        call.name, grad_outputs, [grad_inputs[p] for p in places], [theirs.get(p) for p in places]
     )
-    title = f"{call.name} forward_id: {call.id}{_cast_text(grad_inputs, exact)}"
-    tool.say(f"\n{title}\n{tool.place_text(call)}")
-    tool.say(tables.describe_table(rows))
-    names = describe.numbered(call.name, "grad", len(verdicts))
     tool.say(
-        tables.comparison_table([{"name": n, **columns(v)} for n, v in zip(names, verdicts, strict=True)])
+        f"\n{call.name} forward_id: {call.id}{raised.cast_text(grad_inputs, exact)}\n{tool.place_text(call)}"
     )
+    tool.say(tables.describe_table(rows))
+    compared = [
+        _compared(name, grad_inputs[place], verdicts[place], exact)
+        if place in verdicts
+        else _unchanged(call.name, name, None, exact)
+        for name, place in zip(grad_names(call.name, inputs), places, strict=True)
+    ]
+    tool.say(tables.comparison_table(compared))
+    return compared
+
+
+def differentiable(inputs: list[torch.Tensor]) -> list[int]:
+    """The places of the inputs that can have a gradient at all."""
+    return [place for place, value in enumerate(inputs) if value.is_floating_point() or value.is_complex()]
+
+
+def grad_names(operator: str, inputs: list[torch.Tensor]) -> list[str]:
+    """One name for each input that can have a gradient, whether it has one or not."""
+    return describe.numbered(operator, "grad", len(differentiable(inputs)))
+
+
+def _compared(name: str, value: Any, verdict: Verdict, exact: Any) -> dict[str, Any]:
+    row = {"name": name, **columns(verdict)}
+    row["error_info"] = verdict.error_info or raised.dtypes_note(value, exact)
+    return row
 
 
 def _unchanged(operator: str, name: str, value: Any, exact: Any) -> dict[str, Any]:
     """An input the call did not write to: the reference had a copy of it."""
     dtype = value.dtype if isinstance(value, torch.Tensor) else type(value)
     tolerance = tolerance_for(operator, dtype)
-    raised = exact is not None and isinstance(value, torch.Tensor) and value.is_floating_point()
-    info = f"Inconsistent dtypes: {dtype} torch.float64" if raised and dtype != torch.float64 else ""
     return {
         "name": name,
         "allclose": True,
@@ -100,23 +137,5 @@ def _unchanged(operator: str, name: str, value: Any, exact: Any) -> dict[str, An
         "max_relative_diff": 0.0,
         "atol": tolerance.atol,
         "rtol": tolerance.rtol,
-        "error_info": info,
+        "error_info": raised.dtypes_note(value, exact),
     }
-
-
-def _cast_text(values: Any, exact: Any) -> str:
-    if exact is None:
-        return ""
-    raised = {
-        tensor.dtype: torch.float64
-        for tensor in tensors_of(values)
-        if tensor.is_floating_point() and tensor.dtype != torch.float64
-    }
-    return f"    cpu_dtype_cast_info(from:to): {raised}" if raised else ""
-
-
-def _shown(result: Any, values: list[Any]) -> Any:
-    """The reference's flat results in the form of the device's, for the table."""
-    if isinstance(result, (tuple, list)):
-        return tuple(values[: len(flat_results(result))])
-    return values[0] if values else None

@@ -158,7 +158,7 @@ def mark_function(engine: Engine, function: Any, first: int, result: Any) -> Non
     """Tie the node of an autograd function of the program to the place that applied it."""
     origin = None
     for tensor in tensors_of(result):
-        node = tensor.grad_fn
+        node: Any = tensor.grad_fn
         if node is None or KEY in node.metadata or not first <= node._sequence_nr() < private.LEAF_NUMBER:
             continue
         if origin is None:

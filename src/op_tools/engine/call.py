@@ -28,8 +28,8 @@ class Call:
     """One call: what is called, with what, where. Places are read from the stack only when asked for."""
 
     __slots__ = (
-        "_device", "_own", "_where", "args", "func", "hooked", "id", "in_backward", "kwargs", "level", "name", "notes",
-        "open", "origin", "parent", "plan", "rank", "step", "thread", "tools",
+        "_device", "_own", "_tensors", "_tensors_of", "_where", "args", "func", "hooked", "id", "in_backward", "kwargs",
+        "level", "name", "notes", "open", "origin", "parent", "plan", "rank", "step", "thread", "tools",
     )  # fmt: skip
 
     def __init__(
@@ -64,12 +64,14 @@ class Call:
         self._where: site.Where | None = None
         self._device: torch.device | None = None
         self._own: Origin | None = None
+        self._tensors: list[torch.Tensor] | None = None
+        self._tensors_of: Any = None
 
     @property
     def device(self) -> torch.device:
         """The device the call works on: that of its first tensor that is not on the CPU."""
         if self._device is None:
-            self._device = device_of(self.args, self.kwargs)
+            self._device = device_of(self.tensors())
         return self._device
 
     def release(self) -> None:
@@ -78,7 +80,7 @@ class Call:
         An in-place call would otherwise hold its own graph and never be freed.
         """
         self._device = self.device
-        self.args, self.kwargs = (), {}
+        self.args, self.kwargs, self._tensors, self._tensors_of = (), {}, None, None
 
     @property
     def where(self) -> site.Where:
@@ -101,10 +103,14 @@ class Call:
 
     def tensors(self) -> list[torch.Tensor]:
         """All tensors among the arguments, in order, each as often as it stands there."""
-        found: list[torch.Tensor] = []
-        collect(self.args, found)
-        collect(self.kwargs, found)
-        return found
+        # Kept for as long as the arguments are the same: every tool asks, some more than once.
+        if self._tensors is None or self._tensors_of is not self.args:
+            found: list[torch.Tensor] = []
+            collect(self.args, found)
+            if self.kwargs:
+                collect(self.kwargs, found)
+            self._tensors, self._tensors_of = found, self.args
+        return self._tensors
 
 
 def collect(value: Any, found: list[torch.Tensor]) -> None:
@@ -126,20 +132,31 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
     return found
 
 
-def device_of(args: Any, kwargs: Any) -> torch.device:
+def device_of(tensors: list[torch.Tensor]) -> torch.device:
     """The device of the first tensor that is not on the CPU, or the CPU."""
-    for tensor in tensors_of((args, kwargs)):
+    for tensor in tensors:
         if tensor.device.type not in {"cpu", "meta"}:
             return tensor.device
     return torch.device("cpu")
 
 
+# Among the device types of a call: some tensor stands for others (DTensor, a fake one) and has no memory of its own.
+WRAPPER = "wrapper"
+_ORDINARY = torch.Tensor.__torch_dispatch__
+
+
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for others rather than having a memory; a subclass that only adds methods does not."""
+    kind = type(tensor)
+    return kind is not torch.Tensor and kind.__torch_dispatch__ is not _ORDINARY
+
+
 def device_types(args: Any, kwargs: Any) -> set[str]:
-    """The device types of the tensors of a call."""
+    """The device types of the tensors of a call, and WRAPPER."""
     found: set[str] = set()
     for value in itertools.chain(args, kwargs.values()):
         if isinstance(value, torch.Tensor):
-            found.add(value.device.type)
+            found.add(WRAPPER if is_wrapper(value) else value.device.type)
         elif isinstance(value, (tuple, list)):
             found |= device_types(value, {})
         elif isinstance(value, dict):

@@ -68,7 +68,7 @@ class CompiledRun:
         if plan is UNKNOWN:
             plan = engine.api_plan(key, name)
         args, kwargs = values.get("args", ()), values.get("kwargs", {})
-        if plan is None or (node := private.current_node()) is not None and backward.is_compiled(node):
+        if plan is None or ((node := private.current_node()) is not None and backward.is_compiled(node)):
             return
         call = Call(plan, function, args, kwargs, "compiled", 0, engine.step)
         kinds = device_types(args, kwargs)
@@ -94,7 +94,9 @@ class CompiledRun:
         engine = self.engine
         if self.own_thread:
             # Tools may have come and gone meanwhile. The wrapper has also reset the keys that a mode turns on.
-            self.modes = [mode for mode in (engine.local.api_mode, engine.local.aten_mode) if mode is not None]
+            self.modes = [
+                mode for mode in (engine.local.api_mode, engine.local.aten_mode) if mode is not None
+            ]
         for mode in self.modes:
             private.remove_mode(mode)
             private.push_mode(mode)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from op_tools.engine import backward, private
-from op_tools.engine.call import Call, Origin, device_types
+from op_tools.engine.call import WRAPPER, Call, Origin, device_types
 from op_tools.engine.failures import DeviceError, Failures
 from op_tools.engine.modes import UNKNOWN, ApiMode, AtenMode
 from op_tools.engine.patches import Patches
@@ -34,7 +34,8 @@ NEVER = frozenset(
         "torch.Tensor.element_size", "torch.Tensor.get_device", "torch.Tensor.__hash__", "torch.is_tensor",
         "torch.is_floating_point", "torch.Tensor.is_floating_point", "torch.Tensor.__deepcopy__",
         "torch.Tensor.__reduce_ex__", "torch.autograd.function.once_differentiable", "torch.typename",
-        "torch.Tensor.is_set_to", "torch.Tensor.is_shared", "torch.Tensor.record_stream", "torch._has_compatible_shallow_copy_type",
+        "torch.Tensor.is_set_to", "torch.Tensor.is_shared", "torch.Tensor.record_stream",
+        "torch._has_compatible_shallow_copy_type",
     }
 )  # fmt: skip
 # Only ever bookkeeping at ATen level.
@@ -196,11 +197,9 @@ class Engine:
             return func(*args, **kwargs)
         for tool in plan.skipped:
             tool.say(f"skip {tool.hook_name} on {plan.name}")
-        if not (plan.tools or plan.owner) or _has_wrapper_tensor(types):
-            return func(*args, **kwargs)
-        kinds = device_types(args, kwargs)
+        kinds = device_types(args, kwargs) if plan.tools or plan.owner else set()
         tools = [tool for tool in plan.tools if tool.watches(kinds)]
-        if not (tools or plan.owner) or private.fake_mode_active():
+        if not (tools or plan.owner) or WRAPPER in kinds or private.fake_mode_active():
             return func(*args, **kwargs)
         return self.run_tools(plan, func, args, kwargs, tools)
 
@@ -248,6 +247,8 @@ class Engine:
             self.guarded(tool, call, tool.after, call, result)
         if call.hooked and call.args is args:
             call.release()
+        elif call.hooked:
+            call.tensors()  # of what a tool has put in place of the arguments, not of the arguments
 
     def _failed(self, call: Call) -> None:
         for tool in call.tools:
@@ -327,14 +328,6 @@ class Engine:
 
 def _first(call: Call) -> Tool | None:
     return call.tools[0] if call.tools else None
-
-
-_ORDINARY = torch.Tensor.__torch_dispatch__
-
-
-def _has_wrapper_tensor(types: Any) -> bool:
-    """Whether a tensor is among the arguments that stands for others (DTensor, ...), rather than having a memory."""
-    return any(getattr(kind, "__torch_dispatch__", _ORDINARY) is not _ORDINARY for kind in types)
 
 
 ENGINE = Engine()

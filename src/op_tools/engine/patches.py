@@ -68,7 +68,7 @@ class Patches:
             thread.run = run  # type: ignore[method-assign]
             return original(thread, *args, **kwargs)
 
-        threading.Thread.start = start  # type: ignore[method-assign]
+        threading.Thread.start = start  # type: ignore[method-assign, assignment]
 
         def undo() -> None:
             if threading.Thread.start is start:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # The number the next autograd node of this thread will get: nodes made by a call have numbers from before to after it.
 next_node_number = torch._C._autograd._get_sequence_nr
 # The autograd node whose backward runs on this thread, or None.
-current_node = torch._C._current_autograd_node
+current_node: Callable[[], Any] = torch._C._current_autograd_node
 # A node that stands for a leaf's gradient carries this number; it belongs to no call.
 LEAF_NUMBER = 2**64 - 1
 

@@ -13,6 +13,8 @@ _LONGEST_LIST = 32
 def of_value(value: Any) -> Hashable:
     """Shapes, strides and dtypes of tensors; numbers and words as they are; other objects by type."""
     if isinstance(value, torch.Tensor):
+        if value.is_nested:
+            return (value.dtype, "nested", value.layout)
         if value.layout != torch.strided:
             return (value.dtype, value.layout, tuple(value.shape))
         return (value.dtype, value.shape, value.stride(), value.requires_grad)
@@ -20,7 +22,8 @@ def of_value(value: Any) -> Hashable:
         return value
     if isinstance(value, float):
         # A loop's own number (a step size) would make every call a new signature; its kind is what matters.
-        return float if value == value and abs(value) != float("inf") else repr(value)  # noqa: PLR0124
+        kind: Hashable = float
+        return kind if value == value and abs(value) != float("inf") else repr(value)  # noqa: PLR0124
     if isinstance(value, (tuple, list)):
         if len(value) > _LONGEST_LIST:
             return (len(value), tuple(of_value(item) for item in value[:_LONGEST_LIST]))
@@ -29,7 +32,7 @@ def of_value(value: Any) -> Hashable:
         return tuple((key, of_value(item)) for key, item in value.items())
     if isinstance(value, slice):
         return ("slice", value.start.__class__, value.stop.__class__)
-    return type(value)
+    return type(value).__qualname__
 
 
 def of_call(name: str, args: Any, kwargs: Any) -> Hashable:

@@ -15,8 +15,14 @@ import torch
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+# Packages of this project that stand between a program and torch: `x.to("cuda")` is the program's line, not theirs.
+_BETWEEN = tuple(
+    os.path.join(os.path.dirname(_OURS[:-1]), name) + os.sep for name in ("ditorch", "torch_dipu")
+)
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
-_ENGINE = tuple(os.path.join(os.path.dirname(__file__), name) for name in ("core.py", "patches.py", "compiled.py"))
+_ENGINE = tuple(
+    os.path.join(os.path.dirname(__file__), name) for name in ("core.py", "patches.py", "compiled.py")
+)
 _PROGRAM, _TORCH_OR_OURS, _THE_ENGINE = range(3)
 _kinds: dict[CodeType, int] = {}
 
@@ -30,7 +36,7 @@ def _kind(code: CodeType) -> int:
         known = _PROGRAM
         if file in _ENGINE:
             known = _THE_ENGINE
-        elif file.startswith((_TORCH, _OURS, "<frozen", "<__array_function__")):
+        elif file.startswith((_TORCH, _OURS, *_BETWEEN, "<frozen", "<__array_function__")):
             known = _TORCH_OR_OURS
         _kinds[code] = known
     return known
@@ -101,9 +107,12 @@ def read(with_stack: bool = False) -> Where:
     modules: list[Any] = []
     stack: list[tuple[CodeType, int]] = []
     in_tool = True
+    known = _kinds.get
     while frame is not None:
         code = frame.f_code
-        kind = _kind(code)
+        kind = known(code)
+        if kind is None:
+            kind = _kind(code)
         if code is _MODULE_CALL:
             module = frame.f_locals.get("self")
             if module is not None:

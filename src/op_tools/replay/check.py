@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from op_tools.categories import Category, category_of, is_random
-from op_tools.describe import numbered
+from op_tools.describe import leaves, numbered
 from op_tools.distribution import judge_random
 from op_tools.recompute import Recomputation, RecomputeError, flat_results, flat_tensors
 from op_tools.replay.closeness import against, equal, failed, identical, skipped
@@ -33,8 +33,8 @@ class Comparison:
     backward: list[Row] = field(default_factory=list)
     reference_args: tuple[Any, ...] = ()
     reference_kwargs: dict[str, Any] = field(default_factory=dict)
-    reference_result: Any = None
-    reference_grads: list[Any] = field(default_factory=list)
+    recomputed: Recomputation | None = None
+    recomputed_grads: Recomputation | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -91,7 +91,7 @@ class Checker:
             found.notes.append(f"not compared with {self.reference}: {error}")
             expected, written = None, []
         if expected is not None:
-            found.reference_result = _shown(expected[: len(expected) - len(written)])
+            found.recomputed = reference
         inputs = flat_tensors(execution.args, execution.kwargs)
         after = [self.near(inputs[index]) for index in written]
         verdicts = self._judged([*results, *after], reference if expected is not None else None, "outputs")
@@ -137,13 +137,13 @@ class Checker:
 
     def _input_rows(self, execution: Execution, written: list[int], verdicts: list[Verdict]) -> list[Row]:
         """Inputs after the call: what it may write is judged, the rest must be as it was."""
-        leaves = _leaves(execution.args)
-        before = [self.near(value) for value in _leaves(self.captured.args)]
+        inputs = leaves(execution.args)
+        before = [self.near(value) for value in leaves(self.captured.args)]
         judged = dict(zip(written, verdicts, strict=True))
         rows: list[Row] = []
         position = -1
         for name, leaf, original in zip(
-            numbered(self.name, "input", len(leaves)), leaves, before, strict=True
+            numbered(self.name, "input", len(inputs)), inputs, before, strict=True
         ):
             if not isinstance(leaf, torch.Tensor):
                 rows.append(_row(name, equal(self._tolerance(leaf)), counts=False))
@@ -185,7 +185,8 @@ class Checker:
         except (RecomputeError, NotImplementedError) as error:
             found.notes.append(f"gradients not compared with {self.reference}: {error}")
             expected = None
-        found.reference_grads = expected or []
+        if expected is not None:
+            found.recomputed_grads = reference
         verdicts = self._judged(grads, reference if expected is not None else None, "gradients")
         names = numbered(self.name, "grad", len(grads))
         found.backward += [_row(name, verdict) for name, verdict in zip(names, verdicts, strict=True)]
@@ -288,13 +289,3 @@ def _paired(results: list[Any], saved: tuple[Any, ...]) -> list[tuple[int, Any]]
             return None
         pairs = list(zip(present, values, strict=True))
     return [(index, value) for index, value in pairs if value is not None and results[index] is not None]
-
-
-def _leaves(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
-        return [leaf for item in value for leaf in _leaves(item)]
-    return [value]
-
-
-def _shown(results: list[Any]) -> Any:
-    return results[0] if len(results) == 1 else tuple(results)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from op_tools import describe, tables
+from op_tools.comparison import raised
+from op_tools.recompute import Recomputation, flat_results
 from op_tools.replay.check import Comparison
 from op_tools.replay.execute import Execution
 from op_tools.replay.items import Captured
@@ -20,31 +23,60 @@ def comparison_text(
 ) -> str:
     """The device's and the reference's values, then the comparison; the same for the gradients."""
     heading = f"{captured.name} forward_id: {forward_id}"
-    place = _place(captured)
+    copies = (found.reference_args, found.reference_kwargs)
+    own, exact = _both(found.recomputed)
+    args, kwargs = raised.inputs(copies, exact)
+    shown = raised.results(execution.result, own, exact)
     rows = describe.compare_rows(
         captured.name,
         execution.args,
         execution.kwargs,
         execution.result,
-        found.reference_args,
-        found.reference_kwargs,
-        found.reference_result,
+        args,
+        kwargs,
+        shown,
         where=reference,
     )
+    values = {"input": describe.leaves(execution.args), "output": flat_results(execution.result)}
     lines = [
         "",
-        heading,
-        *place,
+        heading + raised.cast_text(copies, exact),
+        *_place(captured),
         tables.describe_table(rows),
-        tables.comparison_table(_unnumbered(found.forward)),
+        tables.comparison_table(_noted(found.forward, captured.name, values, exact)),
     ]
     if found.backward:
+        own, exact = _both(found.recomputed_grads)
+        given = [grad if grad is None else grad.detach().to(reference) for grad in execution.grad_outputs]
         rows = describe.compare_grad_rows(
-            captured.name, execution.grad_outputs, execution.grads, found.reference_grads, where=reference
+            captured.name, given, execution.grads, own if exact is None else exact, where=reference
         )
-        table = tables.comparison_table(_unnumbered(found.backward))
-        lines += ["", heading, *place, tables.describe_table(rows), table]
+        table = tables.comparison_table(
+            _noted(found.backward, captured.name, {"grad": execution.grads}, exact)
+        )
+        heading += raised.cast_text(execution.grads, exact)
+        lines += ["", heading, *_place(captured), tables.describe_table(rows), table]
     return "\n".join([*lines, *_verdicts([*found.forward, *found.backward]), *found.notes])
+
+
+def _both(reference: Recomputation | None) -> tuple[list[Any], list[Any] | None]:
+    """What the reference gave in the call's own dtype, and in float64."""
+    return ([], None) if reference is None else (reference.own(), reference.truth())
+
+
+def _noted(
+    rows: Sequence[Row], name: str, values: Mapping[str, Sequence[Any]], exact: list[Any] | None
+) -> list[Row]:
+    """Rows for the table: the heading has the number already, and a dtype of the reference's own is said."""
+    notes = {
+        row_name: raised.dtypes_note(value, exact)
+        for what, items in values.items()
+        for row_name, value in zip(describe.numbered(name, what, len(items)), items, strict=True)
+    }
+    shown = [{key: value for key, value in row.items() if key != "forward_id"} for row in rows]
+    for row in shown:
+        row["error_info"] = row["error_info"] or notes.get(row["name"], "")
+    return shown
 
 
 def _verdicts(rows: Sequence[Row]) -> list[str]:
@@ -59,11 +91,6 @@ def _verdicts(rows: Sequence[Row]) -> list[str]:
 def _place(captured: Captured) -> list[str]:
     """The line of the program that made the call, where the capture tells."""
     return [describe.printable(captured.call_site)] if captured.call_site else []
-
-
-def _unnumbered(rows: Sequence[Row]) -> list[Row]:
-    """The heading above the table has the number already."""
-    return [{key: value for key, value in row.items() if key != "forward_id"} for row in rows]
 
 
 def time_text(captured: Captured, execution: Execution, row: Row) -> str:

@@ -46,6 +46,7 @@ class BlobsBackend:
     """Hashes on the caller's thread, while the copy is still in the cache; duplicates go no further."""
 
     kind = "blobs"
+    two_stages = False  # where the bytes are is known, and can be referred to, only when they are written
 
     def __init__(self, root: str, release: Callable[[Snapshot], None]) -> None:
         self._tree = FileTree(root)
@@ -76,6 +77,9 @@ class BlobsBackend:
         """Drop the oldest hashes. One that is still waiting stays reachable from its job; only duplicates are missed."""
         for digest in list(self._known)[: MOST_KNOWN // 8]:
             del self._known[digest]
+
+    def prepare(self, job: Job) -> None:
+        """Nothing can be made before the bytes have a place."""
 
     def write(self, job: Job) -> int:
         written = 0

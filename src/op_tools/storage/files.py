@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from op_tools.storage.container import container
-from op_tools.storage.disk import FileTree
+from op_tools.storage.disk import Bytes, FileTree
 from op_tools.storage.model import RESULTS, Part
 from op_tools.storage.snapshot import TAG, Snapshot
 
@@ -26,6 +26,9 @@ class Job:
     args: Any  # plain trees with Snapshots (files) or references (blobs) as leaves
     kwargs: Any
     snapshots: list[Snapshot]  # every one in the trees, to be released when written
+    contents: tuple[list[Bytes], list[Bytes]] | None = (
+        None  # of the .pth.json and the .pth, once they are made
+    )
 
     @property
     def relative_path(self) -> str:
@@ -65,6 +68,7 @@ class FilesBackend:
     """Writes each job as a complete .pth beside its .pth.json."""
 
     kind = "files"
+    two_stages = True  # as much work for the processor as for the disk
 
     def __init__(self, root: str, release: Callable[[Snapshot], None]) -> None:
         self._tree = FileTree(root)
@@ -74,10 +78,18 @@ class FilesBackend:
         """On the caller's thread: what stands for the tensor in the tree, and its share of the queue in bytes."""
         return snapshot, snapshot.nbytes
 
+    def prepare(self, job: Job) -> None:
+        """On the first thread: all that takes a processor (the pickle, the checksums), while the disk works."""
+        job.contents = [job.description()], container(job.tree())
+
     def write(self, job: Job) -> int:
-        """On the writer's thread. The description goes first: where there is a .pth, it is described."""
-        self._tree.write(job.relative_path + ".json", [job.description()])
-        return self._tree.write(job.relative_path, container(job.tree()))
+        """On the second thread. The description goes first: where there is a .pth, it is described."""
+        if job.contents is None:
+            self.prepare(job)
+        assert job.contents is not None
+        description, pieces = job.contents
+        self._tree.write(job.relative_path + ".json", description)
+        return self._tree.write(job.relative_path, pieces)
 
     def release(self, job: Job) -> None:
         for snapshot in job.snapshots:

@@ -26,7 +26,6 @@ from op_tools.storage.snapshot import TAG, tensor_tree, without_graph
 from op_tools.storage.unpickle import Unpickler
 
 MAX_NESTING = 64
-# A blob is at most as large as what a device holds; the bytes must be there anyway.
 _HASH = re.compile(r"[0-9a-f]{32}\Z")
 _PACK = re.compile(r"[A-Za-z0-9_.-]{1,150}\.pack\Z")
 # How far above a file its `blobs` folder may be: op / process / purpose / id / time / side.

@@ -104,9 +104,8 @@ class _Core:
         if self.problem or (not self.buffer and self.descriptor >= 0):
             return
         try:
-            if self.descriptor < 0:
-                self.open()
-            write_all(self.descriptor, [self.buffer])
+            beginning = self.open() if self.descriptor < 0 else b""
+            write_all(self.descriptor, [beginning, self.buffer])
             self.buffer = bytearray()
         except OSError as error:
             self.problem = f"{error.strerror or error} ({self.path or self.folder})"
@@ -122,7 +121,8 @@ class _Core:
         again = f"_{number}" if number else ""
         return f"{self.name}_{where}pid{os.getpid()}_{self.started}{again}{SUFFIX}"
 
-    def open(self) -> None:
+    def open(self) -> bytes:
+        """Make the file; what it has to begin with goes out together with the first rows."""
         self.folder.mkdir(parents=True, exist_ok=True)
         number = 0
         while self.descriptor < 0:
@@ -143,7 +143,7 @@ class _Core:
                 "started": self.started,
             }
         )
-        write_all(self.descriptor, [MAGIC, _RECORD.pack(len(header), zlib.crc32(header)), header])
+        return MAGIC + _RECORD.pack(len(header), zlib.crc32(header)) + header
 
     def close(self) -> None:
         with self.lock:

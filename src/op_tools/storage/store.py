@@ -7,10 +7,10 @@ import errno
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,14 @@ import torch
 
 from op_tools.storage.blobs import BlobsBackend
 from op_tools.storage.files import FilesBackend, Job, safe_name
+from op_tools.storage.header import header_of
 from op_tools.storage.model import (
-    FORMAT_VERSION,
     PARTS,
     CallInfo,
     Kind,
     Limits,
     Part,
     Stats,
-    host_name,
     process_label,
 )
 from op_tools.storage.plain import plain
@@ -34,6 +33,9 @@ from op_tools.storage.pool import Pool
 from op_tools.storage.snapshot import Snapshot, tensor_tree, without_graph
 from op_tools.storage.writer import BackgroundWriter
 
+# Between making the contents of files and writing them: enough to keep the disk busy, little beside the queue itself.
+DISK_QUEUE_BYTES = 64 << 20
+DISK_QUEUE_ITEMS = 256
 _BACKENDS: dict[str, type[FilesBackend] | type[BlobsBackend]] = {"files": FilesBackend, "blobs": BlobsBackend}
 _stores: weakref.WeakSet[_Core] = weakref.WeakSet()
 
@@ -60,8 +62,16 @@ class _Core:
         self.pool = Pool(limits.queue_bytes)
         # Absolute: the training may change its working directory.
         self.backend = _BACKENDS[kind](str(root.absolute()), self.give_back)
+        self.disk = BackgroundWriter(
+            self.handle,
+            self.drop,
+            max_bytes=DISK_QUEUE_BYTES,
+            max_items=DISK_QUEUE_ITEMS,
+            name="op_tools disk",
+        )
+        first = self.prepare if self.backend.two_stages else self.handle
         self.writer = BackgroundWriter(
-            self.handle, self.drop, max_bytes=limits.queue_bytes, max_items=limits.queue_items
+            first, self.drop, max_bytes=limits.queue_bytes, max_items=limits.queue_items
         )
         self.lock = threading.Lock()
         self.signatures: dict[Any, int] = {}
@@ -91,7 +101,42 @@ class _Core:
             self.stats.complete = False
             self.stats.reason = self.stats.reason or reason
 
-    # -- on the writer's thread ------------------------------------------------------------------------------------
+    @property
+    def stopped(self) -> bool:
+        return self.writer.stopped or self.disk.stopped
+
+    @property
+    def is_current(self) -> bool:
+        return self.writer.is_current or self.disk.is_current
+
+    def flush(self, timeout: float | None) -> bool:
+        if self.is_current:  # a listener asks: what it waits for would wait for it
+            return False
+        if timeout is None:
+            return self.writer.flush() and self.disk.flush()
+        end = time.monotonic() + timeout
+        return self.writer.flush(timeout) and self.disk.flush(max(0.0, end - time.monotonic()))
+
+    # -- on the writer's threads -----------------------------------------------------------------------------------
+
+    def prepare(self, job: Job) -> bool:
+        """Make the contents of the files and pass them on; False when there is no point in trying further."""
+        try:
+            self.backend.prepare(job)
+        except Exception as error:
+            self.skip(job, error)
+            return True
+        if self.disk.put(job, sum(snapshot.nbytes for snapshot in job.snapshots)):
+            return True
+        self.drop(job)
+        return False
+
+    def skip(self, job: Job, error: Exception) -> None:
+        """Something is wrong with one job: the next may be all right."""
+        self.backend.release(job)
+        what = f"{job.relative_path}: {type(error).__name__}: {error}"
+        self.lose(what)
+        self.say("encode", f"could not save {what}; going on without it.")
 
     def handle(self, job: Job) -> bool:
         """Write one job; False when there is no point in trying further."""
@@ -103,12 +148,7 @@ class _Core:
             self.say("disk", self.stopped_because(error, job))
             return False
         except Exception as error:
-            self.backend.release(job)
-            self.lose(f"{job.relative_path}: {type(error).__name__}: {error}")
-            self.say(
-                "encode",
-                f"could not save {job.relative_path}: {type(error).__name__}: {error}; going on without it.",
-            )
+            self.skip(job, error)
             return True
         self.backend.release(job)
         with self.lock:
@@ -215,8 +255,8 @@ class CaptureStore:
                 return False
             if part not in PARTS:
                 raise ValueError(f"part is {part!r}; it must be one of {', '.join(PARTS)}")
-            if core.writer.stopped or not self._finalizer.alive:
-                core.lose("" if core.writer.stopped else "values were put after close()")
+            if core.stopped or not self._finalizer.alive:
+                core.lose("" if core.stopped else "values were put after close()")
                 return False
             return self._enqueue(call, part, args, kwargs or {})
         except Exception as error:
@@ -255,7 +295,7 @@ class CaptureStore:
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until everything put so far is on disk (or given up). False: the timeout passed first."""
-        return self._core.writer.flush(timeout)
+        return self._core.flush(timeout)
 
     def close(self) -> None:
         """Write what is queued, then end the writer. Later puts are dropped and counted."""
@@ -309,45 +349,17 @@ def folder_of(call: CallInfo) -> str:
     return f"{safe_name(call.name)}/{process}{above}/{int(call.forward_id)}/{safe_name(call.time)}{below}"
 
 
-@cache
-def _device_name(device: torch.device) -> str:
-    return str(device)
-
-
-@cache
-def _circumstances(kind: Kind, process: int) -> dict[str, Any]:
-    """The part of the header that is the same for all files of a process."""
-    return {
-        "format": FORMAT_VERSION,
-        "store": kind,
-        "host": host_name(),
-        "pid": process,
-        "torch": str(torch.__version__),
-    }
-
-
-def header_of(call: CallInfo, part: Part, kind: Kind, snapshots: list[Snapshot]) -> dict[str, Any]:
-    """What every file says about itself; `devices` lists the tensors' devices in the order of the tensors."""
-    header = {
-        **_circumstances(kind, os.getpid()),
-        "operator": call.name,
-        "part": part,
-        "forward_id": call.forward_id,
-        "time": call.time,
-        "rank": call.rank,
-        "world_size": call.world_size,
-        "step": call.step,
-        "device": call.device,
-        "devices": tuple([_device_name(snapshot.device) for snapshot in snapshots]),
-        "call_site": call.call_site,
-    }
-    if call.extra:
-        header["extra"] = plain(call.extra, tensor=lambda _: None)
-    return header
-
-
 def _shut(core: _Core) -> None:
+    """Also run by the garbage collector, which may be at work in any thread, one of the writers' included."""
+    if core.is_current:
+        threading.Thread(target=_finish, args=(core,), name="op_tools closing").start()
+    else:
+        _finish(core)
+
+
+def _finish(core: _Core) -> None:
     core.writer.close()
+    core.disk.close()
     core.backend.close()
     core.pool.clear()
 

@@ -71,6 +71,11 @@ class BackgroundWriter:
         """Whether the handler gave up: further items are dropped."""
         return self._stopped
 
+    @property
+    def is_current(self) -> bool:
+        """Whether this is the writer's own thread: it must not wait for itself."""
+        return threading.current_thread() is self._thread
+
     def put(self, item: Any, nbytes: int) -> bool:
         """Queue an item, waiting while the queue is full. False: closed or stopped, the item was not taken."""
         with self._lock:
@@ -109,9 +114,7 @@ class BackgroundWriter:
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until everything put before this call was handled or dropped."""
-        if (
-            threading.current_thread() is self._thread
-        ):  # a callback of the writer itself: it would wait forever
+        if self.is_current:
             return False
         with self._lock:
             goal = self._put

@@ -84,6 +84,7 @@ class OpAutoCompare(Tool):
         self._random_inside: set[Any] = set()
         self._store: CaptureStore | None = None
         self._saved = 0
+        self._shown: printing.Rows = []
 
     # -- which calls -----------------------------------------------------------------------------------------
 
@@ -103,6 +104,8 @@ class OpAutoCompare(Tool):
     def _wants_inside(self, call: Call) -> bool:
         if call.parent is None and call.in_backward and not self.settings.backward:
             return False
+        if call.parent is not None and self in call.parent.tools and not call.parent.open:
+            return False  # judged as a whole; another tool wanted to see inside
         if self.only is not None:
             owner = call.parent.tools if call.parent is not None else ()
             return self in owner or (call.origin is not None and self in call.origin.marks)
@@ -159,7 +162,7 @@ class OpAutoCompare(Tool):
         verdicts = self._judge(call, results, reference)
         self._rows(call, "output", verdicts, len(flat_results(result)))
         if self.settings.verbose:
-            printing.forward(self, call, result, (args, kwargs), reference, verdicts)
+            self._show(call, printing.forward(self, call, result, (args, kwargs), reference, verdicts))
         if any(verdict.status == "fail" for verdict in verdicts):
             self._save(call, args, kwargs, results, reference)
         if call.level == "api" and self.wants_backward:
@@ -180,16 +183,18 @@ class OpAutoCompare(Tool):
         results = flat_results(result)
         if aliases:
             bases = (strided, tensors_of((args, kwargs)))
-            tolerance = tolerance_for(call.name, torch.float32)
             pairs = zip(results, reference.own(), strict=True)
-            verdicts = [views.judge(mine, own, bases, tolerance) for mine, own in pairs]
+            verdicts = [
+                views.judge(mine, own, bases, tolerance_for(call.name, getattr(mine, "dtype", float)))
+                for mine, own in pairs
+            ]
         else:
             verdicts = self._judge(
                 call, [Transfer(self.settings.reference).tree(v) for v in results], reference
             )
         self._rows(call, "output", verdicts)
         if self.settings.verbose:
-            printing.forward(self, call, result, (args, kwargs), reference, verdicts)
+            self._show(call, printing.forward(self, call, result, (args, kwargs), reference, verdicts))
         if call.level == "api" and self.wants_backward:
             self._keep_for_backward(call, args, kwargs, reference)
 
@@ -244,17 +249,30 @@ class OpAutoCompare(Tool):
             return
         results = [home.tensor(grad_inputs[place]) for place in wanted]
         verdicts = self._judge(call, results, reference, "grad")
-        self._rows(call, "grad", verdicts)
+        inputs = tensors_of((args, kwargs))
+        places = printing.differentiable(inputs)
+        names = dict(zip(places, printing.grad_names(call.name, inputs), strict=True))
+        self._rows(call, "grad", verdicts, names=[names[place] for place in wanted])
         if self.settings.verbose:
-            printing.backward(self, call, (grad_inputs, home.tree(grad_outputs)), wanted, reference, verdicts)
+            grads = (grad_inputs, home.tree(grad_outputs))
+            by_place = dict(zip(wanted, verdicts, strict=True))
+            self._show(call, printing.backward(self, call, inputs, grads, reference, by_place))
         if any(verdict.status == "fail" for verdict in verdicts):
             self._save(call, args, kwargs, results, reference, home.tree(grad_outputs))
 
     # -- rows and tables -------------------------------------------------------------------------------------
 
-    def _rows(self, call: Call, what: str, verdicts: list[Verdict], outputs: int | None = None) -> None:
+    def _rows(
+        self,
+        call: Call,
+        what: str,
+        verdicts: list[Verdict],
+        outputs: int | None = None,
+        names: list[str] | None = None,
+    ) -> None:
         place = None
-        names = describe.numbered(call.name, what, len(verdicts) if outputs is None else outputs)
+        if names is None:
+            names = describe.numbered(call.name, what, len(verdicts) if outputs is None else outputs)
         names += [f"{call.name} input (written) [{n}]" for n in range(len(verdicts) - len(names))]
         results = self.open_results()
         for name, verdict in zip(names, verdicts, strict=True):
@@ -270,14 +288,32 @@ class OpAutoCompare(Tool):
     def _tell(self, call: Call, name: str, verdict: Verdict, row: dict[str, Any]) -> None:
         seen = self.failed_names.get(call.name, 0)
         self.failed_names[call.name] = seen + 1
-        if seen >= 3 or self.settings.verbose:
+        if seen >= 3 and not self.settings.verbose:
             return
         word = "WRONG" if verdict.status == "fail" else "lower precision"
         owner = f" in the backward of {row['forward_name']}" if row.get("forward_name") else ""
-        self.say(
-            f"op_tools: {word}: {name}{owner}, forward_id {call.id}, step {call.step}: {verdict.reason}; "
-            f"max_abs_diff {verdict.max_abs_diff:.9f}\n    at {row['call_site']}"
-        )
+        reason, _, example = verdict.reason.partition(": ")
+        lines = [
+            f"op_tools: {word}: {name}{owner}",
+            f"    at {row['call_site']}",
+            f"    {reason}",
+            f"    {example}" if example else "",
+            f"    max_abs_diff {verdict.max_abs_diff:.9f}, forward_id {call.id}, step {call.step}",
+        ]
+        self.say("\n".join(filter(None, lines)))
+
+    def _show(self, call: Call, rows: printing.Rows) -> None:
+        """Keep what was printed for the table at the end; as for all rows, not more than the cache may hold."""
+        self._shown += [{"forward_id": call.id, **row} for row in rows]
+        if len(self._shown) >= self.settings.max_cache_size:
+            self._show_summary()
+
+    def _show_summary(self) -> None:
+        if self._shown:
+            from op_tools import tables
+
+            self.say(tables.comparison_table(self._shown))
+        self._shown = []
 
     def _note(self, call: Call, what: str, reason: str) -> None:
         """A call that was not compared is a row too."""
@@ -326,11 +362,12 @@ class OpAutoCompare(Tool):
             self.say("op_tools: OpAutoCompare compared nothing: no call on a watched device was listed")
             return
         results.close()
+        self._show_summary()
         counts = ", ".join(f"{count} {status}" for status, count in sorted(self.counts.items()))
         wrong = sorted((name for name in self.failed_names), key=lambda name: -self.failed_names[name])
-        told = f"; look at {', '.join(wrong[:5])}" if wrong else ""
+        told = f"\n    look at {', '.join(wrong[:5])}" if wrong else ""
         self.say(
-            f"op_tools: OpAutoCompare judged {results.count} values: {counts}{told}; rows saved to {results.csv_path}"
+            f"op_tools: OpAutoCompare judged {results.count} values: {counts}{told}\n    rows: {results.csv_path}"
         )
 
     def after_fork(self) -> None:

@@ -71,7 +71,9 @@ def _names_another_device(call: Call) -> bool:
 
 
 # Take indices on the CPU beside a tensor on the device; everything else must be on one device.
-_MIXES_DEVICES = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"})
+_MIXES_DEVICES = frozenset(
+    {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
+)
 
 
 @functools.lru_cache(maxsize=4096)

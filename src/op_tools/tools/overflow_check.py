@@ -17,7 +17,7 @@ import torch
 from op_tools import brief
 from op_tools.categories import category_of
 from op_tools.engine import Call
-from op_tools.engine.call import tensors_of
+from op_tools.engine.call import is_wrapper, tensors_of
 from op_tools.engine.failures import DeviceError
 from op_tools.settings import ToolSettings, setting
 from op_tools.tool import Tool
@@ -54,6 +54,10 @@ CLEAN = Found()
 
 def find(tensor: torch.Tensor) -> Found:
     """Look for NaN and Inf with one pass over the tensor; a second one only when there is something."""
+    if is_wrapper(tensor):
+        return CLEAN  # what it stands for is looked at by itself
+    if tensor.is_nested:
+        return _any(find(part) for part in tensor.unbind())
     if tensor.layout != torch.strided:
         tensor = tensor._values() if tensor.layout == torch.sparse_coo else tensor.values()
     if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.numel() == 0:
@@ -263,4 +267,3 @@ class OpOverflowCheck(Tool):
             f"op_tools: OpOverflowCheck checked {self.checked} calls: {self.births} made a NaN or Inf, first "
             f"{self.first['name']} at {self.first['call_site']}; {self.seen} passed one on; rows saved to {results.csv_path}"
         )
-

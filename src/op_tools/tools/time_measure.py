@@ -187,19 +187,30 @@ class OpTimeMeasure(Tool):
                 surplus -= 1
             self._entries = kept
         results = self.open_results()
+        trouble: DeviceError | None = None
         for entry in ready:
-            forward = entry.forward.milliseconds()
-            back = entry.backward.milliseconds() if entry.backward is not None else None
+            forward, back = float("nan"), None
+            try:
+                forward = entry.forward.milliseconds()
+                back = entry.backward.milliseconds() if entry.backward is not None else None
+            except DeviceError as error:  # the program's: it gets it once the rows are safe
+                trouble = trouble or error
             entry.row.update(forward_elasped=forward, grad_inputs=entry.grads[0], grad_outputs=entry.grads[1])
             if back is not None:
                 entry.row["backward_elasped"] = back
             results.append(entry.row)
-            name, place = entry.row["name"], entry.row["call_site"]
-            for table, key in ((self.by_operator, name), (self.by_site, (name, place))):
-                sums = table.setdefault(key, [0, 0.0, 0.0])  # type: ignore[attr-defined]
+            self._add_up(entry.row["name"], entry.row["call_site"], forward, back or 0.0)
+        if trouble is not None:
+            raise trouble
+
+    def _add_up(self, name: str, place: str, forward: float, back: float) -> None:
+        with self._lock:
+            by_operator = self.by_operator.setdefault(name, [0, 0.0, 0.0])
+            by_site = self.by_site.setdefault((name, place), [0, 0.0, 0.0])
+            for sums in (by_operator, by_site):
                 sums[0] += 1
                 sums[1] += forward
-                sums[2] += back or 0.0
+                sums[2] += back
 
     def _print(self, call: Call, entry: Entry, result: Any) -> None:
         from op_tools import tables
@@ -217,15 +228,22 @@ class OpTimeMeasure(Tool):
         row = {"name": call.name, "forward_id": call.id, "backward_elasped": entry.backward.milliseconds()}
         self.say(tables.time_table([row]))
 
+    def after_fork(self) -> None:
+        super().after_fork()
+        if self.running:
+            self.opened()  # the parent's calls are the parent's rows
+
     def closed(self) -> None:
-        self._write(keep_waiting=False)
-        results, self.results = self.results, None
-        if results is None or not results.count:
-            self.say("op_tools: OpTimeMeasure measured no call")
-            return
-        results.close()
-        self.say(self.summary(self.settings.top))
-        self.say(f"op elasped info saved to {results.csv_path}")
+        try:
+            self._write(keep_waiting=False)
+        finally:
+            results, self.results = self.results, None
+            if results is None or not results.count:
+                self.say("op_tools: OpTimeMeasure measured no call")
+            else:
+                results.close()
+                self.say(self.summary(self.settings.top))
+                self.say(f"op elasped info saved to {results.csv_path}")
 
     def summary(self, top: int = 10) -> str:
         """The most expensive operators and call sites, as text."""

@@ -1,0 +1,111 @@
+"""The guide to the tools names every setting, default and column there is, in both languages, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import op_tools.tools
+from op_tools.features import _tool_classes
+from op_tools.replay import summary
+from op_tools.settings import ToolSettings
+from op_tools.tolerance import DEFAULTS, VARIABLE
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+GUIDES = ("docs/op_tools.md", "docs/op_tools.zh-CN.md")
+UNSET = {"no limit", "all", "empty", "不限", "全部", "空"}
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def schemas() -> list[type[ToolSettings]]:
+    for module in pkgutil.iter_modules(op_tools.tools.__path__):
+        importlib.import_module(f"op_tools.tools.{module.name}")
+    found = [schema for schema in ToolSettings.__subclasses__() if schema.__module__.startswith("op_tools.")]
+    assert len(found) == 7
+    return [ToolSettings, *found]
+
+
+def settings() -> dict[str, dataclasses.Field[Any]]:
+    return {field.metadata["env"]: field for schema in schemas() for field in dataclasses.fields(schema)}
+
+
+def rows(guide: str) -> dict[str, list[str]]:
+    """The table of settings: variable, then its other cells."""
+    lines = [line for line in text(guide).splitlines() if re.match(r"\| `OP_[A-Z_]+` \|", line)]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    assert len({row[0] for row in cells}) == len(cells), "each variable once"
+    return {row[0].strip("` "): row[1:] for row in cells}
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_every_setting_is_in_the_guide_and_the_guide_names_no_other(guide: str) -> None:
+    assert set(rows(guide)) == set(settings())
+    assert set(re.findall(r"\bOP_(?!DTYPE_CAST_DICT)[A-Z_]+[A-Z]\b", text(guide))) <= set(settings())
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_arguments_and_defaults_are_those_of_the_code(guide: str) -> None:
+    for variable, (default, _meaning, argument) in rows(guide).items():
+        field = settings()[variable]
+        assert argument.strip("` ") == field.name, variable
+        if default in UNSET:
+            assert field.default in ("", None), variable
+        else:
+            assert field.metadata["parse"](default.strip("`")) == field.default, variable
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_tolerances_are_those_of_the_code(guide: str) -> None:
+    line = next(line for line in text(guide).splitlines() if line.startswith(f"| `{VARIABLE}_"))
+    shown = {name.lower(): float(value) for name, value in re.findall(r"(FLOAT\d+|BFLOAT16) `([^`]+)`", line)}
+    assert shown == {str(dtype).removeprefix("torch."): value for dtype, value in DEFAULTS.items()}
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_tools_features_and_columns_are_those_of_the_code(guide: str) -> None:
+    tools = {feature: tool.__name__ for feature, tool in _tool_classes().items()}
+    named = re.findall(r"^\| `(Op\w+)` \|.*\| `(\w+)` \|$", text(guide), re.M)
+    assert {feature: tool for tool, feature in named} == tools
+    for tool in _tool_classes().values():
+        if tool.result_folder and tool.__name__ != "OpCapture":
+            line = next(
+                line for line in text(guide).splitlines() if line.startswith(f"| `{tool.result_folder}/")
+            )
+            assert line.split(" | ")[1].strip("| ").replace(" (ms)", "").split(", ") == list(tool.columns)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_exit_codes_and_verdicts_are_those_of_the_code(guide: str) -> None:
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", text(guide), re.M)}
+    constants = ("SAME", "DIFFERS", "USAGE", "INTERNAL", "NOTHING_COMPARED", "INTERRUPTED")
+    assert codes == {getattr(summary, name) for name in constants}
+    verdicts = re.findall(r"^\| `(same|pass|lower_precision|fail|skipped)` \|", text(guide), re.M)
+    assert verdicts == ["same", "pass", "lower_precision", "fail", "skipped"]
+
+
+def test_both_languages_have_the_same_structure() -> None:
+    english, chinese = map(text, GUIDES)
+    for pattern in (r"^(#+) ", r"```(\w*\n.*?)```", r"^\| (`[^|]+`) \|", r"\]\((decisions/[^)]+)\)"):
+        flags = re.M | re.S if "```" in pattern else re.M
+        assert re.findall(pattern, english, flags) == re.findall(pattern, chinese, flags), pattern
+    assert english.count("\n- ") == chinese.count("\n- ")
+    assert english.count("\n|") == chinese.count("\n|")
+
+
+def test_examples_in_the_guide_are_valid_python() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", text(GUIDES[0]), re.S)
+    assert len(blocks) == 4
+    for block in blocks:
+        ast.parse(block)

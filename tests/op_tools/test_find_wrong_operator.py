@@ -1,0 +1,61 @@
+"""The example of the README: it runs, finds the fault, and prints what the README shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from printed import STAMP
+
+pytestmark = pytest.mark.device
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OP_", "DIPU_"))}
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "find_wrong_operator.py")],
+        cwd=tmp_path_factory.mktemp("example"), env={**environment, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_the_fault_is_found_and_taken_out_of_the_way(output: str) -> None:
+    right, wrong, mended = (float(loss) for loss in re.findall(r"^loss on .*: +(\d\.\d{6})", output, re.M))
+    assert wrong > 2 * right
+    assert mended == pytest.approx(right, rel=1e-3)
+    named = re.findall(
+        r"^op_tools: WRONG: (\S+ \w+)( in the backward of torch\.nn\.functional\.gelu)?$", output, re.M
+    )
+    assert [name for name, _ in named] == [
+        "aten.gelu_backward.default output",
+        "torch.nn.functional.gelu grad",
+    ]
+    places = re.findall(
+        r"^    at \S+/find_wrong_operator\.py:\d+ forward: hidden = F\.gelu\(self\.up\(x\)\)$", output, re.M
+    )
+    assert len(places) == 2
+
+
+def test_the_readme_shows_what_is_printed(output: str) -> None:
+    def masked(text: str) -> str:
+        text = re.sub(r"at \S+/examples/", "at EXAMPLES/", text)
+        text = re.sub(rf"pid\d+_{STAMP}", "PID_TIME", text)
+        return re.sub(r"-?\d+\.\d+(e[+-]?\d+)?|element \d+", "NUMBER", text)
+
+    for readme in ("README.md", "README.zh-CN.md"):
+        shown = re.search(
+            r"examples/find_wrong_operator\.py\n```\n\n```text\n(.*?)```", (ROOT / readme).read_text(), re.S
+        )
+        assert shown is not None
+        assert masked(shown[1]) == masked(output)
+        assert max(map(len, shown[1].splitlines())) <= 100
