@@ -30,7 +30,8 @@ SHRINKS = 2.2
 # of the model are never an outlier.
 OUTLIER, FEW_ROUNDINGS = 12.0, 5.0
 # A model hurts in more than one place: so many elements are off by more than one rounding and so many times the noise.
-# A single wrong element among thousands is a fault; so is that of a tiny result, unless one more rounding does it.
+# A single wrong element among thousands is a fault; so is that of a tiny result, unless TINY_ROUNDINGS more do it.
+TINY_ROUNDINGS = 2.0
 # Rounded inputs hurt far more than float32 does: this part of its elements at least.
 FEWEST_AFFECTED, BEYOND_NOISE, TINY_RESULT, LEAST_AFFECTED = 3, 5.0, 64, 0.03
 # Roundings do not follow the value: the correlation of error and value stays below this (plus chance), or the share of
@@ -95,7 +96,7 @@ def _widespread(evidence: Evidence) -> bool:
 
 
 def _has_outliers(shares: torch.Tensor, rms: float) -> bool:
-    allowed = 1.0 if shares.numel() < TINY_RESULT else max(FEW_ROUNDINGS, OUTLIER * rms)
+    allowed = TINY_ROUNDINGS if shares.numel() < TINY_RESULT else max(FEW_ROUNDINGS, OUTLIER * rms)
     return float(shares.abs().max()) > allowed
 
 

@@ -107,6 +107,9 @@ class CompiledRun:
         values = self.frame.f_locals
         if "result" in values and values.get("call_succeeded", True):
             self.engine._end(call, self.track, values["result"])
+        elif "result" not in self.frame.f_code.co_varnames and sys.exc_info()[1] is None:
+            # Before torch 2.12 the wrapper keeps its result to itself: the call is told without it.
+            self.engine._end(call, None, None)
         else:
             self.engine._failed(call)
 
