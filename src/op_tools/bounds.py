@@ -131,6 +131,19 @@ class Errors:
         """By how much the reference's own errors exceed one rounding, in units."""
         return self._reference_error().abs_().sub_(BASE).clamp_(min=0)
 
+    def reference_noise(self, columns: int) -> torch.Tensor:
+        """Noise as the reference's own errors show it row by row, beyond what one rounding explains."""
+        noise = self.by_rows(self.reference_excess(), columns)
+        return noise.mul_(REFERENCE_DEVIATIONS / (MULTIPLE * self.widening)).add_(self.floor)
+
+    def by_rows(self, noise: torch.Tensor, columns: int) -> torch.Tensor:
+        """The RMS of a row's noise for each of its elements: sums and their roundings are of one size along a row."""
+        if columns < 2 or noise.numel() % columns:
+            return noise.clone()
+        unit = self.unit.view(-1, columns)
+        rms = noise.view(-1, columns).mul(unit).square_().mean(1, keepdim=True).sqrt_()
+        return (rms / unit).reshape(-1).to(noise.dtype)
+
     def _reference_error(self) -> torch.Tensor:
         """Where the reference itself overflowed, it excuses nothing but the same."""
         return torch.where(self.own.isfinite(), self._in_units(self.own), 0.0)

@@ -46,7 +46,9 @@ def spread(call: Any, name: str) -> list[torch.Tensor | None] | None:
         return None
     grads = None if call.grad_outputs is None else [_squared(grad) for grad in call.grad_outputs]
     try:
-        found = call.with_inputs(mapped(tuple(call.args), _squared), mapped(dict(call.kwargs), _squared), grads)
+        found = call.with_inputs(
+            mapped(tuple(call.args), _squared), mapped(dict(call.kwargs), _squared), grads
+        )
     except Exception:  # a dtype= argument, an overload that takes no float32: reruns will do
         return None
     return [_variance(value, factors) for value in found]

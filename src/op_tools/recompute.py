@@ -89,6 +89,11 @@ class Recomputation:
         self._written: list[int] = []
 
     @property
+    def name(self) -> str:
+        """The function's name, for rules that go by it."""
+        return self._plan.name
+
+    @property
     def is_gradient(self) -> bool:
         return self.grad_outputs is not None
 
@@ -165,6 +170,10 @@ class Recomputation:
             autocast=(True, self._low) if self._low is not None else None,
         ).truth()
         return None if truth is None else (own, truth)
+
+    def with_inputs(self, args: Any, kwargs: Any, grad_outputs: Any) -> list[Any]:
+        """The same function of other inputs, in the dtypes they have."""
+        return self._run(args, kwargs, grad_outputs)
 
     def _exact(self, change: Callable[[Any], Any]) -> list[Any] | None:
         """The results with every input changed; None where that does not run or is not float64 at the end."""

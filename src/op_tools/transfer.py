@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from op_tools.device_error import DeviceError
 from op_tools.engine.call import tensors_of
-from op_tools.engine.failures import DeviceError
 
 
 def copy_tensor(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:

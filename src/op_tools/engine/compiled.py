@@ -38,6 +38,7 @@ class CompiledRun:
         self.call: Call | None = None
         self.track: backward.Tracking | None = None
         self.modes = engine.modes_here()
+        self.error = sys.exc_info()[1]
         local = engine.local
         # In autograd's threads the modes are those of the thread that started backward.
         self.own_thread = local.api_mode in self.modes or local.aten_mode in self.modes

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from op_tools.device_error import DeviceError
 from op_tools.engine import backward, private
 from op_tools.engine.call import WRAPPER, Call, Origin, device_types
-from op_tools.engine.failures import DeviceError, Failures
+from op_tools.engine.failures import Failures
 from op_tools.engine.modes import UNKNOWN, ApiMode, AtenMode
 from op_tools.engine.patches import Patches
 from op_tools.names import name_of

@@ -11,20 +11,13 @@ if TYPE_CHECKING:
     from op_tools.engine.call import Call
 
 
-class DeviceError(Exception):
-    """The device failed while a tool read a tensor of the program: that is the program's error, not the tool's."""
-
-    def __init__(self, original: BaseException) -> None:
-        super().__init__(str(original))
-        self.original = original
-
-
 class Failures:
     """Counts the tools' own errors and says each kind once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.seen: dict[tuple[str, str, str], int] = {}
+        self._printed: set[tuple[str, str]] = set()
 
     def after_fork(self) -> None:
         """Another thread of the parent may have held the lock."""
@@ -43,11 +36,14 @@ class Failures:
         trace = traceback.extract_tb(error.__traceback__)
         last = f" ({trace[-1].filename.rsplit('/', 1)[-1]}:{trace[-1].lineno})" if trace else ""
         reason = str(error).strip().split("\n")[0]
-        print(
-            f"op_tools: {owner} could not handle {name or 'a call'}: {type(error).__name__}: "
-            f"{reason}{last}. The program goes on; further such errors are counted, not printed.",
-            file=sys.stderr,
-        )
+        # The same fault met by fifty operators is fifty rows, but one line.
+        if (owner, type(error).__name__ + last) not in self._printed:
+            self._printed.add((owner, type(error).__name__ + last))
+            print(
+                f"op_tools: {owner} could not handle {name or 'a call'}: {type(error).__name__}: "
+                f"{reason}{last}. The program goes on; further such errors are counted, not printed.",
+                file=sys.stderr,
+            )
         try:
             if tool is not None:
                 tool.failure_row(call, error)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from op_tools.device_error import DeviceError
 from op_tools.storage.pool import Buffer, Pool, capacity_for
 
 TAG = "__op_tools__"
@@ -151,7 +152,13 @@ def take(tensor: torch.Tensor, pool: Pool | None) -> Snapshot:
     if nbytes:
         # The only call into torch: each one lets another thread take the interpreter lock, and waiting for it to come
         # back costs more than the call. Hence no detach() here but a switch that is thrown for the whole put().
-        buffer.seen_as(source.dtype, source.shape, stride).copy_(source)
+        try:
+            buffer.seen_as(source.dtype, source.shape, stride).copy_(source)
+        except NotImplementedError:
+            raise
+        except RuntimeError as error:
+            # What an asynchronous device has to complain about comes out where the host waits for it.
+            raise (error if tensor.device.type == "cpu" else DeviceError(error)) from error
     return Snapshot(buffer, nbytes, tuple(shape), stride, tensor, source_stride)
 
 
@@ -188,6 +195,8 @@ def tensor_tree(tensor: torch.Tensor, pool: Pool | None = None) -> Snapshot | di
             if tensor.layout is not torch.strided and (type(tensor) in _PLAIN_CLASSES):
                 return _sparse_tree(tensor.detach(), pool)
             return take(tensor, pool)
+    except DeviceError:
+        raise
     except NotStorable as refusal:
         return describe_only(tensor, str(refusal))
     except Exception as error:  # a subclass, a functorch wrapper, a device out of memory: capture must go on

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from op_tools.device_error import DeviceError
 from op_tools.storage.blobs import BlobsBackend
 from op_tools.storage.files import FilesBackend, Job, safe_name
 from op_tools.storage.header import header_of
@@ -259,6 +260,8 @@ class CaptureStore:
                 core.lose("" if core.stopped else "values were put after close()")
                 return False
             return self._enqueue(call, part, args, kwargs or {})
+        except DeviceError:  # the program's own error, not the capture's
+            raise
         except Exception as error:
             core.lose(f"{call.name}: {type(error).__name__}: {error}")
             core.say(

@@ -220,6 +220,7 @@ class OpAutoCompare(Tool):
             return
         if reference.mutated():
             call.notes[self] = ("copies", args, kwargs)
+            call.args, call.kwargs = args, kwargs
             return
         kept = Held()
         call.notes[self] = ("held", kept.tree(call.args), kept.tree(call.kwargs), kept)
@@ -240,6 +241,8 @@ class OpAutoCompare(Tool):
             args, kwargs = Transfer(self.settings.reference).call(args, kwargs)
         home = Transfer(self.settings.reference)
         wanted = [place for place, grad in enumerate(grad_inputs) if grad is not None]
+        if not wanted:
+            return
         reference = Recomputation(
             call.func, args, kwargs, grad_outputs=home.tree(grad_outputs), wants_grad=wanted,
             reference=self.settings.reference,

@@ -15,8 +15,8 @@ import torch
 
 from op_tools import describe, running_statistics
 from op_tools.categories import category_of, is_random
+from op_tools.device_error import DeviceError
 from op_tools.engine import Call
-from op_tools.engine.failures import DeviceError
 from op_tools.settings import ToolSettings, setting
 from op_tools.tool import Tool
 from op_tools.transfer import Transfer, copy_tensor

@@ -16,9 +16,9 @@ import torch
 
 from op_tools import brief
 from op_tools.categories import category_of
+from op_tools.device_error import DeviceError
 from op_tools.engine import Call
 from op_tools.engine.call import is_wrapper, tensors_of
-from op_tools.engine.failures import DeviceError
 from op_tools.settings import ToolSettings, setting
 from op_tools.tool import Tool
 

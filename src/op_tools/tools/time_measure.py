@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from op_tools import brief, describe
+from op_tools.device_error import DeviceError
 from op_tools.engine import Call
 from op_tools.engine.call import tensors_of
-from op_tools.engine.failures import DeviceError
 from op_tools.settings import ToolSettings, flag, setting
 from op_tools.tool import Tool
 
