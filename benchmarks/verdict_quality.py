@@ -24,12 +24,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from op_tools.autocast_policy import mapped
 from op_tools.categories import Category, category_of
-from op_tools.recompute import Recomputation, flat_results
-from op_tools.rounding import format_of, unit_in_last_place
-from op_tools.tolerance import tolerance_for
+from op_tools.reference.autocast_policy import mapped
+from op_tools.reference.recompute import Recomputation, flat_results
 from op_tools.verdict import Verdict, judge
+from op_tools.verdict.rounding import format_of, unit_in_last_place
+from op_tools.verdict.tolerance import tolerance_for
 from verdict_arithmetic import LOWER_PRECISION, How, truncated
 from verdict_corpus import REGIMES, SUBJECTS, Draw, Subject
 from verdict_standards import STANDARDS

@@ -214,7 +214,9 @@ def test_06b_custom_backward_and_checkpoint_recomputation_are_seen(tmp_path):
     x = on_device(4, 4).requires_grad_()
     with op_tools.OpObserve():
         Twice.apply(x).sum().backward()
-        torch.utils.checkpoint.checkpoint(lambda t: torch.tanh(torch.sin(t)), x, use_reentrant=False).sum().backward()
+        torch.utils.checkpoint.checkpoint(
+            lambda t: torch.tanh(torch.sin(t)), x, use_reentrant=False
+        ).sum().backward()
     seen = [(row["name"], row["phase"]) for row in rows(tmp_path, "op_observe_result")]
     assert ("torch.mul", "backward") in seen
     assert ("torch.sin", "forward") in seen and ("torch.sin", "backward") in seen

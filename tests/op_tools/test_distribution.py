@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from op_tools.distribution import judge_random
+from op_tools.verdict.distribution import judge_random
 
 pytestmark = pytest.mark.unit
 

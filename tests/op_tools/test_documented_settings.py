@@ -16,7 +16,7 @@ import op_tools.tools
 from op_tools.features import _tool_classes
 from op_tools.replay import summary
 from op_tools.settings import ToolSettings
-from op_tools.tolerance import DEFAULTS, VARIABLE
+from op_tools.verdict.tolerance import DEFAULTS, VARIABLE
 
 pytestmark = pytest.mark.unit
 

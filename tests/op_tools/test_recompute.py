@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from op_tools.recompute import Recomputation, RecomputeError, flat_results, flat_tensors
+from op_tools.reference.recompute import Recomputation, RecomputeError, flat_results, flat_tensors
 
 pytestmark = pytest.mark.unit
 ATEN = torch.ops.aten

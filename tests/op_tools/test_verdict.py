@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from op_tools.categories import Category
-from op_tools.recompute import Recomputation
-from op_tools.tolerance import Tolerance, tolerance_for
+from op_tools.reference.recompute import Recomputation
 from op_tools.verdict import NoiseCache, Verdict, judge, judge_all
+from op_tools.verdict.tolerance import Tolerance, tolerance_for
 
 pytestmark = pytest.mark.unit
 

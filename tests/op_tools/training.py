@@ -137,7 +137,9 @@ def _series(g: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 TRAININGS = {
-    "transformer": Training(Transformer, lambda p: torch.optim.AdamW(p, lr=1e-3, eps=1e-4, foreach=False), _tokens),
+    "transformer": Training(
+        Transformer, lambda p: torch.optim.AdamW(p, lr=1e-3, eps=1e-4, foreach=False), _tokens
+    ),
     "convolutions": Training(
         Convolutions, lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9, foreach=False), _images
     ),

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from op_tools.tolerance import Tolerance
 from op_tools.verdict import Verdict
+from op_tools.verdict.tolerance import Tolerance
 
 __all__ = ["against", "equal", "failed", "identical", "skipped"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from op_tools.recompute import flat_results, flat_tensors
+from op_tools.reference.recompute import flat_results, flat_tensors
 from op_tools.replay.items import Captured
 from op_tools.replay.placing import cloned, copied, host_tensors, mutates, place
 from op_tools.replay.timing import Stopwatch

@@ -7,7 +7,7 @@ from typing import Any
 
 from op_tools import describe, tables
 from op_tools.comparison import raised
-from op_tools.recompute import Recomputation, flat_results
+from op_tools.reference.recompute import Recomputation, flat_results
 from op_tools.replay.check import Comparison
 from op_tools.replay.execute import Execution
 from op_tools.replay.items import Captured

@@ -11,7 +11,7 @@ import torch
 
 from op_tools import describe
 from op_tools.names import RefusedName, function_named
-from op_tools.recompute import flat_results, flat_tensors
+from op_tools.reference.recompute import flat_results, flat_tensors
 from op_tools.replay.bounds import TooLarge, check_memory, limit_for
 from op_tools.replay.check import Checker, Comparison, overall
 from op_tools.replay.closeness import identical

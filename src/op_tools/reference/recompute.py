@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from op_tools.autocast_policy import AutocastPolicy, mapped
-from op_tools.call_plan import Plan, plan_for
-from op_tools.perturbation import ROUNDING, Factors, InnerRoundings
+from op_tools.reference.autocast_policy import AutocastPolicy, mapped
+from op_tools.reference.call_plan import Plan, plan_for
+from op_tools.reference.perturbation import ROUNDING, Factors, InnerRoundings
 
 _RAISED = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
 # So far that every inner rounding falls anew, also where a function is flat; so little that nothing else changes.

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import torch
 
-from op_tools.bounds import growth
 from op_tools.categories import Category
-from op_tools.perturbation import ROUNDING
-from op_tools.rounding import Format, format_of, unit_in_last_place
+from op_tools.reference.perturbation import ROUNDING
+from op_tools.verdict.bounds import growth
+from op_tools.verdict.rounding import Format, format_of, unit_in_last_place
 
 # The largest rounding of an input, relative to it.
 TF32, BF16 = 2.0**-11, 2.0**-8

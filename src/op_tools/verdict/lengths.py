@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from op_tools.categories import ATTENTION, Category, base_name
-from op_tools.recompute import flat_tensors
+from op_tools.reference.recompute import flat_tensors
 
 _SCANS = frozenset(("cumsum", "cumprod", "logcumsumexp"))
 _SCATTERS = ("index_add", "scatter", "index_put", "index_reduce", "embedding")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from op_tools.rounding import format_of
+from op_tools.verdict.rounding import format_of
 
 # ln(2 / 1e-9): what the exponents of the bounds are held against.
 SURPRISE = math.log(2 / 1e-9)

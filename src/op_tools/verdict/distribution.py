@@ -13,10 +13,17 @@ from typing import Any
 import torch
 
 from op_tools.categories import base_name
-from op_tools.chance import SURPRISE, coarseness, distribution_is_off, rate_is_off, repeats, sum_is_off
-from op_tools.rounding import Format, format_of, unit_in_last_place
-from op_tools.tolerance import Tolerance
-from op_tools.verdict import Status, Verdict
+from op_tools.verdict.chance import (
+    SURPRISE,
+    coarseness,
+    distribution_is_off,
+    rate_is_off,
+    repeats,
+    sum_is_off,
+)
+from op_tools.verdict.judgement import Status, Verdict
+from op_tools.verdict.rounding import Format, format_of, unit_in_last_place
+from op_tools.verdict.tolerance import Tolerance
 
 # A kept value is x * (1 / (1 - p)), in one or two roundings more than x / (1 - p).
 KEPT_UNITS = 2.5

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from op_tools.categories import base_name
-from op_tools.closeness import nan
+from op_tools.verdict.closeness import nan
 
 # Where `dim` stands among the arguments, and its default.
 _DIM: dict[str, tuple[int, int | None]] = {

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from op_tools.rounding import format_of
+from op_tools.verdict.rounding import format_of
 
 
 def compared(

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from op_tools.noise import estimate
-from op_tools.rounding import Format, error_against, unit_in_last_place
+from op_tools.verdict.noise import estimate
+from op_tools.verdict.rounding import Format, error_against, unit_in_last_place
 
 # Rounding to nearest is off by at most half a unit; the rest is for t's own roundings.
 BASE = 0.502

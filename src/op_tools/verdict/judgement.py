@@ -15,17 +15,17 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from op_tools.arithmetic import Evidence, explanation
-from op_tools.bounds import Errors, Outcome, ReferenceNeeds, growth, with_reference_errors
 from op_tools.categories import Category
-from op_tools.closeness import compared, equal, nan
-from op_tools.lengths import independent_errors, summed_terms
-from op_tools.multilinear import spread
-from op_tools.noise import NoiseCache, Reruns, estimate
-from op_tools.perturbation import ROUNDING
-from op_tools.rounding import Format, format_of, real_parts
-from op_tools.selection import ties
-from op_tools.tolerance import Tolerance, tolerance_for
+from op_tools.reference.perturbation import ROUNDING
+from op_tools.verdict.arithmetic import Evidence, explanation
+from op_tools.verdict.bounds import Errors, Outcome, ReferenceNeeds, growth, with_reference_errors
+from op_tools.verdict.closeness import compared, equal, nan
+from op_tools.verdict.lengths import independent_errors, summed_terms
+from op_tools.verdict.multilinear import spread
+from op_tools.verdict.noise import NoiseCache, Reruns, estimate
+from op_tools.verdict.rounding import Format, format_of, real_parts
+from op_tools.verdict.selection import ties
+from op_tools.verdict.tolerance import Tolerance, tolerance_for
 
 __all__ = ["NoiseCache", "Reference", "Tolerance", "Verdict", "judge", "judge_all", "tolerance_for"]
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from op_tools.rounding import real_parts
+from op_tools.verdict.rounding import real_parts
 
 # Noise never falls below this part of its mean: an element that happened not to move is not free of noise.
 FLOOR = 1e-3

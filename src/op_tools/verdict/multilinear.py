@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from op_tools.autocast_policy import mapped
 from op_tools.categories import base_name
+from op_tools.reference.autocast_policy import mapped
 
 # Factors in each product, for functions that only add up products of their inputs.
 _FACTORS = {
