@@ -15,6 +15,10 @@ from torch import nn
 DEVICE = os.environ.get("OP_TOOLS_TEST_DEVICE", "dipu")
 if DEVICE == "dipu":
     import torch_dipu  # noqa: F401  registers the device
+else:
+    # Two runs must be the same before a tool can be said to leave them the same.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 class Transformer(nn.Module):
