@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import op_tools
+from op_tools.device_error import DeviceError
 from op_tools.engine import ENGINE, private
-from op_tools.engine.failures import DeviceError
 
 D = "dipu"
 

@@ -56,7 +56,7 @@ def test_a_watched_training_is_bit_identical(tool, model, autocast, tmp_path, ca
         assert watching.checked > STEPS * 20
     else:
         assert rows_written(tmp_path) > STEPS  # it did watch
-    if tool == "autocompare":
+    if tool == "autocompare" and DEVICE == "dipu":
         assert watching.counts.get("fail", 0) == 0, out.out[-2000:]
         assert sum(watching.counts.values()) > STEPS * 20
 
