@@ -205,7 +205,7 @@ def test_an_error_in_a_tool_is_one_message_and_changes_nothing(probe: Any, capfd
     # once for `before`, and `after` has two parameters: a second kind of error
     assert bad.errors.count("ValueError: the tool is broken") == 2  # mul and sum
     said = capfd.readouterr().err
-    assert said.count("the tool is broken") == 2 and "torch.Tensor.mul" in said and "goes on" in said
+    assert said.count("the tool is broken") == 1 and "torch.Tensor.mul" in said and "goes on" in said
     assert good.names_seen() == ["torch.Tensor.mul"] * 5 + ["torch.Tensor.sum"]
     assert len(good.gradients) == 2
 

@@ -373,10 +373,6 @@ class OpAutoCompare(Tool):
             f"op_tools: OpAutoCompare judged {results.count} values: {counts}{told}\n    rows: {results.csv_path}"
         )
 
-    def after_fork(self) -> None:
-        super().after_fork()
-        self._store = None
-
 
 def _is_elementary(call: Call) -> bool:
     """Whether a random call is one operator that judge_random knows, and not a composite."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from op_tools import describe
-from op_tools.engine import ENGINE, Call, signature
+from op_tools.engine import Call, signature
 from op_tools.engine.call import tensors_of
 from op_tools.results import place_in_run
 from op_tools.settings import ToolSettings, flag, setting, size
@@ -175,11 +175,6 @@ class OpCapture(Tool):
             f"op_tools: OpCapture saved {stats.files} files of {stats.calls} calls, {stats.written_bytes / 1e6:.1f} MB, "
             f"under {self.settings.results}/{self.result_folder} ({state})"
         )
-
-    def after_fork(self) -> None:
-        super().after_fork()
-        if self.running:
-            ENGINE.guarded(self, None, self.opened)
 
 
 def _autocast(devices: list[torch.device]) -> dict[str, Any]:
