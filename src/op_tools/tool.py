@@ -49,6 +49,7 @@ class Tool:
         self.names = Names()
         self.condition: Any = None
         self.only: frozenset[Any] | None = None
+        self.run = 0  # how often it was started: what is left of an earlier run is not this one's
         self.running = False
         self._depth = 0  # of `with` blocks inside each other
         self.results: Results | None = None
@@ -64,6 +65,7 @@ class Tool:
             return self
         self.read_settings()
         self.opened()
+        self.run += 1
         self.running = True
         ENGINE.start(self)
         return self
@@ -138,8 +140,7 @@ class Tool:
 
     def condition_holds(self, args: Any, kwargs: Any, name: str) -> bool:
         """For apply_feature: read the settings again, then ask the user's condition."""
-        with contextlib.suppress(KeyError):
-            self.read_settings()
+        self.read_settings()
         # The user's function may call torch; what it calls is not the program's.
         holds = self.condition is None or bool(self.condition(*args, **kwargs))
         if not holds and (self.settings.verbose or self.only is not None):
@@ -185,7 +186,10 @@ class Tool:
 
     def say(self, text: str) -> None:
         """Print a line for the user."""
-        print(text, flush=True)
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # a closed or broken standard output is no reason to stop
+            print(text, flush=True)
 
     def say_applied(self, name: str) -> None:
         """Say that the tool is used on an operator: every time when verbose, else the first time."""

@@ -108,8 +108,14 @@ class Tracking:
         # The hooks hold neither this object nor a tensor of the call: what a graph holds must not grow by them.
         call, inputs, nodes = self.call, len(self.inputs), len(boundary)
         call.hooked = True
-        tools = [tool for tool in call.tools if tool.wants_backward]
+        wanting = [(tool, tool.run) for tool in call.tools if tool.wants_backward]
         passage: Passage | None = None
+
+        def tell(hook: str, *values: Any) -> None:
+            # A graph may outlive the tool, and even see it started again.
+            for tool, run in wanting:
+                if tool.running and tool.run == run:
+                    engine.guarded(tool, call, getattr(tool, hook), call, *values)
 
         def current() -> Passage:
             # A run that was asked for some gradients only may never reach all nodes: the next one starts anew.
@@ -117,8 +123,7 @@ class Tracking:
             task = private.graph_task()
             if passage is None or passage.task != task:
                 passage = Passage(task, outputs, inputs, nodes)
-                for tool in tools:
-                    engine.guarded(tool, call, tool.backward_begins, call)
+                tell("backward_begins")
             return passage
 
         def arrived(places: list[tuple[int, int]], grads: Any) -> None:
@@ -135,12 +140,12 @@ class Tracking:
                 if grad is not None:
                     known = done.grad_inputs[place]
                     # An input used twice inside one call gets two contributions; autograd adds them elsewhere.
-                    done.grad_inputs[place] = grad if known is None else known.detach() + grad.detach()
+                    both = engine.guarded(None, call, _sum, known, grad) if known is not None else grad
+                    done.grad_inputs[place] = both
             done.open_nodes -= 1
             if done.open_nodes == 0:
                 passage = None
-                for tool in tools:
-                    engine.guarded(tool, call, tool.backward, call, done.grad_inputs, done.grad_outputs)
+                tell("backward", done.grad_inputs, done.grad_outputs)
 
         def hook(function: Any, what: list[tuple[int, int]]) -> Any:
             def run(grads: Any, *_: Any) -> None:
@@ -152,6 +157,12 @@ class Tracking:
             node.register_prehook(hook(arrived, places))
         for node, crossing in boundary:
             node.register_hook(hook(departed, crossing))
+
+
+def _sum(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    # Sparse and dense add up in one order only.
+    first, second = (second, first) if first.layout != torch.strided else (first, second)
+    return first.detach() + second.detach()
 
 
 def mark_function(engine: Engine, function: Any, first: int, result: Any) -> None:

@@ -86,6 +86,8 @@ class Engine:
         self.local = ThreadState()
         self.failures = Failures()
         self.step = 0
+        # Runs of backward under way that keep their graph for another one.
+        self.graphs_kept = 0
         self._numbers = itertools.count(1)
         self._threads = 0
         self._patches = Patches(self)
@@ -187,7 +189,7 @@ class Engine:
     def run_api(self, plan: Plan | None, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """A call at API level that somebody may want."""
         if plan is UNKNOWN:
-            plan = self.api_plan(func)
+            plan = self.guarded(None, None, self.api_plan, func)
         local = self.local
         if (
             plan is None
@@ -263,7 +265,7 @@ class Engine:
     def run_aten(self, plan: Plan | None, func: Any, args: Any, kwargs: Any) -> Any:
         """A call at ATen level that somebody may want. Function modes are off."""
         if plan is UNKNOWN:
-            plan = self.aten_plan(func)
+            plan = self.guarded(None, None, self.aten_plan, func)
         local = self.local
         if plan is None or local.quiet:
             return func(*args, **kwargs)

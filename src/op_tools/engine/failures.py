@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import traceback
@@ -39,11 +40,12 @@ class Failures:
         # The same fault met by fifty operators is fifty rows, but one line.
         if (owner, type(error).__name__ + last) not in self._printed:
             self._printed.add((owner, type(error).__name__ + last))
-            print(
-                f"op_tools: {owner} could not handle {name or 'a call'}: {type(error).__name__}: "
-                f"{reason}{last}. The program goes on; further such errors are counted, not printed.",
-                file=sys.stderr,
-            )
+            with contextlib.suppress(OSError, ValueError):
+                print(
+                    f"op_tools: {owner} could not handle {name or 'a call'}: {type(error).__name__}: "
+                    f"{reason}{last}. The program goes on; further such errors are counted, not printed.",
+                    file=sys.stderr,
+                )
         try:
             if tool is not None:
                 tool.failure_row(call, error)

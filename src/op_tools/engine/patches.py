@@ -96,13 +96,17 @@ class Patches:
         @functools.wraps(original)
         def run(*args: Any, **kwargs: Any) -> Any:
             mode = engine.local.api_mode
-            if mode is None or mode in private.function_modes():
-                return original(*args, **kwargs)
-            private.push_function_mode(mode)
+            pushes = mode is not None and mode not in private.function_modes()
+            keeps = private.keeps_graph(args, kwargs)
+            engine.graphs_kept += keeps
+            if pushes and mode is not None:
+                private.push_function_mode(mode)
             try:
                 return original(*args, **kwargs)
             finally:
-                private.remove_function_mode(mode)
+                engine.graphs_kept -= keeps
+                if pushes and mode is not None:
+                    private.remove_function_mode(mode)
 
         return run
 

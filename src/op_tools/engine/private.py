@@ -200,3 +200,15 @@ def patch_custom_functions(wrapper: Callable[[Callable[..., Any]], Callable[...,
             del owner.apply  # type: ignore[attr-defined]
 
     return undo
+
+
+def keeps_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a run of backward was asked to keep its graph: third argument of autograd's entry."""
+    return (
+        bool(args[2]) if len(args) > 2 else bool(kwargs.get("keep_graph", kwargs.get("retain_graph", False)))
+    )
+
+
+def saving_is_hooked() -> bool:
+    """Whether what autograd saves now goes through hooks: checkpointing, offloading to the host."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

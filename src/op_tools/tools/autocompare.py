@@ -18,7 +18,7 @@ from op_tools import describe
 from op_tools.categories import category_of, is_random
 from op_tools.comparison import printing, sampling, views
 from op_tools.comparison.held import Held
-from op_tools.engine import Call, signature
+from op_tools.engine import ENGINE, Call, private, signature
 from op_tools.engine.call import device_types, tensors_of
 from op_tools.reference.recompute import Recomputation, RecomputeError, flat_results
 from op_tools.results import place_in_run
@@ -99,6 +99,8 @@ class OpAutoCompare(Tool):
             return False
         if self.settings.mode == "every":
             return True
+        if call.parent is not None and call.parent.open and self in call.parent.tools:
+            return True  # the call it is part of was taken, to be judged by its parts
         return self.sampler.takes(signature.of_call(call.name, call.args, call.kwargs), call.step)
 
     def _wants_inside(self, call: Call) -> bool:
@@ -164,7 +166,7 @@ class OpAutoCompare(Tool):
         if self.settings.verbose:
             self._show(call, printing.forward(self, call, result, (args, kwargs), reference, verdicts))
         if any(verdict.status == "fail" for verdict in verdicts):
-            self._save(call, args, kwargs, results, reference)
+            self._save(call, (args, kwargs), results, reference, _device_text(call))
         if call.level == "api" and self.wants_backward:
             self._keep_for_backward(call, args, kwargs, reference)
 
@@ -199,7 +201,7 @@ class OpAutoCompare(Tool):
             self._keep_for_backward(call, args, kwargs, reference)
 
     def _judge(
-        self, call: Call, results: list[Any], reference: Recomputation, what: str = ""
+        self, call: Call, results: list[Any], reference: Recomputation, key: Any = None
     ) -> list[Verdict]:
         own = reference.own()
         dtype = next((value.dtype for value in results if isinstance(value, torch.Tensor)), None)
@@ -209,7 +211,7 @@ class OpAutoCompare(Tool):
             category=category_of(call.func, call.name),
             tolerance=tolerance_for(call.name, dtype if dtype is not None else float),
             noise=self.noise,
-            key=(signature.of_call(call.name, call.args, call.kwargs), what),
+            key=key or (signature.of_call(call.name, call.args, call.kwargs), ""),
         )
 
     # -- backward --------------------------------------------------------------------------------------------
@@ -218,22 +220,20 @@ class OpAutoCompare(Tool):
         """What is needed to compute the gradients again: the inputs, not copied unless the call overwrote them."""
         if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in call.tensors()):
             return
-        if reference.mutated():
-            call.notes[self] = ("copies", args, kwargs)
-            call.args, call.kwargs = args, kwargs
-            return
-        kept = Held()
-        call.notes[self] = ("held", kept.tree(call.args), kept.tree(call.kwargs), kept)
-        # The record of a call outlives it as long as its graph: it must not hold the graph's own tensors.
-        call.args, call.kwargs = kept.tree(call.args), kept.tree(call.kwargs)
+        if private.saving_is_hooked():
+            return  # checkpointing and offloading exist to free these inputs; the ATen calls are judged
+        kept = Held() if not reference.mutated() else None
+        inputs = (kept.tree(call.args), kept.tree(call.kwargs)) if kept is not None else (args, kwargs)
+        key = signature.of_call(call.name, call.args, call.kwargs)
+        call.notes[self] = (kept, inputs, key, _device_text(call))
 
     def backward(self, call: Call, grad_inputs: list[Any], grad_outputs: list[Any]) -> None:
-        kept = call.notes.get(self)
-        if kept is None:
+        if call.notes.get(self) is None:
             return
-        how, args, kwargs, *held = kept
-        if how == "held":
-            if held[0].changed():
+        # A graph that is not run again must not hold inputs any longer: the loss may live on.
+        held, (args, kwargs), key, device = call.notes[self] if ENGINE.graphs_kept else call.notes.pop(self)
+        if held is not None:
+            if held.changed():
                 self._note(
                     call, "grad", "an input was changed in place after the call; judged at ATen level only"
                 )
@@ -251,7 +251,7 @@ class OpAutoCompare(Tool):
             self._note(call, "grad", problem)
             return
         results = [home.tensor(grad_inputs[place]) for place in wanted]
-        verdicts = self._judge(call, results, reference, "grad")
+        verdicts = self._judge(call, results, reference, (key, "grad"))
         inputs = tensors_of((args, kwargs))
         places = printing.differentiable(inputs)
         names = dict(zip(places, printing.grad_names(call.name, inputs), strict=True))
@@ -261,7 +261,7 @@ class OpAutoCompare(Tool):
             by_place = dict(zip(wanted, verdicts, strict=True))
             self._show(call, printing.backward(self, call, inputs, grads, reference, by_place))
         if any(verdict.status == "fail" for verdict in verdicts):
-            self._save(call, args, kwargs, results, reference, home.tree(grad_outputs))
+            self._save(call, (args, kwargs), results, reference, device, home.tree(grad_outputs))
 
     # -- rows and tables -------------------------------------------------------------------------------------
 
@@ -327,10 +327,10 @@ class OpAutoCompare(Tool):
     def _save(
         self,
         call: Call,
-        args: Any,
-        kwargs: Any,
+        inputs: tuple[Any, Any],
         results: Any,
         reference: Recomputation,
+        device: str,
         grad_outputs: Any = None,
     ) -> None:
         """The tensors of a failing call, for replay: <op>/<pid>/autocompare/<id>/<time>/{device,cpu}/."""
@@ -341,14 +341,13 @@ class OpAutoCompare(Tool):
             self._store = CaptureStore(
                 self.settings.results, "files", None, lambda path: self.say(f"{path} saved")
             )
-        devices = [tensor.device for tensor in call.tensors() if tensor.device.type not in {"cpu", "meta"}]
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
         for side, values in (("device", results), ("cpu", reference.own())):
             info = CallInfo(
                 name=call.name, forward_id=call.id, time=stamp, step=call.step, purpose="autocompare", side=side,
-                device=str(devices[0]) if devices else "cpu", call_site=self.place_text(call), **place_in_run(),
+                device=device, call_site=self.place_text(call), **place_in_run(),
             )  # fmt: skip
-            self._store.put(info, "input", args, kwargs)
+            self._store.put(info, "input", *inputs)
             if grad_outputs is None:
                 self._store.put(info, "output", tuple(values))
             else:
@@ -372,6 +371,10 @@ class OpAutoCompare(Tool):
         self.say(
             f"op_tools: OpAutoCompare judged {results.count} values: {counts}{told}\n    rows: {results.csv_path}"
         )
+
+
+def _device_text(call: Call) -> str:
+    return next((str(t.device) for t in call.tensors() if t.device.type not in {"cpu", "meta"}), "cpu")
 
 
 def _is_elementary(call: Call) -> bool:

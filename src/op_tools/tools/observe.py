@@ -37,7 +37,7 @@ class OpObserve(Tool):
         "module",
         "step",
         "rank",
-        "phase",
+        "phase", "error_info",
     )
     takes_compiled = True
 

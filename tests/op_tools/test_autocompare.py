@@ -1,0 +1,113 @@
+"""OpAutoCompare in time: what it samples, what it holds on to, and that it stops when it is stopped."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import op_tools
+from op_tools.comparison.sampling import Sampler
+
+pytestmark = pytest.mark.device
+D = "dipu"
+
+
+def test_inputs_are_let_go_when_backward_is_over():
+    """A loss that is kept for a plot must not keep the activations of its step."""
+    x = torch.randn(8, 8).to(D).requires_grad_()
+    with op_tools.OpAutoCompare() as compare:
+        hidden = x * 2
+        storage = weakref.ref(hidden.untyped_storage())
+        loss = (hidden + 1).square().sum()
+        del hidden
+        loss.backward()
+        gc.collect()
+        assert storage() is None
+        assert compare.counts["same"] > 5
+    assert loss.item() > 0
+
+
+def test_a_kept_graph_is_judged_again():
+    x = torch.randn(4).to(D).requires_grad_()
+    with op_tools.OpAutoCompare(list="torch.Tensor.mul") as compare:
+        loss = (x * 2).sum()
+        loss.backward(retain_graph=True)
+        once = sum(compare.counts.values())
+        loss.backward()
+    assert sum(compare.counts.values()) > once
+
+
+def test_checkpointing_holds_nothing_and_is_judged_at_aten_level(rows):
+    x = torch.randn(4, 4).to(D).requires_grad_()
+    alive = []
+
+    def block(t: torch.Tensor) -> torch.Tensor:
+        inner = torch.sin(t)
+        alive.append(weakref.ref(inner.untyped_storage()))
+        return torch.cos(inner)
+
+    with op_tools.OpAutoCompare():
+        out = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+        gc.collect()
+        assert alive[0]() is None
+        out.sum().backward()
+    names = [row["name"] for row in rows("op_autocompare_result") if row["phase"] == "backward"]
+    assert any(name.startswith("aten.mul") for name in names)
+
+
+def test_a_stopped_tool_stays_out_of_a_later_backward(rows):
+    x = torch.randn(4).to(D).requires_grad_()
+    compare = op_tools.OpAutoCompare()
+    with compare:
+        loss = (x * 2).sum()
+    before = dict(compare.counts)
+    loss.backward(retain_graph=True)
+    assert compare.counts == before and compare.results is None
+    with compare:
+        loss.backward()  # a graph of the first run, under the second
+    assert not [row for row in rows("op_autocompare_result") if " grad" in row["name"]]
+
+
+def test_other_tools_see_the_arguments_of_the_program(rows):
+    x = torch.ones(3, device=D)
+    with op_tools.OpObserve(), op_tools.OpAutoCompare():
+        x.mul_(2)
+    [row] = [row for row in rows("op_observe_result") if row["name"] == "torch.Tensor.mul_"]
+    assert "@dipu" in row["input"] and "@cpu" not in row["input"]
+
+
+def test_a_sample_takes_each_signature_at_once_then_at_its_rate_and_again_in_time():
+    sampler = Sampler("sampled", 0.01, refresh=500)
+    taken = [sampler.takes("a", step=0) for _ in range(1001)]
+    assert taken[0] and sum(taken[1:]) == 10
+    assert sampler.takes("b", step=0)
+    assert not sampler.takes("b", step=499) and sampler.takes("b", step=500)
+    changed = Sampler("changed", 0.5, refresh=1)
+    assert [changed.takes(kind, step) for step, kind in enumerate("aabab")] == [
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_sample_compares_as_many_calls_as_its_rate_says(autocast):
+    a = torch.randn(4, 4).to(D)
+    with op_tools.OpAutoCompare(mode="sampled", rate=0.05) as compare, torch.no_grad():
+        for _ in range(400):
+            with torch.autocast(D, torch.bfloat16, enabled=autocast):
+                torch.mm(a, a)
+    assert 15 <= sum(compare.counts.values()) <= 100
+
+
+def test_only_changed_signatures():
+    with op_tools.OpAutoCompare(mode="changed") as compare, torch.no_grad():
+        for size in (2, 3, 2, 3, 4):
+            F.relu(torch.ones(size, device=D))
+    assert sum(compare.counts.values()) == 3
