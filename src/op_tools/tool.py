@@ -41,6 +41,8 @@ class Tool:
     executes = False
     aten_everywhere = False
     takes_compiled = False
+    # A quick way to leave a call alone, asked before anything else is made of it: (name, args, kwargs, step) -> bool.
+    declines: Any = None
 
     def __init__(self, **arguments: Any) -> None:
         self.arguments = arguments

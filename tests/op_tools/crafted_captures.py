@@ -252,3 +252,192 @@ CONTAINERS: dict[str, Callable[[Layout], bytes]] = {
     "directory entry broken": lambda f: f.put(f.second, b"XX"),
     "checksum": lambda f: f.put(f.values, b"\xff"),
 }
+
+
+def chain(levels: int, first: bytes = b")") -> bytes:
+    """A tuple of the one before twice, and so on: 2^levels values, and as many steps to hash or to print it."""
+    return first + b"q\x01" + b"h\x01\x86q\x01" * levels
+
+
+def span(count: int) -> bytes:
+    """A range: a few bytes, whatever its length."""
+    return b"c__builtin__\nxrange\n" + number(count) + b"\x85R"
+
+
+def tagged(kind: str, **parts: bytes) -> bytes:
+    """A dict of op_tools' own with operations for values."""
+    items = b"".join(text(name) + value for name, value in parts.items())
+    return b"}(" + text("__op_tools__") + text(kind) + items + b"u"
+
+
+def made_by(module: str, name: str, *arguments: bytes) -> bytes:
+    return f"c{module}\n{name}\n(".encode() + b"".join(arguments) + b"tR"
+
+
+def tensor_with(
+    offset: bytes = b"K\0", shape: bytes = b")", stride: bytes = b")", count: bytes = b"K\x10"
+) -> bytes:
+    """Like tensor(), with operations in place of the numbers."""
+    persistent = b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("0") + text("cpu") + count + b"tQ"
+    return made_by("torch._utils", "_rebuild_tensor_v2", persistent, offset, shape, stride, b"\x89", b"N")
+
+
+def blob_with(**changes: bytes) -> bytes:
+    """A blob reference with operations in place of some of its values."""
+    right = {
+        "hash": text(HASH),
+        "pack": text(""),
+        "offset": b"K\0",
+        "nbytes": b"K\0",
+        "dtype": text("float32"),
+        "shape": b"K\0\x85",
+        "stride": b"K\x01\x85",
+    }
+    return tagged("tensor", **(right | changes))
+
+
+def indices(count: int) -> bytes:
+    """Eight bytes that show any number of indices."""
+    return tensor(2, 0, (1, count), (0, 0), storage=b"ctorch\nLongStorage\n")
+
+
+def values(count: int) -> bytes:
+    return tensor(1, 0, (count,), (0,))
+
+
+# Long enough to show in time or memory where it is not refused, short enough that a failing test ends.
+LONG = 20_000_000
+TALL = 29  # to hash
+WIDE = 25  # to print
+MANY = b"](" + b"N" * 100_000 + b"e"
+COO = b"ctorch.serialization\n_get_layout\n" + text("torch.sparse_coo") + b"\x85R"
+CSR = b"ctorch.serialization\n_get_layout\n" + text("torch.sparse_csr") + b"\x85R"
+
+WIDE_TEXTS = chain(16, text("x" * 5000))  # few enough values to be read, 330 MB of text
+TAGGED_PARTS = {
+    "type": text("X"),
+    "repr": text("x"),
+    "name": text("x"),
+    "state": tensor(),
+    "device": text("cpu"),
+    "layout": text("sparse_coo"),
+    "fields": b"]",
+    "items": b"]",
+}
+
+# Few bytes that would cost much memory or time.
+COSTLY_PICKLES: dict[str, bytes] = {
+    # Ranges
+    "size of a range": capture_of(made_by("torch", "Size", span(LONG))),
+    "size of a range that no machine holds": capture_of(made_by("torch", "Size", span(1 << 62))),
+    "shape that is a range": capture_of(tensor_with(shape=span(LONG))),
+    "return type of a range": capture_of(made_by("torch.return_types", "max", span(LONG))),
+    "set of a range": capture_of(made_by("__builtin__", "set", span(LONG))),
+    "ordered dict of a range": capture_of(made_by("collections", "OrderedDict", span(LONG))),
+    "sparse of a range": capture_of(
+        made_by("torch._utils", "_rebuild_sparse_tensor", COO, b"(" + tensor() * 2 + span(LONG) + b"t")
+    ),
+    "compressed of a range": capture_of(
+        made_by("torch._utils", "_rebuild_sparse_tensor", CSR, b"(" + tensor() * 3 + span(LONG) + b"t")
+    ),
+    "tagged set of a range": capture_of(tagged("set", items=span(LONG))),
+    "tagged frozenset of a range": capture_of(tagged("frozenset", items=span(LONG))),
+    "tagged return type of a range": capture_of(tagged("return_type", name=text("max"), items=span(LONG))),
+    "tagged tuple of a range": capture_of(
+        tagged("namedtuple", type=text("X"), fields=b"]", items=span(LONG))
+    ),
+    "tagged tuple with a range of names": capture_of(
+        tagged("namedtuple", type=text("X"), fields=span(LONG), items=b"]")
+    ),
+    "tagged sparse with a range for a shape": capture_of(
+        tagged("sparse", layout=text("sparse_coo"), shape=span(LONG), indices=tensor(), values=tensor())
+    ),
+    # Hashing
+    "tall key": capture_of(b"}" + chain(TALL) + b"Ns"),
+    "tall keys": capture_of(b"}(" + chain(TALL) + b"Nu"),
+    "tall key in a tuple": capture_of(b"}" + chain(TALL) + b"\x85Ns"),
+    "tall key of an ordered dict": capture_of(b"ccollections\nOrderedDict\n)R" + chain(TALL) + b"Ns"),
+    "tall key in a list of pairs": capture_of(
+        made_by("collections", "OrderedDict", b"]" + chain(TALL) + b"N\x86a")
+    ),
+    "tall set item": capture_of(made_by("__builtin__", "set", b"]" + chain(TALL) + b"a")),
+    "tall key of a tagged dict": capture_of(tagged("dict", items=b"]" + chain(TALL) + b"N\x86a")),
+    "tall key made of slices": capture_of(
+        tagged(
+            "dict",
+            items=b"]Nq\x01"
+            + made_by("__builtin__", "slice", b"h\x01h\x01")
+            + (b"q\x01" + made_by("__builtin__", "slice", b"h\x01h\x01")) * TALL
+            + b"N\x86a",
+        )
+    ),
+    "key of many items": capture_of(b"}(" + b"N" * 100_000 + b"tNs"),
+    "key of many characters": capture_of(b"}" + text("x" * 100_000) + b"Ns"),
+    # Texts of messages
+    "offset that is wide": capture_of(tensor_with(offset=chain(WIDE))),
+    "shape that is wide": capture_of(tensor_with(shape=chain(WIDE))),
+    "stride that is wide": capture_of(tensor_with(stride=chain(WIDE) + b"\x85")),
+    "shape with many items": capture_of(
+        tensor_with(shape=b"(" + text("x" * 1_000_000) + b"q\x02" + b"h\x02" * 99 + b"t")
+    ),
+    "element count that is wide": capture_of(tensor_with(count=chain(WIDE))),
+    "record that is wide": capture_of(
+        b"(" + text("storage") + b"ctorch\nFloatStorage\n" + chain(WIDE) + text("cpu") + b"K\x01tQ"
+    ),
+    "layout that is wide": capture_of(made_by("torch.serialization", "_get_layout", chain(WIDE))),
+    "device that is wide": capture_of(made_by("torch", "device", chain(WIDE))),
+    "format that is wide": b"\x80\x02}("
+    + text("args")
+    + b")"
+    + text("__op_tools__")
+    + (b"}(" + text("format") + WIDE_TEXTS + b"uu."),
+    **{
+        f"blob with a wide {part}": capture_of(blob_with(**{part: WIDE_TEXTS}))
+        for part in ("hash", "pack", "offset", "nbytes", "dtype", "shape", "stride")
+    },
+    **{
+        f"{kind} with a wide {part}": capture_of(tagged(kind, **(TAGGED_PARTS | {part: WIDE_TEXTS})))
+        for kind, part in (
+            ("opaque", "type"),
+            ("opaque", "repr"),
+            ("enum", "type"),
+            ("enum", "name"),
+            ("layout", "name"),
+            ("generator", "device"),
+            ("sparse", "layout"),
+            ("namedtuple", "type"),
+            ("namedtuple", "fields"),
+        )
+    },
+    "wide tag": capture_of(b"}" + text("__op_tools__") + WIDE_TEXTS + b"s"),
+    # One thing many times
+    "a long list many times": capture_of(b"(" + MANY + b"q\0" + b"h\0" * 2000 + b"t"),
+    "a long text as bytes many times": capture_of(
+        b"("
+        + text("x" * 100_000)
+        + b"q\0c_codecs\nencode\nq\x01"
+        + (b"h\x01h\0" + text("latin1") + b"\x86R") * 2000
+        + b"t"
+    ),
+    "a long list as sets many times": capture_of(
+        b"(]("
+        + b"".join(map(number, range(10_000)))
+        + b"eq\0c__builtin__\nset\nq\x01"
+        + b"h\x01h\0\x85R" * 1000
+        + b"t"
+    ),
+    "expanded sparse tensor": capture_of(
+        made_by(
+            "torch._utils", "_rebuild_sparse_tensor", COO, b"(" + indices(LONG) + values(LONG) + b"K\x05\x85t"
+        )
+    ),
+    "expanded tagged sparse tensor": capture_of(
+        tagged(
+            "sparse",
+            layout=text("sparse_coo"),
+            shape=b"K\x05\x85",
+            indices=indices(LONG),
+            values=values(LONG),
+        )
+    ),
+}

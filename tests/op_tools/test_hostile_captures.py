@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import resource
 import struct
 import subprocess
 import sys
+import time
 import tracemalloc
 import zipfile
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -19,10 +22,12 @@ from crafted_captures import (
     BLOB_REFERENCES,
     CODE_PICKLES,
     CONTAINERS,
+    COSTLY_PICKLES,
     TENSOR_PICKLES,
     TREE_PICKLES,
     Layout,
     capture_of,
+    made_by,
     pickled_with,
     reference,
     tensor,
@@ -99,6 +104,46 @@ def test_a_sound_tensor_of_the_same_making_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", TREE_PICKLES)
 def test_trees_that_make_no_sense(tmp_path: Path, name: str) -> None:
     refusal_of(zipped(tmp_path / "input.pth", TREE_PICKLES[name]))
+
+
+@pytest.mark.parametrize("name", COSTLY_PICKLES)
+def test_few_bytes_that_would_cost_much(tmp_path: Path, name: str) -> None:
+    path = zipped(tmp_path / "input.pth", COSTLY_PICKLES[name])
+    assert path.stat().st_size < 2 << 20
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.process_time()
+    with pytest.raises(CaptureError):
+        load(path)
+    assert time.process_time() - start < 1
+    # What torch allocates is not traced below, but shows here where it is more than the process ever had.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 << 10
+    refusal_of(path)
+
+
+def test_sound_values_of_the_same_making_are_read(tmp_path: Path) -> None:
+    """What the limits above must not take away from files that torch.save wrote."""
+    foreign = {
+        "args": (
+            torch.Size([2, 3]),
+            {1: "a", (2, "b"): "c", None: 0, 2.5: b"bytes", False: b"", b"k": 1},
+            {3, "x", (4, 5)},
+            OrderedDict([("k", [1, 2]), (7, "y")]),
+            slice(1, None, 2),
+            range(1 << 60),
+            [b"same", b"same", b"s", b"s"] * 50,
+            torch.device("cpu"),
+            torch.float16,
+            1 + 2j,
+        ),
+        "kwargs": {},
+    }
+    torch.save(foreign, tmp_path / "input.pth")
+    assert load(tmp_path / "input.pth")["args"] == foreign["args"]
+    torch.save({"args": (torch.ones(3).to_sparse(), torch.eye(3).to_sparse_csr())}, tmp_path / "input.pth")
+    coo, csr = load(tmp_path / "input.pth")["args"]
+    assert torch.equal(coo.to_dense(), torch.ones(3)) and torch.equal(csr.to_dense(), torch.eye(3))
+    pickled = capture_of(made_by("torch.return_types", "max", b"K\x01K\x02\x86"))
+    assert load(zipped(tmp_path / "input.pth", pickled))["args"][0] == (1, 2)
 
 
 @pytest.mark.parametrize("name", BLOB_REFERENCES)

@@ -199,3 +199,50 @@ def test_many_births_are_counted_and_few_are_written(rows: Any) -> None:
         for _ in range(10):
             torch.log(torch.zeros(1, device=D))
     assert tool.births == 10 and len(rows("op_overflow_check_result")) == 3
+
+
+def test_births_in_calls_that_return_nothing(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    p, q = torch.ones(2, device=D), torch.ones(3, device=D)
+    with op_tools.OpOverflowCheck() as tool:
+        torch._foreach_div_([p, q], 0.0)
+        p.mul_(1.0)
+    assert tool.births == 1 and tool.seen == 1
+    (row,) = rows("op_overflow_check_result")
+    assert row["name"].startswith("aten._foreach_div_.") and row["output"].startswith("[float32[2]@dipu:0")
+    monkeypatch.setenv("OP_OVERFLOW_CHECK_LEVEL", "api")
+    x = torch.ones(4, device=D)
+    with op_tools.OpOverflowCheck() as tool:
+        x[1] = torch.tensor(3e38, device=D) * 10
+        x.add_(1)
+        y = torch.ones(2, device=D, dtype=torch.float16)
+        y[0] = torch.tensor(1e30, device=D)
+        y.add_(1)
+    assert tool.births == 2 and tool.seen == 3
+
+
+def test_what_was_known_of_a_memory_does_not_hide_a_later_birth() -> None:
+    with op_tools.OpOverflowCheck() as tool:
+        buffer = torch.zeros(2, 2, device=D)
+        buffer.log_()
+        buffer[0].zero_()
+        buffer[1].zero_()
+        buffer.log_()
+    assert tool.births == 2
+
+
+def test_what_an_operator_left_out_has_written_is_not_born_in_the_next_one() -> None:
+    with op_tools.OpOverflowCheck(disable_list=r"torch\.Tensor\.log_") as tool:
+        x = torch.zeros(4, device=D).add_(0)
+        x.log_()
+        x.mul_(2)
+        y = torch.zeros(4, device=D)
+        y[1:].add_(0)
+        y.log_()
+        y[:2].mul_(2)
+    assert tool.births == 0 and tool.seen == 2
+    with torch.inference_mode(), op_tools.OpOverflowCheck() as tool:
+        z = torch.zeros(4, device=D)
+        z.log_()
+        z.zero_()
+        z.log_()
+    assert tool.births == 2

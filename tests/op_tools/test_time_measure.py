@@ -151,3 +151,42 @@ def test_a_call_that_fails_is_not_measured(rows: Any) -> None:
         x.neg()
     assert [row["name"] for row in rows("op_time_measure_result")] == ["torch.Tensor.neg"]
     assert ENGINE.failures.seen == {}
+
+
+def test_calls_that_wait_for_backward_are_not_gone_through_at_every_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = torch.ones(2, device=D, requires_grad=True)
+    times = []
+    write = op_tools.OpTimeMeasure._write
+    monkeypatch.setattr(op_tools.OpTimeMeasure, "_write", lambda *a, **k: (times.append(1), write(*a, **k)))
+    with op_tools.OpTimeMeasure(max_cache_size=10) as tool:
+        for _ in range(200):
+            x * 2
+        assert len(tool._entries) == 200 and len(times) <= 20
+
+
+def test_a_partial_backward_leaves_the_sums_as_they_are(rows: Any, capfd: Any) -> None:
+    x = torch.ones(2, device=D, requires_grad=True)
+    w = torch.ones(2, 2, device=D, requires_grad=True)
+    with op_tools.OpTimeMeasure() as tool:
+        y = torch.nn.functional.multi_head_attention_forward(
+            x.expand(2, 1, 2), w.expand(2, 2, 2)[:, :1], w.expand(2, 2, 2)[:, :1], 2, 1,
+            torch.ones(6, 2, device=D), torch.zeros(6, device=D), None, None, False, 0.0, torch.ones(2, 2, device=D),
+            torch.zeros(2, device=D), training=False,
+        )[0]  # fmt: skip
+        torch.autograd.grad(y.sum(), x)
+    assert "nan" not in capfd.readouterr().out
+    assert all(value == value for sums in tool.by_operator.values() for value in sums)  # noqa: PLR0124
+    assert all(row["backward_elasped"] != "nan" for row in rows("op_time_measure_result"))
+
+
+def test_the_backward_of_an_earlier_run_finds_no_entry_of_the_next() -> None:
+    x = torch.ones(2, device=D, requires_grad=True)
+    tool = op_tools.OpTimeMeasure()
+    with tool:
+        y = x * 2
+    with tool:
+        x * 3
+        y.backward(torch.ones_like(y))
+        assert [entry.backward for entry in tool._entries.values() if entry.waits] == [None]

@@ -57,7 +57,18 @@ class ThreadState(threading.local):
 class Plan:
     """The cached decision for one function: its name, the tools that want it, those that say they skip it."""
 
-    __slots__ = ("alone", "backward", "name", "owner", "skipped", "ties", "tools", "views_whole")
+    __slots__ = (
+        "alone",
+        "backward",
+        "bystander",
+        "decline",
+        "name",
+        "owner",
+        "skipped",
+        "ties",
+        "tools",
+        "views_whole",
+    )
 
     def __init__(
         self, name: str, tools: tuple[Tool, ...], skipped: tuple[Tool, ...] = (), owner: bool = False
@@ -71,6 +82,9 @@ class Plan:
         self.ties = owner or self.backward or any(tool.wants_ties for tool in tools)
         # At ATen level: whether some tool looks at every call, not only at those inside backward,
         self.views_whole = any(tool.aten_everywhere for tool in tools)
+        # The only tool, if it can tell cheaply that it leaves a call alone, and what then stands for that call.
+        self.decline = tools[0].declines if len(tools) == 1 and not skipped and not owner else None
+        self.bystander = Call(self, None, (), {}, "api", 0, 0)
         # and whether some tool takes the call for its own name, not only for that of the call it is part of.
         self.alone = any(tool.only is None and tool.names.match(name) for tool in tools)
 
@@ -198,6 +212,12 @@ class Engine:
             or private.functorch_active() is not None
         ):
             return func(*args, **kwargs)
+        if plan.decline is not None and plan.decline(plan.name, args, kwargs, self.step):
+            local.api_call = plan.bystander
+            try:
+                return func(*args, **kwargs)
+            finally:
+                local.api_call = None
         for tool in plan.skipped:
             tool.say(f"skip {tool.hook_name} on {plan.name}")
         kinds = device_types(args, kwargs) if plan.tools or plan.owner else set()

@@ -10,8 +10,13 @@ import torch
 _LONGEST_LIST = 32
 
 
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+
+
 def of_value(value: Any) -> Hashable:
     """Shapes, strides and dtypes of tensors; numbers and words as they are; other objects by type."""
+    if type(value) in _PLAIN and value.layout is torch.strided:
+        return (value.dtype, value.shape, value.stride(), value.requires_grad)
     if isinstance(value, torch.Tensor):
         if value.is_nested:
             return (value.dtype, "nested", value.layout)
@@ -37,4 +42,4 @@ def of_value(value: Any) -> Hashable:
 
 def of_call(name: str, args: Any, kwargs: Any) -> Hashable:
     """The signature of a call."""
-    return (name, of_value(args), of_value(kwargs) if kwargs else ())
+    return (name, *map(of_value, args), of_value(kwargs) if kwargs else ())

@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from op_tools.storage.errors import shown
+
 MAX_DIMENSIONS = 64
+# More than any of torch.return_types has.
+MAX_RETURNED = 64
+MAX_KEY_ITEMS = 64
+MAX_KEY_LENGTH = 1 << 16
+# What a component of a sparse tensor may show beyond its bytes: torch walks, and may copy, all that it shows.
+MAX_SPARSE_EXPANSION = 1 << 20
 # What an expanded tensor may show from few bytes: more than any device holds, far less than an address space.
 MAX_SHOWN_BYTES = 1 << 37
 
@@ -80,7 +88,7 @@ def tensor_over(
     if len(shape) != len(stride):
         raise Malformed(f"a tensor has {len(shape)} dimensions and {len(stride)} strides")
     if type(offset) is not int or offset < 0:
-        raise Malformed(f"a tensor has the storage offset {offset!r:.40}")
+        raise Malformed(f"a tensor has the storage offset {shown(offset)}")
     numel, last = 1, offset
     for extent, step in zip(shape, stride, strict=True):
         numel *= extent
@@ -100,12 +108,33 @@ def tensor_over(
 
 
 def _numbers(value: Any, what: str) -> tuple[int, ...]:
-    if not isinstance(value, tuple | list) or len(value) > MAX_DIMENSIONS:
-        raise Malformed(f"a tensor has the {what} {value!r:.60}")
-    for item in value:
+    numbers = _sequence(value, MAX_DIMENSIONS, f"the {what} of a tensor")
+    for item in numbers:
         if type(item) is not int or not 0 <= item < 1 << 48:
-            raise Malformed(f"a tensor has the {what} {str(value)[:80]}")
+            raise Malformed(f"the {what} of a tensor has {shown(item)} in it")
+    return numbers
+
+
+def _sequence(value: Any, most: int, what: str) -> tuple[Any, ...]:
+    """The items of a tuple or list, counted before they are copied: a range of any length takes a few bytes."""
+    if type(value) not in (tuple, list, torch.Size):
+        raise Malformed(f"{what} is {shown(value)}")
+    if len(value) > most:
+        raise Malformed(f"{what} has {len(value)} items, and at most {most} make sense")
     return tuple(value)
+
+
+_SCALARS = frozenset({str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device})
+
+
+def checked_key(value: Any) -> Any:
+    """A dict key or set item. Only what is hashed in no time: tuples of tuples can take 2^n steps."""
+    for item in (value,) if type(value) is not tuple else _sequence(value, MAX_KEY_ITEMS, "a key"):
+        if type(item) not in _SCALARS:
+            raise Malformed(f"has a key with {shown(item)} in it")
+        if isinstance(item, str | bytes) and len(item) > MAX_KEY_LENGTH:
+            raise Malformed(f"has a key of {len(item)} characters")
+    return value
 
 
 def _rebuild_v2(
@@ -132,22 +161,37 @@ def _rebuild_parameter(data: Any, requires_grad: Any, *_: Any) -> torch.Tensor:
 
 
 def _rebuild_sparse(layout: Any, parts: Any) -> torch.Tensor:
-    if not isinstance(parts, tuple) or not all(isinstance(part, torch.Tensor) for part in parts[:2]):
+    if type(parts) is not tuple:
         raise Malformed("a sparse tensor has no components")
     if layout is torch.sparse_coo and len(parts) in (3, 4):
-        return torch.sparse_coo_tensor(
-            parts[0], parts[1], _numbers(tuple(parts[2]), "shape"), check_invariants=True
-        )
-    if isinstance(layout, torch.layout) and len(parts) == 4 and isinstance(parts[2], torch.Tensor):
-        shape = _numbers(tuple(parts[3]), "shape")
-        return torch.sparse_compressed_tensor(*parts[:3], shape, layout=layout, check_invariants=True)
+        return sparse_over(layout, parts[:2], parts[2])
+    if isinstance(layout, torch.layout) and len(parts) == 4:
+        return sparse_over(layout, parts[:3], parts[3])
     raise Malformed("a sparse tensor of an unknown layout")
 
 
+def sparse_over(layout: torch.layout, parts: Sequence[Any], shape: Any) -> torch.Tensor:
+    """A sparse tensor of its components (indices and values, or compressed indices, indices and values)."""
+    shape = _numbers(shape, "shape")
+    for part in parts:
+        if not isinstance(part, torch.Tensor) or part.layout is not torch.strided:
+            raise Malformed("a sparse tensor has no components")
+        held = part.untyped_storage().nbytes()
+        if part.numel() * part.itemsize > max(held, MAX_SPARSE_EXPANSION):
+            raise Malformed(f"a component of a sparse tensor shows {part.numel()} elements of {held} bytes")
+    if layout is torch.sparse_coo:
+        indices, values = parts
+        return torch.sparse_coo_tensor(indices, values, shape, check_invariants=True)
+    compressed, plain, values = parts
+    return torch.sparse_compressed_tensor(
+        compressed, plain, values, shape, layout=layout, check_invariants=True
+    )
+
+
 def _layout(name: Any) -> torch.layout:
-    found = getattr(torch, name.removeprefix("torch.")) if isinstance(name, str) and name.isascii() else None
+    found = vars(torch).get(name.removeprefix("torch.")) if type(name) is str else None
     if not isinstance(found, torch.layout):
-        raise Malformed(f"there is no layout {name!r:.40}")
+        raise Malformed(f"there is no layout {shown(name)}")
     return found
 
 
@@ -158,15 +202,37 @@ def _encoded(text: Any, codec: Any) -> bytes:
 
 
 def _device(*parts: Any) -> Any:
+    if [type(part) for part in parts] not in ([str], [str, int]):
+        raise Malformed("a device has no name")
     # A vendor's device on a machine without one is a name all the same: torch knows the word or the text stays.
     try:
         return torch.device(*parts)
     except RuntimeError:
-        return str(parts[0])[:60]
+        return parts[0][:60]
 
 
-def _set_of(items: Any) -> set[Any]:
-    return set(items if isinstance(items, list | tuple) else ())
+def _set_of(items: Any = ()) -> set[Any]:
+    if type(items) not in (list, tuple):
+        raise Malformed(f"fills a set with {shown(items)}")
+    return {checked_key(item) for item in items}
+
+
+def _ordered(items: Any = ()) -> OrderedDict[Any, Any]:
+    if type(items) not in (list, tuple):
+        raise Malformed(f"fills a dict with {shown(items)}")
+    pairs = (_sequence(pair, 2, "an item of a dict") for pair in items)
+    return OrderedDict((checked_key(key), value) for key, value in pairs)
+
+
+def _slice(*parts: Any) -> slice:
+    # Not walked like tuples and lists are, so nothing may be nested in it.
+    if not all(part is None or type(part) in (int, float, bool, str, torch.Tensor) for part in parts):
+        raise Malformed("a slice has a bound that is no number")
+    return slice(*parts)
+
+
+def _returned(kind: type) -> Callable[..., Any]:
+    return lambda items, *_: kind(_sequence(items, MAX_RETURNED, f"a {kind.__name__}"))
 
 
 _CALLABLE: dict[str, Callable[..., Any]] = {
@@ -175,8 +241,8 @@ _CALLABLE: dict[str, Callable[..., Any]] = {
     "torch._utils _rebuild_parameter": _rebuild_parameter,
     "torch._utils _rebuild_sparse_tensor": _rebuild_sparse,
     "torch.serialization _get_layout": _layout,
-    "collections OrderedDict": OrderedDict,
-    "torch Size": lambda items=(): torch.Size(_numbers(tuple(items), "shape")),
+    "collections OrderedDict": _ordered,
+    "torch Size": lambda items=(): torch.Size(_numbers(items, "shape")),
     "torch device": _device,
     "__builtin__ complex": complex,
     "builtins complex": complex,
@@ -185,8 +251,8 @@ _CALLABLE: dict[str, Callable[..., Any]] = {
     "builtins set": _set_of,
     "__builtin__ bytearray": lambda *parts: bytes(_encoded(*parts)) if parts else b"",
     "__builtin__ bytes": lambda: b"",
-    "__builtin__ slice": slice,
-    "builtins slice": slice,
+    "__builtin__ slice": _slice,
+    "builtins slice": _slice,
     "__builtin__ xrange": range,
     "builtins range": range,
 }
@@ -210,7 +276,7 @@ def find_global(module: str, name: str) -> Any:
     if module == "torch.return_types":
         kind = vars(torch.return_types).get(name)
         if isinstance(kind, type) and issubclass(kind, tuple):
-            return Constructor(full, lambda items, *_: kind(items))
+            return Constructor(full, _returned(kind))
     if _VENDOR_TENSOR.match(name):
         return Constructor(full, _rebuild_v2)
     raise Malformed(f"asks for {module[:60]}.{name[:60]}, which a capture never needs")

@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+
+def shown(value: Any) -> str:
+    """A value of a file for a message. Only what has a short text is written out: that of a tree can be endless."""
+    if type(value) is int:
+        return str(value) if value.bit_length() <= 128 else f"an integer of {value.bit_length()} bits"
+    if type(value) is str:
+        return repr(value[:40])
+    return (
+        repr(value)
+        if value is None or type(value) in (bool, float)
+        else f"a value of type {type(value).__name__}"
+    )
 
 
 class CaptureError(Exception):

@@ -18,7 +18,7 @@ from op_tools.storage.blobs import FOLDER
 from op_tools.storage.constructors import DTYPES, Malformed, tensor_over
 from op_tools.storage.container import container
 from op_tools.storage.disk import FileTree
-from op_tools.storage.errors import CaptureDamaged, CaptureMissing, CaptureRefused, CaptureUnsupported
+from op_tools.storage.errors import CaptureDamaged, CaptureMissing, CaptureRefused, CaptureUnsupported, shown
 from op_tools.storage.files import described
 from op_tools.storage.model import FORMAT_VERSION
 from op_tools.storage.plain import plain, restore
@@ -26,6 +26,7 @@ from op_tools.storage.snapshot import TAG, tensor_tree, without_graph
 from op_tools.storage.unpickle import Unpickler
 
 MAX_NESTING = 64
+MAX_VALUES = 2_000_000
 _HASH = re.compile(r"[0-9a-f]{32}\Z")
 _PACK = re.compile(r"[A-Za-z0-9_.-]{1,150}\.pack\Z")
 # How far above a file its `blobs` folder may be: op / process / purpose / id / time / side.
@@ -82,7 +83,7 @@ def _read_tree(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if header.get("format", FORMAT_VERSION) != FORMAT_VERSION:
         raise CaptureUnsupported(
             path,
-            f"has format {header['format']!r:.40}",
+            f"has format {shown(header['format'])}",
             f"format {FORMAT_VERSION}",
             "Read it with the version of op_tools that wrote it.",
         )
@@ -99,13 +100,12 @@ def _bound_nesting(path: Path, tree: Any) -> None:
     for _ in range(MAX_NESTING):
         below: list[Any] = []
         for item in level:
-            if isinstance(item, dict):
-                below.extend(item.values())
-            elif isinstance(item, tuple | list):
-                below.extend(item)
-        seen += len(below)
-        if seen > 2_000_000:
-            raise _refused(path, "has more than 2,000,000 values")
+            if not isinstance(item, dict | tuple | list):
+                continue
+            seen += len(item)
+            if seen > MAX_VALUES:  # before they are copied: one long list can occur many times
+                raise _refused(path, f"has more than {MAX_VALUES:,} values")
+            below.extend(item.values() if isinstance(item, dict) else item)
         if not below:
             return
         level = below
@@ -139,13 +139,13 @@ class _Blobs:
         offset, nbytes = reference.get("offset"), reference.get("nbytes")
         dtype = reference.get("dtype")
         if not isinstance(digest, str) or not _HASH.match(digest):
-            raise _refused(self._path, f"refers to a blob called {digest!r:.60}, which is no hash")
+            raise _refused(self._path, f"refers to a blob called {shown(digest)}, which is no hash")
         if not isinstance(pack, str) or (pack and not _PACK.match(pack)):
-            raise _refused(self._path, f"refers to a pack called {pack!r:.60}")
+            raise _refused(self._path, f"refers to a pack called {shown(pack)}")
         if type(offset) is not int or type(nbytes) is not int or offset < 0 or nbytes < 0:
-            raise _refused(self._path, f"refers to bytes {offset!r:.40} + {nbytes!r:.40}")
+            raise _refused(self._path, f"refers to bytes {shown(offset)} + {shown(nbytes)}")
         if not isinstance(dtype, str) or dtype not in DTYPES:
-            raise _refused(self._path, f"has a tensor of dtype {dtype!r:.40}")
+            raise _refused(self._path, f"has a tensor of dtype {shown(dtype)}")
         content = self._content(digest, pack, offset, nbytes) if nbytes else bytearray()
         shape, stride = reference.get("shape"), reference.get("stride")
         try:

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from op_tools.storage.constructors import Malformed, sparse_over
+from op_tools.storage.errors import shown
 from op_tools.storage.snapshot import LAYOUT_PARTS, TAG
 
 # Deeper than any call's arguments; also what ends a list that contains itself.
@@ -173,12 +175,21 @@ def restore(value: Any) -> Any:
         if tag is None:
             return {key: restore(item) for key, item in value.items()}
         if not isinstance(tag, str) or tag not in _RESTORERS:
-            raise ValueError(f"unknown kind of value {str(tag)[:60]!r}")
+            raise ValueError(f"unknown kind of value {shown(tag)}")
         try:
             return _RESTORERS[tag](value)
-        except (KeyError, TypeError, AttributeError, RuntimeError, IndexError, OverflowError) as error:
+        except KeyError:  # its text is the key, of any length
+            raise ValueError(f"a value of kind {tag!r} lacks something or names what is not there") from None
+        except (
+            Malformed,
+            TypeError,
+            AttributeError,
+            RuntimeError,
+            IndexError,
+            OverflowError,
+        ) as error:
             raise ValueError(
-                f"a value of kind {tag!r} is malformed ({type(error).__name__}: {error})"
+                f"a value of kind {tag!r} is malformed ({type(error).__name__}: {str(error)[:100]})"
             ) from error
     return value
 
@@ -187,8 +198,21 @@ def _restore_named(names: Mapping[str, Any]) -> Callable[[dict[str, Any]], Any]:
     return lambda tree: names[tree["name"]]
 
 
+def _listed(value: Any) -> list[Any] | tuple[Any, ...]:
+    """Only what was counted when the file was read: a range of any length takes a few bytes."""
+    if type(value) not in (list, tuple):
+        raise ValueError(f"a list of values is {shown(value)}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError(f"a name is {shown(value)}")
+    return value
+
+
 def _restore_return_type(tree: dict[str, Any]) -> Any:
-    items = [restore(item) for item in tree["items"]]
+    items = [restore(item) for item in _listed(tree["items"])]
     name = tree["name"]
     kind = vars(torch.return_types).get(name) if isinstance(name, str) else None
     if not (isinstance(kind, type) and issubclass(kind, tuple)):
@@ -197,47 +221,46 @@ def _restore_return_type(tree: dict[str, Any]) -> Any:
 
 
 def _restore_namedtuple(tree: dict[str, Any]) -> Any:
-    names, items = tree["fields"], [restore(item) for item in tree["items"]]
+    names, items = _listed(tree["fields"]), [restore(item) for item in _listed(tree["items"])]
     if len(names) != len(items) or len(names) > 256:
         raise ValueError(f"a named tuple has {len(names)} names and {len(items)} values")
     for name in (tree["type"], *names):
         # namedtuple() builds its class from source text; it checks the names too, but this must not rest on that.
         if not (isinstance(name, str) and name.isidentifier() and len(name) <= 100):
-            raise ValueError(f"a named tuple has the field {str(name)[:60]!r}")
+            raise ValueError(f"a named tuple has the field {shown(name)}")
     return namedtuple(tree["type"], names)(*items)  # type: ignore[misc]
 
 
 def _restore_enum(tree: dict[str, Any]) -> Any:
     """Only enums of torch itself that are loaded already; others stay a description."""
-    module, _, name = str(tree["type"]).rpartition(".")
+    full, member = _text(tree["type"]), _text(tree["name"])
+    module, _, name = full.rpartition(".")
     kind = (
         vars(sys.modules[module]).get(name) if module.startswith("torch") and module in sys.modules else None
     )
-    if isinstance(kind, enum.EnumMeta) and tree["name"] in kind.__members__:
-        return kind[tree["name"]]
-    return Opaque(str(tree["type"])[:MAX_REPR], str(tree["name"])[:MAX_REPR])
+    if isinstance(kind, enum.EnumMeta) and member in kind.__members__:
+        return kind[member]
+    return Opaque(full[:MAX_REPR], member[:MAX_REPR])
 
 
 def _restore_generator(tree: dict[str, Any]) -> Any:
-    state = restore(tree["state"])
+    state, device = restore(tree["state"]), _text(tree["device"])
     try:
-        generator = torch.Generator(device=tree["device"])
+        generator = torch.Generator(device=device)
         generator.set_state(state)
     except Exception:  # another machine: the device it belonged to is not here
-        return Opaque("torch._C.Generator", f"of {str(tree['device'])[:60]}", {"state": state})
+        return Opaque("torch._C.Generator", f"of {device[:60]}", {"state": state})
     return generator
 
 
 def _restore_sparse(tree: dict[str, Any]) -> Any:
-    layout, shape = tree["layout"], tuple(tree["shape"])
-    first, second, *third = [restore(tree[part]) for part in LAYOUT_PARTS[layout]]
-    if layout == "sparse_coo":
-        made = torch.sparse_coo_tensor(first, second, shape, check_invariants=True)
-        # The flag decides which path an operator takes, so it is part of what was captured.
-        return made._coalesced_(True) if tree.get("coalesced") and _is_sorted(first) else made
-    return torch.sparse_compressed_tensor(
-        first, second, third[0], shape, layout=_LAYOUTS[layout], check_invariants=True
-    )
+    layout = _text(tree["layout"])
+    parts = [restore(tree[part]) for part in LAYOUT_PARTS[layout]]
+    made = sparse_over(_LAYOUTS[layout], parts, tree["shape"])
+    # The flag decides which path an operator takes, so it is part of what was captured.
+    if layout == "sparse_coo" and tree.get("coalesced") and _is_sorted(parts[0]):
+        return made._coalesced_(True)
+    return made
 
 
 def _is_sorted(indices: torch.Tensor) -> bool:
@@ -255,7 +278,7 @@ def _is_sorted(indices: torch.Tensor) -> bool:
 
 def _restore_opaque(tree: dict[str, Any]) -> Opaque:
     details = {key: item for key, item in tree.items() if key not in (TAG, "type", "repr")}
-    return Opaque(str(tree["type"])[:MAX_REPR], str(tree["repr"])[: MAX_REPR + 3], details)
+    return Opaque(_text(tree["type"])[:MAX_REPR], _text(tree["repr"])[: MAX_REPR + 3], details)
 
 
 _LAYOUTS = {str(x).removeprefix("torch."): x for x in vars(torch).values() if isinstance(x, torch.layout)}
@@ -264,15 +287,15 @@ _FORMATS = {
 }
 _QSCHEMES = {str(x).removeprefix("torch."): x for x in vars(torch).values() if isinstance(x, torch.qscheme)}
 _RESTORERS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "dict": lambda tree: {restore(key): restore(item) for key, item in tree["items"]},
+    "dict": lambda tree: {restore(key): restore(item) for key, item in _listed(tree["items"])},
     "slice": lambda tree: slice(restore(tree["start"]), restore(tree["stop"]), restore(tree["step"])),
     "ellipsis": lambda tree: Ellipsis,
     "no_bytes": lambda tree: b"",
     "memory_format": _restore_named(_FORMATS),
     "layout": _restore_named(_LAYOUTS),
     "qscheme": _restore_named(_QSCHEMES),
-    "set": lambda tree: {restore(item) for item in tree["items"]},
-    "frozenset": lambda tree: frozenset(restore(item) for item in tree["items"]),
+    "set": lambda tree: {restore(item) for item in _listed(tree["items"])},
+    "frozenset": lambda tree: frozenset(restore(item) for item in _listed(tree["items"])),
     "range": lambda tree: range(tree["start"], tree["stop"], tree["step"]),
     "return_type": _restore_return_type,
     "namedtuple": _restore_namedtuple,

@@ -12,8 +12,15 @@ from collections.abc import Callable
 from typing import Any
 
 from op_tools.storage.archive import Archive
-from op_tools.storage.constructors import Constructor, Malformed, Storage, StorageClass, find_global
-from op_tools.storage.errors import CaptureRefused
+from op_tools.storage.constructors import (
+    Constructor,
+    Malformed,
+    Storage,
+    StorageClass,
+    checked_key,
+    find_global,
+)
+from op_tools.storage.errors import CaptureRefused, shown
 
 MAX_OPERATIONS = 2_000_000
 
@@ -32,6 +39,9 @@ class Unpickler:
         self._stack: list[Any] = []
         self._memo: dict[int, Any] = {}
         self._storages: dict[str, Storage] = {}
+        self._operations = 0
+        self._bytes_made = 0
+        self._items_made = 0
 
     def load(self) -> Any:
         try:
@@ -55,7 +65,7 @@ class Unpickler:
 
     def _run(self) -> Any:
         data = self._data
-        for _ in range(MAX_OPERATIONS):
+        for self._operations in range(MAX_OPERATIONS):
             code = data[self._position]
             self._position += 1
             if code == 0x2E:  # STOP
@@ -107,7 +117,15 @@ class Unpickler:
         arguments, function = self.pop(), self.pop()
         if not isinstance(function, Constructor) or function.build is None or type(arguments) is not tuple:
             raise Malformed("calls something that is not a constructor of plain data")
-        self.push(function.build(*arguments))
+        made = function.build(*arguments)
+        # Each is written with a text or a list of its own. More than was read comes from one that is used many times.
+        if type(made) is bytes:
+            self._bytes_made += len(made)
+        elif type(made) in (set, OrderedDict):
+            self._items_made += len(made)
+        if self._bytes_made > self._position or self._items_made > self._operations:
+            raise Malformed("makes more values than it has")
+        self.push(made)
 
     def storage(self) -> None:
         key = self.pop()
@@ -120,13 +138,13 @@ class Unpickler:
             raise Malformed("has a malformed reference to tensor bytes")
         _, kind, name, _, count = key
         if not isinstance(name, str) or not name.isdecimal() or len(name) > 10:
-            raise Malformed(f"refers to the tensor record {name!r:.60}")
+            raise Malformed(f"refers to the tensor record {shown(name)}")
         itemsize = 1 if kind.dtype is None else kind.dtype.itemsize
         record = self._archive.records.get(f"data/{name}")
         present = record.size if record is not None else 0
         if type(count) is not int or count < 0 or count * itemsize > present:
             raise Malformed(
-                f"declares {count!r:.40} elements for the record data/{name}, which has {present} bytes"
+                f"declares {shown(count)} elements for the record data/{name}, which has {present} bytes"
             )
         found = self._storages.get(name)
         if found is None:
@@ -139,7 +157,7 @@ class Unpickler:
         if type(target) not in (dict, OrderedDict) or len(items) % 2:
             raise Malformed("fills something that is not a dict")
         for n in range(0, len(items), 2):
-            target[items[n]] = items[n + 1]
+            target[checked_key(items[n])] = items[n + 1]
 
     def append_items(self, items: list[Any]) -> None:
         if type(self._stack[-1]) is not list:

@@ -78,6 +78,7 @@ class OpAutoCompare(Tool):
 
     def opened(self) -> None:
         self.sampler = sampling.Sampler(self.settings.mode, self.settings.rate, self.settings.refresh)
+        self.declines = self._declines if self.settings.mode != "every" and self.only is None else None
         self.noise = NoiseCache()
         self.counts: dict[str, int] = {}
         self.failed_names: dict[str, int] = {}
@@ -102,6 +103,16 @@ class OpAutoCompare(Tool):
         if call.parent is not None and call.parent.open and self in call.parent.tools:
             return True  # the call it is part of was taken, to be judged by its parts
         return self.sampler.takes(signature.of_call(call.name, call.args, call.kwargs), call.step)
+
+    def _declines(self, name: str, args: Any, kwargs: Any, step: int) -> bool:
+        """Most calls are not in the sample: that is seen from the first tensor's device and the signature."""
+        first = args[0] if args else None
+        if not isinstance(first, torch.Tensor) or not self.watches({first.device.type}):
+            return False
+        try:
+            return not self.sampler.would_take(signature.of_call(name, args, kwargs), step)
+        except Exception:  # an argument without a signature: the guarded way finds out and reports it
+            return False
 
     def _wants_inside(self, call: Call) -> bool:
         if call.parent is None and call.in_backward and not self.settings.backward:

@@ -52,7 +52,17 @@ class OpCapture(Tool):
     schema = CaptureSettings
     result_folder = "op_capture_results"
     result_file = "op_capture_info"
-    columns: ClassVar = ("forward_id", "name", "folder", "call_site", "module", "step", "rank", "phase", "error_info")
+    columns: ClassVar = (
+        "forward_id",
+        "name",
+        "folder",
+        "call_site",
+        "module",
+        "step",
+        "rank",
+        "phase",
+        "error_info",
+    )
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)

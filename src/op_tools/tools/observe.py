@@ -37,7 +37,8 @@ class OpObserve(Tool):
         "module",
         "step",
         "rank",
-        "phase", "error_info",
+        "phase",
+        "error_info",
     )
     takes_compiled = True
 

@@ -103,20 +103,36 @@ class Memories:
     """What was last seen in the memory of tensors: an in-place call overwrites what it found there."""
 
     def __init__(self) -> None:
-        self._known: weakref.WeakKeyDictionary[Any, Found] = weakref.WeakKeyDictionary()
+        # With the versions a tensor of it may have for as long as nothing unseen has been written.
+        self._known: weakref.WeakKeyDictionary[Any, tuple[Found, tuple[int, ...]]] = (
+            weakref.WeakKeyDictionary()
+        )
 
-    def look_up(self, tensor: torch.Tensor) -> Found | None:
-        """What is known of a tensor's memory; None if it has not been seen."""
+    def is_clean(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor's memory is known to hold nothing, and nobody has written to it unseen."""
         storage = _storage(tensor)
-        return None if storage is None else self._known.get(storage)
+        known = None if storage is None else self._known.get(storage)
+        return known is not None and not known[0] and _version(tensor) in known[1]
 
-    def note(self, tensor: torch.Tensor, found: Found) -> None:
-        """Remember what a tensor holds. A view that holds nothing says nothing of the rest."""
+    def note(
+        self, tensor: torch.Tensor, found: Found, counts_later: bool = False, was_clean: bool = False
+    ) -> None:
+        """Remember what a tensor holds. A view that holds nothing says nothing of the rest, unless that was clean.
+
+        `counts_later`: the call has written the tensor, and autograd will count that when the call has returned.
+        """
         storage = _storage(tensor)
         if storage is None:
             return
-        if found or storage.nbytes() == tensor.numel() * tensor.element_size():
-            self._known[storage] = found
+        if found or was_clean or storage.nbytes() == tensor.numel() * tensor.element_size():
+            version = _version(tensor)
+            # Inference tensors count nothing; what is known of them is looked at again.
+            versions = () if version is None else (version, version + 1) if counts_later else (version,)
+            self._known[storage] = (found, versions)
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    return None if tensor.is_inference() else tensor._version
 
 
 def _storage(tensor: torch.Tensor) -> Any:
@@ -146,6 +162,27 @@ def _writes(func: Any, name: str) -> bool:
         return bool(func._schema.is_mutable)
     last = name.rpartition(".")[2]
     return last == "__setitem__" or last.startswith("__i") or (last.endswith("_") and not last.endswith("__"))
+
+
+@functools.lru_cache(maxsize=4096)
+def _written_arguments(func: Any, name: str) -> tuple[tuple[int, str], ...]:
+    """Place and name of the arguments a call overwrites."""
+    if isinstance(func, torch._ops.OpOverload):
+        return tuple(
+            (place, argument.name)
+            for place, argument in enumerate(func._schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        )
+    return ((0, "self"),) if _writes(func, name) else ()
+
+
+def _written(call: Call) -> list[torch.Tensor]:
+    """The tensors a call overwrites, whether it returns them or not."""
+    values = [
+        call.args[place] if place < len(call.args) else call.kwargs.get(name)
+        for place, name in _written_arguments(call.func, call.name)
+    ]
+    return [tensor for tensor in tensors_of(values) if tensor.device.type != "meta"] if values else []
 
 
 class OpOverflowCheck(Tool):
@@ -192,9 +229,16 @@ class OpOverflowCheck(Tool):
         if call.level == "api" and self.uses_aten:
             return
         if _writes(call.func, call.name):
+            held: dict[int, tuple[Found, bool]] = {}
             for tensor in _inputs(call):
-                if tensor.device.type != "meta" and self._memories.look_up(tensor) is None:
-                    self._memories.note(tensor, find(tensor))
+                if tensor.device.type == "meta" or id(tensor) in held:
+                    continue
+                clean = self._memories.is_clean(tensor)
+                found = CLEAN if clean else find(tensor)
+                held[id(tensor)] = (found, clean)
+                if not clean:
+                    self._memories.note(tensor, found)
+            call.notes[self] = held
 
     def after(self, call: Call, result: Any) -> None:
         if call.level == "api" and self.uses_aten:
@@ -204,25 +248,35 @@ class OpOverflowCheck(Tool):
         else:
             self.say_applied(call.name)
         self.checked += 1
-        outputs = tensors_of(result)
+        held: dict[int, tuple[Found, bool]] = call.notes.pop(self, {})
+        written = {id(tensor): tensor for tensor in _written(call)}
+        outputs = list({**{id(tensor): tensor for tensor in tensors_of(result)}, **written}.values())
         each = [find(tensor) for tensor in outputs]
         if any(each):
-            self._report(call, result, outputs, each)
+            self._report(call, result, outputs, each, held)
         for tensor, found in zip(outputs, each, strict=True):
-            self._memories.note(tensor, found)
+            was_clean = held.get(id(tensor), (CLEAN, False))[1]
+            self._memories.note(tensor, found, call.level == "aten" and id(tensor) in written, was_clean)
 
     def say_applied_quietly(self, call: Call) -> None:
         """Every operator is checked: that is worth a line each only when asked for."""
         if self.settings.verbose:
             self.say(f"apply {self.hook_name} on {call.name}")
 
-    def _report(self, call: Call, result: Any, outputs: list[torch.Tensor], each: list[Found]) -> None:
+    def _report(
+        self,
+        call: Call,
+        result: Any,
+        outputs: list[torch.Tensor],
+        each: list[Found],
+        held: dict[int, tuple[Found, bool]],
+    ) -> None:
         found = _any(each)
         written = {id(tensor) for tensor in outputs}
         before = asked_for(call.args) | asked_for(call.kwargs)
         for tensor in _inputs(call):
             overwritten = id(tensor) in written
-            before |= (self._memories.look_up(tensor) or CLEAN) if overwritten else find(tensor)
+            before |= held.get(id(tensor), (CLEAN, False))[0] if overwritten else find(tensor)
         born_nan, born_inf = found.nan and not before.nan, found.inf and not before
         if not born_nan and not born_inf:
             self.seen += 1
@@ -231,7 +285,7 @@ class OpOverflowCheck(Tool):
         kind = "NaN" if born_nan else "Inf"
         row = {
             **self.row_of(call), "kind": kind, "status": "born", "input": brief.of_call(call.args, call.kwargs),
-            "output": brief.brief(result),
+            "output": brief.brief(result if tensors_of(result) else outputs),
         }  # fmt: skip
         if self.births <= self.settings.max_rows:
             self.open_results().append(row)

@@ -6,8 +6,9 @@ the device is waited for around each call, as for a chip without event timing.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
+import itertools
+import math
 import threading
 import time
 from typing import Any, ClassVar
@@ -17,8 +18,8 @@ import torch.distributed as dist
 
 from op_tools import brief, describe
 from op_tools.device_error import DeviceError
-from op_tools.engine import Call
-from op_tools.engine.call import tensors_of
+from op_tools.engine import Call, site
+from op_tools.results import place_in_run
 from op_tools.settings import ToolSettings, flag, setting
 from op_tools.tool import Tool
 
@@ -35,13 +36,14 @@ class TimeSettings(ToolSettings):
 
 
 class Clock:
-    """Start and end of one stretch of work on one device."""
+    """Start and end of one stretch of work on one device. Its events come from `spare` and go back there."""
 
-    __slots__ = ("device", "end", "start", "sync")
+    __slots__ = ("device", "end", "spare", "start", "sync")
 
-    def __init__(self, device: torch.device, sync: bool) -> None:
+    def __init__(self, device: torch.device, sync: bool, spare: list[Any]) -> None:
         self.device = device
         self.sync = sync or device.type == "cpu"
+        self.spare = spare
         self.start: Any = self._mark()
         self.end: Any = None
 
@@ -50,7 +52,10 @@ class Clock:
             if self.device.type != "cpu":
                 self._wait()
             return time.perf_counter()
-        event = torch.Event(self.device, enable_timing=True)
+        try:
+            event = self.spare.pop()
+        except IndexError:
+            event = torch.Event(self.device, enable_timing=True)
         event.record()
         return event
 
@@ -66,26 +71,48 @@ class Clock:
     def stop(self) -> None:
         self.end = self._mark()
 
-    def milliseconds(self) -> float:
+    def milliseconds(self) -> float | None:
+        """The time between start and end; None if the end has not come."""
         if self.end is None:
-            return float("nan")
+            return None
         if self.sync:
             return float((self.end - self.start) * 1e3)
         self._wait()
         return float(self.start.elapsed_time(self.end))
 
+    def last_milliseconds(self) -> float | None:
+        """The same, for the last time: the events are given back."""
+        elapsed = self.milliseconds()
+        if elapsed is not None and not self.sync:
+            self.spare += (self.start, self.end)
+            self.start = self.end = None
+        return elapsed
+
 
 class Entry:
-    """One measured call, until its row is written."""
+    """One measured call, until its row is written. The row itself is made then."""
 
-    __slots__ = ("backward", "forward", "grads", "row", "waits")
+    __slots__ = ("backward", "begun", "forward", "grads", "notes", "waits", "where")
 
-    def __init__(self, row: dict[str, Any], forward: Clock) -> None:
-        self.row = row
+    def __init__(self, where: site.Where, notes: tuple[Any, ...], forward: Clock, waits: bool) -> None:
+        self.where = where
+        self.notes = notes
         self.forward = forward
         self.backward: Clock | None = None
+        # A backward that may not reach all inputs of the call: its clock may never stop.
+        self.begun: Clock | None = None
         self.grads: tuple[Any, Any] = ((), ())
-        self.waits = False
+        self.waits = waits
+
+    def row(self) -> dict[str, Any]:
+        """What is known of the call but its times."""
+        number, name, module, step, thread, level, origin, run, inputs, output = self.notes
+        return {
+            "forward_id": number, "name": name, "call_site": self.where.text(), "module": module, "step": step,
+            "thread": thread, "level": level, "phase": "forward" if origin is None else "backward",
+            "forward_name": origin or "", **run, "unit": "ms", "input": inputs, "output": output,
+            "grad_inputs": self.grads[0], "grad_outputs": self.grads[1],
+        }  # fmt: skip
 
 
 class OpTimeMeasure(Tool):
@@ -98,7 +125,7 @@ class OpTimeMeasure(Tool):
     result_file = "op_elasped_info"
     columns: ClassVar = (
         "name", "forward_id", "forward_elasped", "backward_elasped", "unit", "input", "output", "grad_inputs",
-        "grad_outputs", "call_site", "module", "step", "rank", "phase",
+        "grad_outputs", "call_site", "module", "step", "rank", "phase", "error_info",
     )  # fmt: skip
     wants_backward = True
     takes_compiled = True
@@ -128,16 +155,34 @@ class OpTimeMeasure(Tool):
             return False  # the collective's own call is measured as a whole
         return super().applies(call)
 
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        # Never counted anew: the backward of a call of an earlier run must not find an entry of this one.
+        self._serials = itertools.count(1)
+
     def opened(self) -> None:
-        self._entries: collections.OrderedDict[int, Entry] = collections.OrderedDict()
+        # Single steps on dicts and lists are whole ones: only who writes holds the lock.
+        self._entries: dict[int, Entry] = {}
         self._lock = threading.Lock()
-        self._serial = 0
+        self._spare: dict[torch.device, list[Any]] = {}
+        self._next_write = self._write_after(0)
         self.by_operator: dict[str, list[float]] = {}
         self.by_site: dict[tuple[str, str], list[float]] = {}
 
+    def _write_after(self, kept: int) -> int:
+        """With how many entries to write next, so that those that wait are not gone through at every call."""
+        return min(kept + max(1, self.settings.max_cache_size, kept // 8), self.most_waiting)
+
+    def _clock(self, device: torch.device) -> Clock:
+        spare = self._spare.get(device)
+        if spare is None:
+            spare = self._spare.setdefault(device, [])
+        return Clock(device, self.settings.sync, spare)
+
     def before(self, call: Call) -> None:
-        self.say_applied(call.name)
-        call.notes[self] = Clock(call.device, self.settings.sync)
+        if call.name not in self._said or self.settings.verbose:
+            self.say_applied(call.name)
+        call.notes[self] = self._clock(call.device)
 
     def failed(self, call: Call) -> None:
         call.notes.pop(self, None)
@@ -145,72 +190,92 @@ class OpTimeMeasure(Tool):
     def after(self, call: Call, result: Any) -> None:
         clock: Clock = call.notes.pop(self)
         clock.stop()
-        row = {**self.row_of(call), "unit": "ms"}
-        row["input"] = brief.of_call(call.args, call.kwargs)
-        row["output"] = brief.brief(result)
-        entry = Entry(row, clock)
-        entry.waits = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_of(result))
-        with self._lock:
-            self._serial += 1
-            call.notes[self] = self._serial
-            self._entries[self._serial] = entry
-            full = len(self._entries) >= min(self.settings.max_cache_size, self.most_waiting)
+        where, origin = call.where, None
+        if call.in_backward:
+            origin = ""
+            if call.origin is not None:
+                where, origin = call.origin.where, call.origin.name
+        notes = (
+            call.id, call.name, where.module_path() if where.modules else "", call.step, call.thread, call.level,
+            origin, place_in_run(), brief.of_call(call.args, call.kwargs), brief.brief(result),
+        )  # fmt: skip
+        entry = Entry(where, notes, clock, call.hooked)
+        call.notes[self] = serial = next(self._serials)
+        self._entries[serial] = entry
         if self.settings.verbose:
             self._print(call, entry, result)
-        if full:
+        if len(self._entries) >= self._next_write:
             self._write(keep_waiting=True)
 
     def backward_begins(self, call: Call) -> None:
         entry = self._entries.get(call.notes.get(self, -1))
         if entry is not None:
-            entry.backward = Clock(call.device, self.settings.sync)
+            entry.begun = self._clock(call.device)
 
     def backward(self, call: Call, grad_inputs: list[Any], grad_outputs: list[Any]) -> None:
         entry = self._entries.get(call.notes.get(self, -1))
-        if entry is None or entry.backward is None:
+        if entry is None or entry.begun is None:
             return
-        entry.backward.stop()
-        entry.waits = False
+        entry.begun.stop()
+        entry.backward, entry.begun = entry.begun, None
         entry.grads = (brief.brief(grad_inputs), brief.brief(grad_outputs))
+        entry.waits = False
         if self.settings.verbose:
             self._print_backward(call, entry, grad_inputs, grad_outputs)
 
-    def _write(self, keep_waiting: bool) -> None:
+    def _take(self, keep_waiting: bool) -> list[Entry]:
+        """Take out the entries that are to be written: those that wait for nothing, and the oldest beyond the limit."""
         with self._lock:
-            ready, kept = [], collections.OrderedDict()
-            surplus = len(self._entries) - self.most_waiting
-            for serial, entry in self._entries.items():
-                if keep_waiting and entry.waits and surplus <= 0:
-                    kept[serial] = entry
-                else:
+            entries = self._entries
+            surplus = 0
+            if len(entries) >= self.most_waiting:
+                # More than one at once, or the next call would find as many again.
+                spare = min(self.settings.max_cache_size, self.most_waiting // 2)
+                surplus = len(entries) - self.most_waiting + spare
+            ready = []
+            for place, (serial, entry) in enumerate(list(entries.items())):
+                if not (keep_waiting and entry.waits) or place < surplus:
                     ready.append(entry)
-                surplus -= 1
-            self._entries = kept
+                    del entries[serial]
+            self._next_write = self._write_after(len(entries))
+        return ready
+
+    def _write(self, keep_waiting: bool) -> None:
+        ready = self._take(keep_waiting)
         results = self.open_results()
         trouble: DeviceError | None = None
+        times: list[tuple[str, str, float | None, float | None]] = []
         for entry in ready:
-            forward, back = float("nan"), None
+            forward: float | None = float("nan")
+            back: float | None = None
             try:
-                forward = entry.forward.milliseconds()
-                back = entry.backward.milliseconds() if entry.backward is not None else None
+                forward = entry.forward.last_milliseconds()
+                back = entry.backward.last_milliseconds() if entry.backward is not None else None
             except DeviceError as error:  # the program's: it gets it once the rows are safe
                 trouble = trouble or error
-            entry.row.update(forward_elasped=forward, grad_inputs=entry.grads[0], grad_outputs=entry.grads[1])
+            row = entry.row()
+            row["forward_elasped"] = forward
             if back is not None:
-                entry.row["backward_elasped"] = back
-            results.append(entry.row)
-            self._add_up(entry.row["name"], entry.row["call_site"], forward, back or 0.0)
+                row["backward_elasped"] = back
+            results.append(row)
+            times.append((row["name"], row["call_site"], forward, back))
+        self._add_up(times)
         if trouble is not None:
             raise trouble
 
-    def _add_up(self, name: str, place: str, forward: float, back: float) -> None:
+    def _add_up(self, times: list[tuple[str, str, float | None, float | None]]) -> None:
         with self._lock:
-            by_operator = self.by_operator.setdefault(name, [0, 0.0, 0.0])
-            by_site = self.by_site.setdefault((name, place), [0, 0.0, 0.0])
-            for sums in (by_operator, by_site):
-                sums[0] += 1
-                sums[1] += forward
-                sums[2] += back
+            for name, place, forward, back in times:
+                by_operator = self.by_operator.setdefault(name, [0, 0.0, 0.0])
+                by_site = self.by_site.setdefault((name, place), [0, 0.0, 0.0])
+                by_operator[0] += 1
+                by_site[0] += 1
+                if forward is not None and math.isfinite(forward):
+                    by_operator[1] += forward
+                    by_site[1] += forward
+                if back is not None and math.isfinite(back):
+                    by_operator[2] += back
+                    by_site[2] += back
 
     def _print(self, call: Call, entry: Entry, result: Any) -> None:
         from op_tools import tables
