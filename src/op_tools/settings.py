@@ -101,7 +101,7 @@ class Names:
 
 @dataclasses.dataclass(frozen=True)
 class ToolSettings:
-    """What every tool has. `prefix` in a subclass names its LIST and DISABLE_LIST variables."""
+    """What every tool has; a subclass adds its LIST, its DISABLE_LIST and what else it needs."""
 
     verbose: bool = setting(False, "OP_TOOLS_VERBOSE", flag, "print a table for every call")
     results: str = setting("op_tools_results", "OP_TOOLS_RESULTS", str, "folder for all results")

@@ -28,7 +28,6 @@ class Tool:
     section: ClassVar[str] = ""  # of the settings file
     hook_name: ClassVar[str] = ""  # as printed
     schema: ClassVar[type[ToolSettings]] = ToolSettings
-    list_variable: ClassVar[str] = ""
     result_folder: ClassVar[str] = ""
     result_file: ClassVar[str] = ""
     columns: ClassVar[Sequence[str]] = ()

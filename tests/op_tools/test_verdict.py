@@ -405,3 +405,19 @@ def test_a_malformed_tolerance_is_a_clear_error(value: str) -> None:
     with pytest.raises(ValueError, match=r"AUTOCOMPARE_ERROR_TOLERANCE.*atol,rtol") as caught:
         tolerance_for("torch.add", torch.float32, {"AUTOCOMPARE_ERROR_TOLERANCE": value})
     assert repr(value) in str(caught.value)
+
+
+def test_a_product_with_a_rounded_reciprocal_is_a_quotient_and_truncation_is_not() -> None:
+    x = torch.rand(4096, generator=torch.Generator().manual_seed(3)) + 0.5
+    for scalar in (0.0316, 0.7, 3.1, 9.99):
+        product = x * torch.tensor(1.0 / torch.tensor(scalar).item())
+        exact = x.double() / torch.tensor(scalar).double()
+        nearest = exact.float()
+        truncated = torch.where(nearest.double() > exact, torch.nextafter(nearest, torch.zeros(())), nearest)
+        quotient = Recomputation(torch.div, (x, torch.tensor(scalar).item()))
+        good, bad = (
+            judge_all([value], quotient, category="elementwise", tolerance=TOLERANCE)[0]
+            for value in (product, truncated)
+        )
+        assert good.ok, (scalar, good.reason)
+        assert bad.status == "fail" and "truncation" in bad.reason, (scalar, bad)

@@ -2,8 +2,10 @@
 
 t is the exact (float64) result, d the device's, r the reference's in the operator's own dtype; u is the unit in
 the last place of t. Errors (value - t) and noise (what correct arithmetic scatters by) are counted in u, in
-float32. The constants were fixed from the definition of the formats, from textbook error growth and from the
-prototype's published figures before any corpus was drawn; none was fitted to one.
+float32. The first constants come from the definition of the formats, textbook error growth and the prototype's published
+figures, before any corpus was drawn. Those for the reference's errors, the confirming step and the bias were added
+after looking at results of an H200 and of the reordered host device; the figures in benchmarks/results are from seeds
+drawn afterwards.
 """
 
 from __future__ import annotations
@@ -48,6 +50,9 @@ BIAS_DEVIATIONS = 6.0
 BIAS_SIZE = 0.3
 # Truncation is never off by more than a unit, by 0.58 in the RMS. Larger errors are those of sums, and sums share them.
 BIAS_RMS = 0.75
+# A quotient by a scalar may be a product with its rounded reciprocal: without the common factor, rounding to nearest
+# remains. The factor is a fit: so many units in the last place, over the root of the number of elements, are its error.
+SCALED_ROUNDING = 1.2
 # Every value has at least the noise of one rounding of the arithmetic, in the middle of a binade.
 _MIDDLE = 0.75
 # Above this float32 cannot square.
@@ -197,8 +202,19 @@ class Errors:
         own = _side(self._in_units(self.own), self.exact)
         if own is not None and abs(side.deviation) <= 2 * abs(own.deviation):
             return None
-        where = "towards zero" if side.mean < 0 else "away from zero"
-        return f"errors lean {where} ({abs(side.mean):.0%} more on that side), as truncation does"
+        if side.mean > 0 or self._is_scaled():
+            return None
+        return f"errors lean towards zero ({abs(side.mean):.0%} more on that side), as truncation does"
+
+    def _is_scaled(self) -> bool:
+        """Rounded to nearest, but of a value that is off by one rounding throughout: a product with a rounded reciprocal."""
+        error = self.error.double() * self.unit
+        power = float(self.exact @ self.exact)
+        slope = float(error @ self.exact) / power if power > 0 else 0.0
+        if abs(slope) > 2.0**-self.form.bits:
+            return False
+        rest = self.error - (self.exact * slope / self.unit).float()
+        return _largest(rest) <= BASE + SCALED_ROUNDING / math.sqrt(rest.numel())
 
     def _worst_reason(self, share: torch.Tensor, worst: float) -> str:
         place = int(share.argmax())
