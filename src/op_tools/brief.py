@@ -15,6 +15,8 @@ def brief(value: Any) -> str:
     """`(float32[8, 128]@dev:0, 2.0)`: dtype, shape and device of tensors, other values shortened."""
     if isinstance(value, torch.Tensor):
         return _tensor(value)
+    if value is None or isinstance(value, (int, float)):
+        return repr(value)
     if isinstance(value, (tuple, list)):
         inside = ", ".join(brief(item) for item in value[:_MOST_ITEMS])
         more = ", ..." if len(value) > _MOST_ITEMS else ""

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from op_tools.engine import ENGINE
-from op_tools.engine.call import WRAPPER, device_types
+from op_tools.engine.call import WRAPPER, Call, device_types, tensors_of_call
 from op_tools.engine.core import Plan
 from op_tools.names import RefusedName, function_named, name_of
 from op_tools.tool import Tool
@@ -100,11 +100,13 @@ class Route:
         def routed(*args: Any, **kwargs: Any) -> Any:
             if ENGINE.local.quiet or ENGINE.local.api_call is not None:
                 return function(*args, **kwargs)
-            kinds = device_types(args, kwargs)
+            tensors = tensors_of_call(args, kwargs)
+            kinds = device_types(tensors)
             tools = [tool for tool in self.tools if tool.running and tool.watches(kinds)]
             if not tools or WRAPPER in kinds:
                 return function(*args, **kwargs)
-            return ENGINE.run_tools(Plan(self.name, tuple(tools)), function, args, kwargs, tools)
+            plan = Plan(self.name, tuple(tools))
+            return ENGINE.run_tools(Call(plan, function, args, kwargs, "api", 0, ENGINE.step, tensors), tools)
 
         return routed
 

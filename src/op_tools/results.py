@@ -57,7 +57,7 @@ class Results:
 
     def _open(self) -> None:
         self.stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
-        self._waiting: list[dict[str, Any]] = []
+        self._waiting: list[Mapping[str, Any]] = []
         self._log: Log | None = None
         self._csv: CsvView | None = None
         self.count = 0
@@ -70,14 +70,18 @@ class Results:
         return os.path.join(self.folder, f"{self.name}_{rank}pid{os.getpid()}_{self.stamp}.csv")
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add a row."""
+        """Add a row. It is not copied: the caller makes a new one for the next."""
+        self.extend((row,))
+
+    def extend(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows."""
         with self._lock:
             if self._log is None:
                 where = place_in_run()
                 self._log = Log(self.folder, self.name, rank=where["rank"], world_size=where["world_size"])
-            self._log.append(row)
-            self._waiting.append(dict(row))
-            self.count += 1
+            self._log.extend(rows)
+            self._waiting += rows
+            self.count += len(rows)
             if len(self._waiting) >= self.cache_size:
                 self._flush()
 

@@ -127,6 +127,11 @@ class Tool:
         """Whether the tool is for this operator at ATen level. Asked once per operator."""
         return False
 
+    @property
+    def takes_all(self) -> bool:
+        """Whether applies() is true of every call at API level that the tool wants. Asked once per function."""
+        return self.only is None and type(self).applies is Tool.applies
+
     def watches(self, types: set[str]) -> bool:
         """Whether a call with tensors on these devices concerns the tool."""
         if self._types is not None:

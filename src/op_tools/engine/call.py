@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -41,6 +41,7 @@ class Call:
         level: str,
         number: int,
         step: int,
+        tensors: list[torch.Tensor] | None = None,
     ) -> None:
         self.plan = plan
         self.name: str = plan.name
@@ -64,8 +65,8 @@ class Call:
         self._where: site.Where | None = None
         self._device: torch.device | None = None
         self._own: Origin | None = None
-        self._tensors: list[torch.Tensor] | None = None
-        self._tensors_of: Any = None
+        self._tensors = tensors
+        self._tensors_of: Any = args
 
     @property
     def device(self) -> torch.device:
@@ -105,30 +106,34 @@ class Call:
         """All tensors among the arguments, in order, each as often as it stands there."""
         # Kept for as long as the arguments are the same: every tool asks, some more than once.
         if self._tensors is None or self._tensors_of is not self.args:
-            found: list[torch.Tensor] = []
-            collect(self.args, found)
-            if self.kwargs:
-                collect(self.kwargs, found)
-            self._tensors, self._tensors_of = found, self.args
+            self._tensors, self._tensors_of = tensors_of_call(self.args, self.kwargs), self.args
         return self._tensors
 
 
-def collect(value: Any, found: list[torch.Tensor]) -> None:
-    """Append the tensors of a tree of tuples, lists and dicts."""
-    if isinstance(value, torch.Tensor):
-        found.append(value)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            collect(item, found)
-    elif isinstance(value, dict):
-        for item in value.values():
-            collect(item, found)
+def collect(values: Iterable[Any], found: list[torch.Tensor]) -> None:
+    """Append the tensors among values that may be trees of tuples, lists and dicts."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            collect(value, found)
+        elif isinstance(value, dict):
+            collect(value.values(), found)
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
     """The tensors of a tree, in order."""
     found: list[torch.Tensor] = []
-    collect(value, found)
+    collect((value,), found)
+    return found
+
+
+def tensors_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors among the arguments of a call, in order, each as often as it stands there."""
+    found: list[torch.Tensor] = []
+    collect(args, found)
+    if kwargs:
+        collect(kwargs.values(), found)
     return found
 
 
@@ -142,23 +147,16 @@ def device_of(tensors: list[torch.Tensor]) -> torch.device:
 
 # Among the device types of a call: some tensor stands for others (DTensor, a fake one) and has no memory of its own.
 WRAPPER = "wrapper"
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _ORDINARY = torch.Tensor.__torch_dispatch__
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:
     """Whether a tensor stands for others rather than having a memory; a subclass that only adds methods does not."""
     kind = type(tensor)
-    return kind is not torch.Tensor and kind.__torch_dispatch__ is not _ORDINARY
+    return kind not in _PLAIN and kind.__torch_dispatch__ is not _ORDINARY
 
 
-def device_types(args: Any, kwargs: Any) -> set[str]:
-    """The device types of the tensors of a call, and WRAPPER."""
-    found: set[str] = set()
-    for value in itertools.chain(args, kwargs.values()):
-        if isinstance(value, torch.Tensor):
-            found.add(WRAPPER if is_wrapper(value) else value.device.type)
-        elif isinstance(value, (tuple, list)):
-            found |= device_types(value, {})
-        elif isinstance(value, dict):
-            found |= device_types((), value)
-    return found
+def device_types(tensors: list[torch.Tensor]) -> set[str]:
+    """The device types of tensors, and WRAPPER."""
+    return {WRAPPER if is_wrapper(tensor) else tensor.device.type for tensor in tensors}

@@ -72,7 +72,7 @@ class CompiledRun:
         if plan is None or ((node := private.current_node()) is not None and backward.is_compiled(node)):
             return
         call = Call(plan, function, args, kwargs, "compiled", 0, engine.step)
-        kinds = device_types(args, kwargs)
+        kinds = device_types(call.tensors())
         if module is not None:
             kinds |= {parameter.device.type for parameter in module.parameters()}
         call.tools = [

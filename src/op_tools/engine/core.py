@@ -15,7 +15,7 @@ import torch
 
 from op_tools.device_error import DeviceError
 from op_tools.engine import backward, private
-from op_tools.engine.call import WRAPPER, Call, Origin, device_types
+from op_tools.engine.call import WRAPPER, Call, Origin, device_types, tensors_of_call
 from op_tools.engine.failures import Failures
 from op_tools.engine.modes import UNKNOWN, ApiMode, AtenMode
 from op_tools.engine.patches import Patches
@@ -65,6 +65,7 @@ class Plan:
         "name",
         "owner",
         "skipped",
+        "takes_all",
         "ties",
         "tools",
         "views_whole",
@@ -78,6 +79,8 @@ class Plan:
         self.skipped = skipped
         # Whether a tool must know that the ATen calls inside belong to this one, because it is to leave them alone.
         self.owner = owner
+        # Whether no tool has to be asked about each call.
+        self.takes_all = all(tool.takes_all for tool in tools)
         self.backward = any(tool.wants_backward for tool in tools)
         self.ties = owner or self.backward or any(tool.wants_ties for tool in tools)
         # At ATen level: whether some tool looks at every call, not only at those inside backward,
@@ -220,15 +223,16 @@ class Engine:
                 local.api_call = None
         for tool in plan.skipped:
             tool.say(f"skip {tool.hook_name} on {plan.name}")
-        kinds = device_types(args, kwargs) if plan.tools or plan.owner else set()
+        tensors = tensors_of_call(args, kwargs)
+        kinds = device_types(tensors)
         tools = [tool for tool in plan.tools if tool.watches(kinds)]
         if not (tools or plan.owner) or WRAPPER in kinds or private.fake_mode_active():
             return func(*args, **kwargs)
-        return self.run_tools(plan, func, args, kwargs, tools)
+        return self.run_tools(Call(plan, func, args, kwargs, "api", 0, self.step, tensors), tools)
 
-    def run_tools(self, plan: Plan, func: Any, args: Any, kwargs: Any, tools: list[Tool]) -> Any:
+    def run_tools(self, call: Call, tools: list[Tool]) -> Any:
         """A call at API level through the tools that watch its devices."""
-        call = Call(plan, func, args, kwargs, "api", 0, self.step)
+        func, args, kwargs = call.func, call.args, call.kwargs
         local = self.local
         try:
             track = private.silently(self._begin, call, tools)
@@ -252,7 +256,9 @@ class Engine:
                 return None
             call.in_backward = True
             call.origin = node.metadata.get(backward.KEY)
-        call.tools = [tool for tool in tools if self.guarded(tool, call, tool.applies, call)]
+        call.tools = tools
+        if not call.plan.takes_all:
+            call.tools = [tool for tool in tools if self.guarded(tool, call, tool.applies, call)]
         if call.tools:
             call.id = self.next_id()
         track = None
@@ -298,11 +304,12 @@ class Engine:
             return func(*args, **kwargs)
         if (node is not None and backward.is_compiled(node)) or private.fake_mode_active():
             return func(*args, **kwargs)
-        kinds = device_types(args, kwargs)
+        tensors = tensors_of_call(args, kwargs)
+        kinds = device_types(tensors)
         tools = [tool for tool in plan.tools if tool.watches(kinds)]
         if not tools:
             return func(*args, **kwargs)
-        call = Call(plan, func, args, kwargs, "aten", 0, self.step)
+        call = Call(plan, func, args, kwargs, "aten", 0, self.step, tensors)
         call.parent, call.in_backward, call.origin = api_call, node is not None, origin
         try:
             private.silently(self._begin_aten, call, tools)

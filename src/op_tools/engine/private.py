@@ -36,10 +36,10 @@ dispatch_modes_on = torch._C._len_torch_dispatch_stack
 def silently(function: Any, *args: Any) -> Any:
     """Run a part of the tools: no mode, ours or the program's, sees what it calls."""
     with no_function_modes():
-        if dispatch_modes_on():
-            with _no_dispatch_modes():
-                return function(*args)
-        return function(*args)
+        if not dispatch_modes_on():
+            return function(*args)
+        with _no_dispatch_modes():
+            return function(*args)
 
 
 def fake_mode_active() -> bool:

@@ -23,23 +23,25 @@ _MODULE_CALL = torch.nn.Module._call_impl.__code__
 _ENGINE = tuple(
     os.path.join(os.path.dirname(__file__), name) for name in ("core.py", "patches.py", "compiled.py")
 )
-_PROGRAM, _TORCH_OR_OURS, _THE_ENGINE = range(3)
-_kinds: dict[CodeType, int] = {}
+_TORCH_OR_OURS, _PROGRAM, _THE_ENGINE, _A_MODULE = range(4)
+# By id: the hash of a code object goes through all its names and constants. The object is held, or its id could come
+# to stand for another one.
+_kinds: dict[int, tuple[int, CodeType]] = {}
 
 
-def _kind(code: CodeType) -> int:
-    known = _kinds.get(code)
-    if known is None:
-        file = code.co_filename
-        if len(_kinds) > 20_000:
-            _kinds.clear()
-        known = _PROGRAM
-        if file in _ENGINE:
-            known = _THE_ENGINE
-        elif file.startswith((_TORCH, _OURS, *_BETWEEN, "<frozen", "<__array_function__")):
-            known = _TORCH_OR_OURS
-        _kinds[code] = known
-    return known
+def _kind_of(code: CodeType) -> tuple[int, CodeType]:
+    if len(_kinds) > 20_000:  # code made on the fly
+        _kinds.clear()
+    file = code.co_filename
+    known = _PROGRAM
+    if code is _MODULE_CALL:
+        known = _A_MODULE
+    elif file in _ENGINE:
+        known = _THE_ENGINE
+    elif file.startswith((_TORCH, _OURS, *_BETWEEN, "<frozen", "<__array_function__")):
+        known = _TORCH_OR_OURS
+    _kinds[id(code)] = entry = (known, code)
+    return entry
 
 
 class Where:
@@ -110,22 +112,22 @@ def read(with_stack: bool = False) -> Where:
     known = _kinds.get
     while frame is not None:
         code = frame.f_code
-        kind = known(code)
-        if kind is None:
-            kind = _kind(code)
-        if code is _MODULE_CALL:
+        kind = (known(id(code)) or _kind_of(code))[0]
+        if kind == _TORCH_OR_OURS:
+            pass  # as most are
+        elif kind == _A_MODULE:
             module = frame.f_locals.get("self")
             if module is not None:
                 modules.append(weakref.ref(module))
-        elif kind == _THE_ENGINE and in_tool:
-            # What lies between the engine and here is a tool, wherever its source is.
-            in_tool, place = False, None
-            stack.clear()
         elif kind == _PROGRAM:
             if place is None:
                 place = frame
             if with_stack:
                 stack.append((code, frame.f_lineno))
+        elif in_tool:
+            # What lies between the engine and here is a tool, wherever its source is.
+            in_tool, place = False, None
+            stack.clear()
         frame = frame.f_back
     modules.reverse()
     if place is None:

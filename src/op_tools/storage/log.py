@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,21 +79,24 @@ class _Core:
         self.lost = 0
         self.problem = ""
 
-    def append(self, row: Mapping[str, Any]) -> None:
+    def encoded(self, row: Mapping[str, Any]) -> bytes:
         try:
-            payload = self.encoder.encode(row)
+            return self.encoder.encode(row)
         except Exception:  # a key or a number msgpack has no form for
-            payload = self.encoder.encode({str(key): str(value) for key, value in row.items()})
-        record = _RECORD.pack(len(payload), zlib.crc32(payload))
+            return self.encoder.encode({str(key): str(value) for key, value in row.items()})
+
+    def extend(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        payloads = [self.encoded(row) for row in rows]
         with self.lock:
-            if self.problem or self.closed or len(payload) > MAX_RECORD:
-                self.lost += 1
-                return
-            self.buffer += record
-            self.buffer += payload
-            self.rows += 1
-            if len(self.buffer) > BUFFER_BYTES:
-                self.write_out()
+            for payload in payloads:
+                if self.problem or self.closed or len(payload) > MAX_RECORD:
+                    self.lost += 1
+                    continue
+                self.buffer += _RECORD.pack(len(payload), zlib.crc32(payload))
+                self.buffer += payload
+                self.rows += 1
+                if len(self.buffer) > BUFFER_BYTES:
+                    self.write_out()
 
     def flush(self) -> None:
         with self.lock:
@@ -234,9 +237,13 @@ class Log:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Takes a row; it reaches the file at flush(), on the timer, or when the buffer is full."""
+        self.extend((row,))
+
+    def extend(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Takes several rows."""
         if not _timer.running or self._sync_every < _timer.interval:
             _timer.start(self._sync_every)
-        self._core.append(row)
+        self._core.extend(rows)
 
     def flush(self) -> None:
         """Write out what is buffered: afterwards a kill of the process loses none of it."""

@@ -35,10 +35,10 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _csv_text(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, header: bool) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", extrasaction="ignore", lineterminator="\n")
+    writer = csv.writer(text, lineterminator="\n")
     if header:
-        writer.writeheader()
-    writer.writerows(rows)
+        writer.writerow(columns)
+    writer.writerows(map(row.get, columns) for row in rows)
     return text.getvalue()
 
 

@@ -141,7 +141,7 @@ class OpAutoCompare(Tool):
     def _must_be_opened(self, call: Call) -> bool:
         """Whether a call cannot be judged as a whole, but what it calls inside can."""
         # What autocast turns into which dtype is the device's own business; below it every dtype is settled.
-        if any(torch.is_autocast_enabled(kind) for kind in device_types(call.args, call.kwargs) - {"meta"}):
+        if any(torch.is_autocast_enabled(kind) for kind in device_types(call.tensors()) - {"meta"}):
             return category_of(call.func, call.name) not in {"view", "movement", "index"}
         if call.func in self._random_inside or is_random(call.func, call.name, call.args, call.kwargs):
             return not _is_elementary(call)

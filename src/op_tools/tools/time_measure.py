@@ -19,7 +19,7 @@ import torch.distributed as dist
 from op_tools import brief, describe
 from op_tools.device_error import DeviceError
 from op_tools.engine import Call, site
-from op_tools.results import place_in_run
+from op_tools.results import PlaceInRun, place_in_run
 from op_tools.settings import ToolSettings, flag, setting
 from op_tools.tool import Tool
 
@@ -104,9 +104,9 @@ class Entry:
         self.grads: tuple[Any, Any] = ((), ())
         self.waits = waits
 
-    def row(self) -> dict[str, Any]:
+    def row(self, run: PlaceInRun) -> dict[str, Any]:
         """What is known of the call but its times."""
-        number, name, module, step, thread, level, origin, run, inputs, output = self.notes
+        number, name, module, step, thread, level, origin, inputs, output = self.notes
         return {
             "forward_id": number, "name": name, "call_site": self.where.text(), "module": module, "step": step,
             "thread": thread, "level": level, "phase": "forward" if origin is None else "backward",
@@ -149,6 +149,10 @@ class OpTimeMeasure(Tool):
         if self.settings.level == "aten":
             return self.names.match(name)
         return name.startswith("c10d.") and self.names.match(name)
+
+    @property
+    def takes_all(self) -> bool:
+        return self.only is None
 
     def applies(self, call: Call) -> bool:
         if self.settings.level == "api" and call.level == "aten" and call.parent is not None:
@@ -197,7 +201,7 @@ class OpTimeMeasure(Tool):
                 where, origin = call.origin.where, call.origin.name
         notes = (
             call.id, call.name, where.module_path() if where.modules else "", call.step, call.thread, call.level,
-            origin, place_in_run(), brief.of_call(call.args, call.kwargs), brief.brief(result),
+            origin, brief.of_call(call.args, call.kwargs), brief.brief(result),
         )  # fmt: skip
         entry = Entry(where, notes, clock, call.hooked)
         call.notes[self] = serial = next(self._serials)
@@ -242,7 +246,8 @@ class OpTimeMeasure(Tool):
 
     def _write(self, keep_waiting: bool) -> None:
         ready = self._take(keep_waiting)
-        results = self.open_results()
+        run = place_in_run()
+        rows: list[dict[str, Any]] = []
         trouble: DeviceError | None = None
         times: list[tuple[str, str, float | None, float | None]] = []
         for entry in ready:
@@ -253,12 +258,14 @@ class OpTimeMeasure(Tool):
                 back = entry.backward.last_milliseconds() if entry.backward is not None else None
             except DeviceError as error:  # the program's: it gets it once the rows are safe
                 trouble = trouble or error
-            row = entry.row()
+            row = entry.row(run)
             row["forward_elasped"] = forward
             if back is not None:
                 row["backward_elasped"] = back
-            results.append(row)
+            rows.append(row)
             times.append((row["name"], row["call_site"], forward, back))
+        if rows:
+            self.open_results().extend(rows)
         self._add_up(times)
         if trouble is not None:
             raise trouble
