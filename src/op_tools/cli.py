@@ -7,8 +7,15 @@ from collections.abc import Callable, Sequence
 
 import typer
 
+from op_tools.commands.bisect import bisect_command
+from op_tools.commands.check import check_command
+from op_tools.commands.diff import diff_command
 from op_tools.commands.export import export_command
 from op_tools.commands.replay import normalised, replay_command
+from op_tools.commands.report import report_command
+from op_tools.commands.reproduce import reproduce_command
+from op_tools.commands.trace import trace_command
+from op_tools.runs import BadInput
 
 __all__ = ["app", "main", "run"]
 
@@ -18,8 +25,18 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("replay")(replay_command)
-app.command("export")(export_command)
+for _name, _command in (
+    ("replay", replay_command),
+    ("diff", diff_command),
+    ("reproduce", reproduce_command),
+    ("report", report_command),
+    ("trace", trace_command),
+    ("check", check_command),
+    ("export", export_command),
+):
+    app.command(_name)(_command)
+# What follows the script belongs to the script, options included.
+app.command("bisect", context_settings={"allow_interspersed_args": False})(bisect_command)
 
 
 @app.callback()
@@ -37,6 +54,9 @@ def run(program: Callable[..., object], arguments: Sequence[str] | None = None) 
     words = normalised(sys.argv[1:] if arguments is None else arguments)
     try:
         program(args=words)
+    except BadInput as error:
+        print(f"op-tools: {error}", file=sys.stderr)
+        sys.exit(error.code)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from op_tools import describe
-from op_tools.engine import Call, signature
+from op_tools.engine import ENGINE, Call, signature
 from op_tools.engine.call import tensors_of
 from op_tools.results import place_in_run
 from op_tools.settings import ToolSettings, flag, setting, size
@@ -115,13 +115,14 @@ class OpCapture(Tool):
         devices = [tensor.device for tensor in call.tensors() if tensor.device.type not in {"cpu", "meta"}]
         return CallInfo(
             name=call.name,
-            forward_id=call.id,
+            # Calls at ATen level go by the number of the call they are part of; each has a folder of its own.
+            forward_id=call.id if call.level != "aten" else ENGINE.next_id(),
             time=time.strftime("%Y-%m-%d-%H-%M-%S"),
             step=call.step,
             device=str(devices[0]) if devices else "cpu",
             call_site=self.place_text(call),
             signature=kind,
-            extra={"module": call.where.module_path(), **_autocast(devices)},
+            extra={"module": call.where.module_path(), "level": call.level, **_autocast(devices)},
             **place_in_run(),
         )
 
@@ -157,6 +158,7 @@ class OpCapture(Tool):
             return
         self.store.put(info, "grad_inputs", tuple(grad_inputs))
         self.store.put(info, "grad_outputs", tuple(grad_outputs))
+        self.open_results().append({**self.row_of(call), "folder": folder_of(info), "phase": "backward"})
         if self.settings.verbose:
             self.store.flush()
             rows = describe.capture_grad_rows(call.name, _filled(grad_outputs), _filled(grad_inputs))
