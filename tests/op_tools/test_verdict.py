@@ -141,6 +141,30 @@ def test_tf32_is_named(shift: float) -> None:
     assert verdict.ok
 
 
+def batch_norm_gradients(sums: torch.dtype, lost: int = 0) -> list[Verdict]:
+    """Gradients of the weight and the bias of a batch norm of bfloat16, with sums in some type or with lost rows."""
+    x, grad = torch.randn(4, 16, 6, 6).bfloat16(), torch.randn(4, 16, 6, 6).bfloat16() * 1e-2
+    weight, mean, inverse = torch.rand(16) + 0.5, x.float().mean((0, 2, 3)), x.float().var((0, 2, 3)).rsqrt()
+    normal = (x.float() - mean.view(1, -1, 1, 1)) * inverse.view(1, -1, 1, 1)
+    results: list[Any] = []
+    for terms in (grad.float() * normal, grad.float()):
+        total = torch.zeros(16, dtype=sums)
+        for row in terms.transpose(0, 1).flatten(1).T[lost:]:
+            total = total + row.to(sums)
+        results.append(total.float())
+    args = (grad, x, weight, mean, mean, mean, inverse, True, 1e-5, [True, True, True])
+    reference = Recomputation(torch.ops.aten.native_batch_norm_backward.default, args)
+    return [judge(results[i], reference, i + 1, category="other", tolerance=TOLERANCE) for i in range(2)]
+
+
+def test_sums_of_halves_that_come_back_in_float32_are_named_lower_precision() -> None:
+    for verdict in batch_norm_gradients(torch.bfloat16):
+        assert verdict.status == "lower_precision"
+        assert "accumulation in bfloat16" in verdict.reason
+    assert {verdict.status for verdict in batch_norm_gradients(torch.float32)} <= {"pass", "same"}
+    assert [verdict.status for verdict in batch_norm_gradients(torch.float32, lost=40)] == ["fail", "fail"]
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 def test_half_accumulation_is_named(dtype: torch.dtype) -> None:
     a, b = matrices(dtype)

@@ -57,6 +57,7 @@ class Evidence:
     length: float  # how many terms one element sums
     own: torch.Tensor  # the reference's result in the dtype, flat float64
     independent: float  # how many errors are not made of each other: running sums share theirs
+    inputs: torch.dtype  # the shortest floating type among the inputs
 
 
 def explanation(evidence: Evidence) -> str | None:
@@ -65,8 +66,8 @@ def explanation(evidence: Evidence) -> str | None:
     if not error.numel() or not bool(torch.isfinite(error).all()) or not _widespread(evidence):
         return None
     if evidence.form.dtype == torch.float32:
-        return _carried(evidence) or _rounded_inputs(evidence)
-    return _half_inside(evidence)
+        return _carried(evidence) or _rounded_inputs(evidence) or _half_sums(evidence)
+    return _half_inside(evidence, evidence.form)
 
 
 def _slope(error: torch.Tensor, exact: torch.Tensor) -> float:
@@ -96,8 +97,8 @@ def _widespread(evidence: Evidence) -> bool:
     return affected >= max(FEWEST_AFFECTED, LEAST_AFFECTED * count if wide else 0)
 
 
-def _has_outliers(shares: torch.Tensor, rms: float) -> bool:
-    allowed = TINY_ROUNDINGS if shares.numel() < TINY_RESULT else max(FEW_ROUNDINGS, OUTLIER * rms)
+def _has_outliers(shares: torch.Tensor, rms: float, tiny: float = TINY_ROUNDINGS) -> bool:
+    allowed = tiny if shares.numel() < TINY_RESULT else max(FEW_ROUNDINGS, OUTLIER * rms)
     return float(shares.abs().max()) > allowed
 
 
@@ -137,25 +138,33 @@ def _rounded_inputs(evidence: Evidence) -> str | None:
     return None
 
 
-def _half_inside(evidence: Evidence) -> str | None:
+def _half_sums(evidence: Evidence) -> str | None:
+    """Sums of halves that are given back in float32 but were added in half precision, as batch norm's gradients may be."""
+    form = format_of(evidence.inputs) if evidence.inputs in (torch.bfloat16, torch.float16) else None
+    return _half_inside(evidence, form) if form is not None and evidence.length >= 2 else None
+
+
+def _half_inside(evidence: Evidence, form: Format) -> str | None:
     """Partial sums or other inner results that were rounded to the half format on their way."""
-    roundoff = evidence.form.roundoff
+    roundoff = form.roundoff
     magnitude = torch.maximum(evidence.exact.abs(), evidence.noise / ROUNDING)
-    magnitude.clamp_(min=evidence.form.smallest_normal)
+    magnitude.clamp_(min=form.smallest_normal)
     steps = evidence.error / (magnitude * roundoff)
     # What is rounded to a unit or two, or to nothing, follows its value by necessity.
-    large = evidence.exact.abs() > evidence.form.smallest_normal
+    large = evidence.exact.abs() > form.smallest_normal
     as_given = evidence.error[large] / roundoff, evidence.exact[large]
     leveled = steps[large], (evidence.exact / magnitude)[large]
     # In the large values and in all alike: a few elements, or a few rows, must not decide it.
     if all(_follows_value(error, exact, evidence.independent) for error, exact in (as_given, leveled)):
         return None
     rms = float(steps.norm()) / math.sqrt(steps.numel())
-    if rms > max(SEQUENTIAL * math.sqrt(evidence.length), SEVERAL) or _has_outliers(steps, rms):
+    most = max(SEQUENTIAL * math.sqrt(evidence.length), SEVERAL)
+    tiny = TINY_ROUNDINGS * (most if form is not evidence.form else 1.0)
+    if rms > most or _has_outliers(steps, rms, tiny):
         return None
     if evidence.length >= 2:
-        return f"behaves like accumulation in {_name(evidence.form.dtype)}"
-    return f"behaves like {_name(evidence.form.dtype)} inside"
+        return f"behaves like accumulation in {_name(form.dtype)}"
+    return f"behaves like {_name(form.dtype)} inside"
 
 
 def _name(dtype: torch.dtype) -> str:

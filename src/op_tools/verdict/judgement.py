@@ -20,7 +20,7 @@ from op_tools.reference.perturbation import ROUNDING
 from op_tools.verdict.arithmetic import Evidence, explanation
 from op_tools.verdict.bounds import Errors, Outcome, ReferenceNeeds, growth, with_reference_errors
 from op_tools.verdict.closeness import compared, equal, nan
-from op_tools.verdict.lengths import independent_errors, summed_terms
+from op_tools.verdict.lengths import independent_errors, shortest_input, summed_terms
 from op_tools.verdict.multilinear import spread
 from op_tools.verdict.noise import NoiseCache, Reruns, estimate
 from op_tools.verdict.rounding import Format, format_of, real_parts
@@ -342,6 +342,7 @@ class _Call:
             length,
             errors.own,
             independent_errors(self._reference, errors.exact, length),
+            shortest_input(self._reference),
         )
         return explanation(evidence)
 

@@ -28,6 +28,13 @@ def independent_errors(reference: Any, result: torch.Tensor, length: float) -> f
     return max(1.0, result.numel() / length) if _name(reference) in _SCANS else float(result.numel())
 
 
+def shortest_input(reference: Any) -> torch.dtype:
+    """The floating type with the fewest bits among the tensors of the call; float32 if there is none."""
+    inputs = flat_tensors(getattr(reference, "args", ()), getattr(reference, "kwargs", {}))
+    kinds = [tensor.dtype for tensor in inputs if tensor.is_floating_point()]
+    return min(kinds, key=lambda dtype: torch.finfo(dtype).bits, default=torch.float32)
+
+
 def summed_terms(category: Category, reference: Any, result: torch.Tensor) -> float:
     """An estimate from shapes alone: at least 1."""
     func = getattr(reference, "func", None)
