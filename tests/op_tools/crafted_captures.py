@@ -325,7 +325,15 @@ TAGGED_PARTS = {
     "items": b"]",
 }
 
+
 # Few bytes that would cost much memory or time.
+def numbers_of_one_hash(count: int, value: bytes = b"") -> bytes:
+    """Multiples of the modulus of Python's hash of numbers, each followed by a value."""
+    return b"".join(
+        b"\x8a\x0a" + (n * ((1 << 61) - 1)).to_bytes(10, "little") + value for n in range(1, count + 1)
+    )
+
+
 COSTLY_PICKLES: dict[str, bytes] = {
     # Ranges
     "size of a range": capture_of(made_by("torch", "Size", span(LONG))),
@@ -370,6 +378,10 @@ COSTLY_PICKLES: dict[str, bytes] = {
             + (b"q\x01" + made_by("__builtin__", "slice", b"h\x01h\x01")) * TALL
             + b"N\x86a",
         )
+    ),
+    "keys that share one hash": capture_of(b"}(" + numbers_of_one_hash(40_000, b"N") + b"u"),
+    "set items that share one hash": capture_of(
+        made_by("__builtin__", "set", b"](" + numbers_of_one_hash(40_000) + b"e")
     ),
     "key of many items": capture_of(b"}(" + b"N" * 100_000 + b"tNs"),
     "key of many characters": capture_of(b"}" + text("x" * 100_000) + b"Ns"),

@@ -7,6 +7,7 @@ engine. What DDP issues from C++ is seen at ATen level, as c10d operators.
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,15 @@ NAMES = (
 # How many compiled callables run. The compiler knows the collectives by identity, so it is shown the originals.
 _compiled_runs = 0
 _lock = threading.Lock()
+
+
+def _new_lock() -> None:
+    # Another thread of the parent may have held it.
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
 _places: list[tuple[Any, str, Any, Any]] = []
 
 

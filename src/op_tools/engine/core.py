@@ -159,6 +159,10 @@ class Engine:
             # Another thread may still have modes after the last tool has gone; they must not get in its way.
             self._patches.sync(bool(self.tools) or self._threads > 0)
 
+    def one_thread_left(self) -> None:
+        """In a forked child: the parent's other threads, and their modes, are not here."""
+        self._threads = int(self.local.api_mode is not None or self.local.aten_mode is not None)
+
     def modes_here(self) -> list[Any]:
         """Our modes on this thread's stacks. Autograd's threads have those of the thread that started backward."""
         modes = (*private.function_modes(), *private.dispatch_modes())
@@ -366,6 +370,7 @@ ENGINE = Engine()
 def _after_fork() -> None:
     # The forking thread is the child's only one; the parent's other threads may have held the lock.
     ENGINE.lock = threading.RLock()
+    ENGINE.one_thread_left()
     ENGINE.failures.after_fork()
     for tool in ENGINE.tools:
         tool.after_fork()

@@ -124,7 +124,8 @@ def _sequence(value: Any, most: int, what: str) -> tuple[Any, ...]:
     return tuple(value)
 
 
-_SCALARS = frozenset({str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device})
+# No complex: a file could hold as many of them as it likes with one and the same hash.
+_SCALARS = frozenset({str, bytes, int, float, bool, type(None), torch.dtype, torch.device})
 
 
 def checked_key(value: Any) -> Any:

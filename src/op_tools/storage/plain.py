@@ -7,6 +7,7 @@ tuple, dict, tensors, dtype, device, Size. Everything else becomes a tagged dict
 from __future__ import annotations
 
 import enum
+import functools
 import sys
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 
-from op_tools.storage.constructors import Malformed, sparse_over
+from op_tools.storage.constructors import Malformed, checked_key, sparse_over
 from op_tools.storage.errors import shown
 from op_tools.storage.snapshot import LAYOUT_PARTS, TAG
 
@@ -211,6 +212,12 @@ def _text(value: Any) -> str:
     return value
 
 
+def _key(value: Any) -> Any:
+    """A key or an item of a set; numbers are checked as those of plain dicts are."""
+    restored = restore(value)
+    return checked_key(restored) if isinstance(restored, complex) else restored
+
+
 def _restore_return_type(tree: dict[str, Any]) -> Any:
     items = [restore(item) for item in _listed(tree["items"])]
     name = tree["name"]
@@ -228,7 +235,13 @@ def _restore_namedtuple(tree: dict[str, Any]) -> Any:
         # namedtuple() builds its class from source text; it checks the names too, but this must not rest on that.
         if not (isinstance(name, str) and name.isidentifier() and len(name) <= 100):
             raise ValueError(f"a named tuple has the field {shown(name)}")
-    return namedtuple(tree["type"], names)(*items)  # type: ignore[misc]
+    return _named_tuple(tree["type"], tuple(names))(*items)
+
+
+@functools.lru_cache(maxsize=256)
+def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
+    """Making a class takes 50 us; a file may hold many values of one."""
+    return namedtuple(name, fields)  # type: ignore[misc]
 
 
 def _restore_enum(tree: dict[str, Any]) -> Any:
@@ -287,15 +300,15 @@ _FORMATS = {
 }
 _QSCHEMES = {str(x).removeprefix("torch."): x for x in vars(torch).values() if isinstance(x, torch.qscheme)}
 _RESTORERS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "dict": lambda tree: {restore(key): restore(item) for key, item in _listed(tree["items"])},
+    "dict": lambda tree: {_key(key): restore(item) for key, item in _listed(tree["items"])},
     "slice": lambda tree: slice(restore(tree["start"]), restore(tree["stop"]), restore(tree["step"])),
     "ellipsis": lambda tree: Ellipsis,
     "no_bytes": lambda tree: b"",
     "memory_format": _restore_named(_FORMATS),
     "layout": _restore_named(_LAYOUTS),
     "qscheme": _restore_named(_QSCHEMES),
-    "set": lambda tree: {restore(item) for item in _listed(tree["items"])},
-    "frozenset": lambda tree: frozenset(restore(item) for item in _listed(tree["items"])),
+    "set": lambda tree: {_key(item) for item in _listed(tree["items"])},
+    "frozenset": lambda tree: frozenset(_key(item) for item in _listed(tree["items"])),
     "range": lambda tree: range(tree["start"], tree["stop"], tree["step"]),
     "return_type": _restore_return_type,
     "namedtuple": _restore_namedtuple,

@@ -23,6 +23,9 @@ from op_tools.storage.constructors import (
 from op_tools.storage.errors import CaptureRefused, shown
 
 MAX_OPERATIONS = 2_000_000
+# Python hashes numbers modulo 2^61 - 1: a dict could be filled with larger ones that all fall on one place, and each
+# would be held against all before it.
+LARGE_NUMBER, MAX_LARGE_NUMBERS = 1 << 60, 4096
 
 
 class _Mark:
@@ -42,6 +45,7 @@ class Unpickler:
         self._operations = 0
         self._bytes_made = 0
         self._items_made = 0
+        self._large_numbers = 0
 
     def load(self) -> Any:
         try:
@@ -183,7 +187,11 @@ class Unpickler:
             raise Malformed(f"is a pickle of protocol {version} and not 2")
 
     def long(self) -> None:
-        self.push(int.from_bytes(self.take(self.take(1)[0]), "little", signed=True))
+        value = int.from_bytes(self.take(self.take(1)[0]), "little", signed=True)
+        self._large_numbers += abs(value) >= LARGE_NUMBER
+        if self._large_numbers > MAX_LARGE_NUMBERS:
+            raise Malformed(f"holds more than {MAX_LARGE_NUMBERS} numbers beyond 2^60")
+        self.push(value)
 
 
 _OPERATIONS: dict[int, Callable[[Unpickler], None]] = {
