@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -12,9 +13,10 @@ import typer
 
 from op_tools import tables
 from op_tools.describe import printable
-from op_tools.replay import ItemReport, Options, WorkerError, find_items, replay, summary
+from op_tools.replay import ItemReport, Options, SpreadError, WorkerError, find_items, replay, summary
 from op_tools.replay.model import FAILED
 from op_tools.replay.printing import report_line
+from op_tools.runs import BadInput
 
 __all__ = ["normalised", "replay_command"]
 
@@ -64,8 +66,18 @@ def replay_command(
     device: Annotated[str, typer.Option(help="Where to run; default: this machine's accelerator.")] = "",
     reference: Annotated[str, typer.Option(help="Where the reference runs.")] = "cpu",
     workers: Annotated[
-        int, typer.Option(min=0, help="Processes. 0: in this one, where a crash ends everything.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=0,
+            help="Processes; default 1, with --ray one per CPU. 0: in this one, where a crash ends everything.",
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", help="Run on a Ray cluster: HOST:PORT, auto, or local for one made here."
+        ),
+    ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a call may take in a worker.")] = 600.0,
     allow: Annotated[
         list[str] | None, typer.Option("--allow", metavar="PKG", help="Also run functions of this package.")
@@ -76,7 +88,7 @@ def replay_command(
             "--memory-limit", min=0, help="Bytes a call may allocate; 0: by the size of its capture."
         ),
     ] = 0,
-    out: Annotated[str, typer.Option(help="Folder for the CSV files.")] = "op_tools_results",
+    out: Annotated[str, typer.Option(help="Folder for the log and the CSV files.")] = "op_tools_results",
     verbose: Annotated[
         bool | None, typer.Option("--verbose/--quiet", help="Tables for every call; default: for few calls.")
     ] = None,
@@ -104,9 +116,11 @@ def replay_command(
         verbose=(len(items) <= _MOST_PRINTED_ITEMS if verbose is None else verbose) and not as_json,
         memory_limit=memory_limit,
     )
-    _check_devices(options)
+    if ray in (None, "local"):  # elsewhere the machines of the cluster have devices of their own
+        _check_devices(options)
+    how = _How((1 if ray is None else 0) if workers is None else workers, timeout, ray)
     show = _Show(len(items), options, quiet=as_json)
-    code = show.run(items, workers, timeout, out, as_json)
+    code = show.run(items, how, out, as_json)
     if not items and not as_json:
         typer.echo(f"no captured call (input.pth) under {directory}", err=True)
     raise typer.Exit(code)
@@ -125,6 +139,15 @@ def _check_devices(options: Options) -> None:
             ) from None
 
 
+@dataclass(frozen=True)
+class _How:
+    """Where the calls run and how long each may take."""
+
+    workers: int
+    timeout: float
+    ray: str | None
+
+
 class _Show:
     """Prints reports in the order of their items, however they come in."""
 
@@ -135,12 +158,16 @@ class _Show:
         self.reports: dict[int, ItemReport] = {}
         self.printed = 0
 
-    def run(self, items: Sequence[Any], workers: int, timeout: float, out: str, as_json: bool) -> int:
+    def run(self, items: Sequence[Any], how: _How, out: str, as_json: bool) -> int:
         interrupted = False
+        log = summary.ReplayLog(out, times=self.options.sync_time_measure)
         try:
             with self._progress() as bar:
-                for index, report in replay(items, self.options, workers=workers, timeout=timeout):
+                for index, report in replay(
+                    items, self.options, workers=how.workers, timeout=how.timeout, ray=how.ray
+                ):
                     self.reports[index] = report
+                    log.add(report)
                     self._print_ready(bar)
                     bar.advance()
         except KeyboardInterrupt:
@@ -149,6 +176,10 @@ class _Show:
         except WorkerError as error:
             typer.echo(f"internal error: {error}", err=True)
             return summary.INTERNAL
+        except SpreadError as error:
+            raise BadInput(str(error)) from error
+        finally:
+            log.close()
         reports = [self.reports[index] for index in sorted(self.reports)]
         code = summary.exit_code(reports, compared=self.options.acc_check)
         code = summary.INTERRUPTED if interrupted else code
@@ -179,9 +210,12 @@ class _Show:
         return "\n".join(lines)
 
     def _close(self, reports: list[ItemReport], out: str) -> None:
-        compared = summary.write_comparisons(out, reports)
         times = [row for report in reports for row in report.times]
-        timed = summary.write_times(out, reports) if self.options.sync_time_measure else None
+        try:
+            compared = summary.write_comparisons(out, reports)
+            timed = summary.write_times(out, reports) if self.options.sync_time_measure else None
+        except OSError as error:
+            raise BadInput(f"results cannot be written: {error}. --out names another folder.") from error
         if self.quiet:
             return
         if self.options.sync_time_measure and times:

@@ -10,23 +10,37 @@ from collections.abc import Iterator, Sequence
 
 from op_tools.replay.items import Item, find_items
 from op_tools.replay.model import ItemReport, Options
-from op_tools.replay.pool import WorkerError, replay_in_processes
+from op_tools.replay.pool import SpreadError, WorkerError, replay_spread
 from op_tools.replay.run import replay_item
 
-__all__ = ["Item", "ItemReport", "Options", "WorkerError", "find_items", "replay", "replay_item"]
+__all__ = [
+    "Item",
+    "ItemReport",
+    "Options",
+    "SpreadError",
+    "WorkerError",
+    "find_items",
+    "replay",
+    "replay_item",
+]
 
 
 def replay(
-    items: Sequence[Item], options: Options | None = None, *, workers: int = 0, timeout: float = 600.0
+    items: Sequence[Item],
+    options: Options | None = None,
+    *,
+    workers: int = 0,
+    timeout: float = 600.0,
+    ray: str | None = None,
 ) -> Iterator[tuple[int, ItemReport]]:
     """Reports as they come in, with the index of their item.
 
     With `workers` processes an item that crashes or hangs is reported and the others go on; with none, everything
-    runs in this process, which is what a debugger wants.
+    runs in this process, which is what a debugger wants. `ray` names a cluster to run on, see op_tools.spread.
     """
     options = options or Options()
-    if workers > 0:
-        yield from replay_in_processes(items, options, workers, timeout)
+    if workers > 0 or ray is not None:
+        yield from replay_spread(items, options, workers=workers, timeout=timeout, ray=ray)
         return
     for index, item in enumerate(items):
         yield index, replay_item(item, options, 1 + index * options.run_times)

@@ -1,4 +1,4 @@
-"""What a replay of many calls comes to: files, JSON, and the exit code."""
+"""What a replay of many calls comes to: its log, files, JSON, and the exit code."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from op_tools.replay.model import FAILED, GOOD, ItemReport, Row
+from op_tools.runs import LOG_NAMES
+from op_tools.storage.log import Log
 from op_tools.tables import COMPARISON_CSV_COLUMNS, TIME_CSV_COLUMNS
 
-__all__ = ["as_json", "counted", "exit_code", "write_comparisons", "write_times"]
+__all__ = ["ReplayLog", "as_json", "counted", "exit_code", "write_comparisons", "write_times"]
 
 SAME, DIFFERS, USAGE, INTERNAL, NOTHING_COMPARED, INTERRUPTED = 0, 1, 2, 3, 5, 130
 _EXTRA_COLUMNS = ("verdict", "reason", "item")
+_TIMES = ("forward_id", "forward_elasped", "backward_elasped", "unit")
 
 
 def exit_code(reports: Sequence[ItemReport], *, compared: bool) -> int:
@@ -36,6 +40,40 @@ def counted(reports: Iterable[ItemReport]) -> str:
     total = sum(counts.values())
     parts = ", ".join(f"{count} {status}" for status, count in counts.most_common())
     return f"{total} {'call' if total == 1 else 'calls'}{': ' + parts if parts else ''}"
+
+
+class ReplayLog:
+    """`<results>/op_replay_result/op_replay_info_pid<pid>_<time>.oplog`: keeps what was done, whatever ends the replay."""
+
+    def __init__(self, results: str, *, times: bool) -> None:
+        self._log = Log(Path(results, "op_replay_result"), LOG_NAMES["replay"], on_problem=_say)
+        self._times = times
+
+    def add(self, report: ItemReport) -> None:
+        """Write the rows of a report; they are in the file when this returns."""
+        self._log.extend(_log_rows(report, times=self._times))
+        self._log.flush()
+
+    def close(self) -> None:
+        self._log.close()
+
+
+def _say(problem: str) -> None:
+    print(f"op-tools: {problem.partition(';')[0]}; the replay goes on", file=sys.stderr)
+
+
+def _log_rows(report: ItemReport, *, times: bool) -> list[Row]:
+    """One row per compared value and, where times were asked for, per run; at least one, so that no call is missing."""
+    where = {"item": report.item, "status": report.status}
+    columns = (*COMPARISON_CSV_COLUMNS, *_EXTRA_COLUMNS)
+    rows = [{**{key: row[key] for key in columns if key in row}, **where} for row in report.rows]
+    if times or not rows:
+        of_call = {"name": report.name, "verdict": report.status, "reason": report.reason}
+        runs = report.times if times else []
+        rows += [
+            {**of_call, **{key: run[key] for key in _TIMES if key in run}, **where} for run in runs or [{}]
+        ]
+    return rows
 
 
 def write_comparisons(results: str, reports: Iterable[ItemReport]) -> Path | None:

@@ -1,0 +1,263 @@
+"""Spreads tasks over a Ray cluster: batches by size, results as they come, what a lost worker held is run again."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from op_tools.spread.batches import batches_of
+from op_tools.spread.remote_batch import run_batch
+from op_tools.spread.task import Result, SpreadError, failure
+
+__all__ = ["spread_over_ray"]
+
+_MOST_LOSSES = 3
+_CONNECT_SECONDS = 10.0
+# An autoscaling cluster may first have to start a machine.
+_START_SECONDS = 600.0
+_OBJECT_STORE = 100 << 20
+# Settings of this program that the workers' processes shall have too; the rest is their machine's own.
+_CARRIED = ("OP_", "AUTOCOMPARE_", "DITORCH_", "DIPU_", "DIOPI_", "DICP_", "TORCH_DEVICE_", "PYTHONPATH")
+
+
+def spread_over_ray(
+    function: str,
+    payloads: Sequence[tuple[Mapping[str, Any], int]],
+    *,
+    address: str,
+    workers: int,
+    timeout: float,
+    needs: Sequence[str],
+) -> Iterator[tuple[int, Result]]:
+    """Results as they finish. Raises SpreadError."""
+    ray = _library()
+    place = {"folder": os.getcwd(), "needs": list(needs), "environment": _carried()}
+    with _connected(ray, address, workers):
+        count = workers or int(ray.cluster_resources().get("CPU", 0)) or 1
+        with _Driver(ray, function, payloads, place, timeout, count) as driver:
+            yield from driver.run()
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise SpreadError(
+            f'--ray needs the package ray, which is not installed here ({error}). Install it with `pip install "ray"` or '
+            "`pip install ditorch[ray]`, here and on every machine of the cluster; --workers N needs nothing."
+        ) from None
+
+
+def _carried() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(_CARRIED)}
+
+
+# --- connecting -----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _connected(ray: Any, address: str, workers: int) -> Iterator[None]:
+    """A connection to the cluster; one that was there before is used and left as it is."""
+    if ray.is_initialized():
+        yield
+        return
+    if address != "local":
+        _check_address(address)
+    # Short: sockets lie in it, and their paths may have 107 characters.
+    home = tempfile.mkdtemp(prefix="ray-", dir="/tmp") if address == "local" else ""
+    try:
+        _connect(ray, address, workers, home)
+        with _quiet(ray):
+            yield
+    finally:
+        ray.shutdown()
+        if home:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def _connect(ray: Any, address: str, workers: int, home: str) -> None:
+    options: dict[str, Any] = {"address": address, "logging_level": logging.ERROR, "log_to_driver": False}
+    if home:
+        # Small store: results are small, and containers often have a /dev/shm of 64 MB (Ray then takes a file in /tmp).
+        options |= {
+            "num_cpus": workers or os.cpu_count() or 1,
+            "include_dashboard": False,
+            "object_store_memory": _OBJECT_STORE,
+            "_temp_dir": home,
+        }
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # workers see the accelerators
+    try:
+        ray.init(**options)
+    except Exception as error:  # Ray raises many kinds: no cluster, another version, no raylet here
+        text = str(error).strip().partition("\n")[0].rstrip(".")
+        raise SpreadError(_advice(address, f"{type(error).__name__}: {text}")) from error
+
+
+def _check_address(address: str) -> None:
+    """Ray itself waits a minute or more for a cluster that is not there."""
+    if address == "auto":
+        return
+    if address.startswith("ray://"):
+        raise SpreadError(
+            f"--ray {address}: the addresses of Ray Client do not carry streams of results. Run this on a machine of "
+            "the cluster with --ray auto, or give HOST:PORT of the head (6379 unless chosen otherwise)."
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise SpreadError(
+            f"--ray {address}: expected local, auto, or HOST:PORT of the head of a cluster, such as 10.0.0.1:6379."
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise SpreadError(_advice(address, str(error))) from None
+
+
+def _advice(address: str, why: str) -> str:
+    return (
+        f"no Ray cluster could be reached with --ray {address}: {why}. Start one with `ray start --head` (and "
+        "`ray start --address=HEAD:6379` on the other machines), or use --ray local. A cluster that asks for a token is "
+        "reached with --ray auto on one of its machines, or with RAY_AUTH_MODE=token set."
+    )
+
+
+@contextlib.contextmanager
+def _quiet(ray: Any) -> Iterator[None]:
+    """Ray prints the loss of a worker to standard output, where our tables or JSON go; we run its tasks again instead."""
+    module = getattr(getattr(ray, "_private", None), "worker", None)
+    before = getattr(module, "_worker_logs_enabled", None)
+    if module is None or before is None:
+        yield
+        return
+    module._worker_logs_enabled = False
+    try:
+        yield
+    finally:
+        module._worker_logs_enabled = before
+
+
+# --- running --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Batch:
+    left: dict[int, None]  # indices in order; those with a result are taken out
+    one_by_one: bool = False  # each result travels by itself, so that a loss points at its task
+    started: bool = False
+
+
+class _Driver:
+    """Keeps `count` batches under way."""
+
+    def __init__(
+        self,
+        ray: Any,
+        function: str,
+        payloads: Sequence[tuple[Mapping[str, Any], int]],
+        place: Mapping[str, Any],
+        timeout: float,
+        count: int,
+    ) -> None:
+        self.ray = ray
+        self.function = function
+        self.payloads = payloads
+        self.place = place
+        self.timeout = timeout
+        self.count = count
+        batches = batches_of([weight for _, weight in payloads], count)
+        self.waiting = deque(_Batch(dict.fromkeys(indices)) for indices in batches)
+        self.running: dict[Any, _Batch] = {}
+        self.losses: Counter[int] = Counter()
+        self.heard = time.monotonic()
+        # Retrying is ours: Ray would run the whole batch again.
+        self.remote = ray.remote(num_returns="streaming", max_retries=0, num_cpus=1)(run_batch)
+
+    def __enter__(self) -> _Driver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in list(self.running):
+            self._drop(stream)
+
+    def run(self) -> Iterator[tuple[int, Result]]:
+        while self.waiting or self.running:
+            while self.waiting and len(self.running) < self.count:
+                self._submit(self.waiting.popleft())
+            ready, _ = self.ray.wait(list(self.running), num_returns=1, timeout=1.0)
+            for stream in ready:
+                yield from self._read(stream)
+            if not ready:
+                self._check_started()
+
+    def _submit(self, batch: _Batch) -> None:
+        tasks = [(index, self.payloads[index][0]) for index in batch.left]
+        stream = self.remote.remote(self.function, tasks, self.place, self.timeout, batch.one_by_one)
+        self.running[stream] = batch
+
+    def _read(self, stream: Any) -> Iterator[tuple[int, Result]]:
+        batch = self.running[stream]
+        self.heard = time.monotonic()
+        errors = self.ray.exceptions
+        try:
+            message = self.ray.get(next(stream))
+        except StopIteration:
+            del self.running[stream]
+            yield from self._lost(batch)
+        except errors.RayTaskError as error:
+            text = str(error).strip().rpartition("\n")[2]
+            raise SpreadError(
+                f"a worker of the cluster could not run its task: {text}. Every machine needs the same versions of "
+                "Python, ray and ditorch."
+            ) from error
+        except errors.RayError:  # the worker or its machine is gone, or what it had sent is
+            self._drop(stream)
+            yield from self._lost(batch)
+        else:
+            batch.started = True
+            yield from self._accepted(batch, message)
+
+    def _accepted(self, batch: _Batch, message: Mapping[str, Any]) -> Iterator[tuple[int, Result]]:
+        if "problem" in message:
+            raise SpreadError(str(message["problem"]))
+        for index, result in message["results"]:
+            if index in batch.left:
+                del batch.left[index]
+                yield index, result
+
+    def _lost(self, batch: _Batch) -> Iterator[tuple[int, Result]]:
+        """Run again what has no result: the task that was probably running alone, so that the rest is not blamed."""
+        if not batch.left:
+            return
+        suspect, *rest = batch.left
+        if rest:
+            self.waiting.appendleft(_Batch(dict.fromkeys(rest), one_by_one=True))
+        self.losses[suspect] += 1
+        if self.losses[suspect] < _MOST_LOSSES:
+            self.waiting.appendleft(_Batch({suspect: None}, one_by_one=True))
+        else:
+            yield suspect, failure(f"the cluster lost {_MOST_LOSSES} workers while they ran it")
+
+    def _drop(self, stream: Any) -> None:
+        del self.running[stream]
+        with contextlib.suppress(Exception):  # it may have ended, and so may the cluster
+            self.ray.cancel(stream, force=True)
+
+    def _check_started(self) -> None:
+        if any(batch.started for batch in self.running.values()):
+            return  # its process has a time limit of its own
+        if time.monotonic() - self.heard > _START_SECONDS:
+            raise SpreadError(
+                f"the cluster gave no worker within {_START_SECONDS:g} s; it has {self.ray.cluster_resources()}, of "
+                f"which {self.ray.available_resources()} are free. `ray status` shows who uses it."
+            )
