@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from op_tools import describe
+from op_tools import brief, describe
 from op_tools.categories import category_of, is_random
 from op_tools.comparison import printing, sampling, views
 from op_tools.comparison.held import Held
@@ -266,7 +266,7 @@ class OpAutoCompare(Tool):
         inputs = tensors_of((args, kwargs))
         places = printing.differentiable(inputs)
         names = dict(zip(places, printing.grad_names(call.name, inputs), strict=True))
-        self._rows(call, "grad", verdicts, names=[names[place] for place in wanted])
+        self._rows(call, "grad", verdicts, names=[names[place] for place in wanted], inputs=(args, kwargs))
         if self.settings.verbose:
             grads = (grad_inputs, home.tree(grad_outputs))
             by_place = dict(zip(wanted, verdicts, strict=True))
@@ -283,6 +283,7 @@ class OpAutoCompare(Tool):
         verdicts: list[Verdict],
         outputs: int | None = None,
         names: list[str] | None = None,
+        inputs: tuple[Any, Any] | None = None,
     ) -> None:
         place = None
         if names is None:
@@ -291,7 +292,9 @@ class OpAutoCompare(Tool):
         results = self.open_results()
         for name, verdict in zip(names, verdicts, strict=True):
             self.counts[verdict.status] = self.counts.get(verdict.status, 0) + 1
-            place = place or self.place(call)
+            if place is None:
+                text = brief.of_call(*(inputs or (call.args, call.kwargs)))
+                place = {**self.place(call), "input": text}
             row = {"forward_id": call.id, **printing.columns(verdict), **place, "name": name}
             if what == "grad":
                 row["phase"] = "backward"

@@ -35,15 +35,22 @@ class TimeSettings(ToolSettings):
     top: int = setting(10, "OP_TIME_MEASURE_TOP", int, "lines of each summary")
 
 
+# From this process's own clock to the time of day, fixed so that calls keep their order and ranks their distance.
+_SINCE_1970_NS = time.time_ns() - time.perf_counter_ns()
+
+
 class Clock:
     """Start and end of one stretch of work on one device. Its events come from `spare` and go back there."""
 
-    __slots__ = ("device", "end", "spare", "start", "sync")
+    __slots__ = ("began", "device", "end", "spare", "start", "sync")
 
     def __init__(self, device: torch.device, sync: bool, spare: list[Any]) -> None:
         self.device = device
         self.sync = sync or device.type == "cpu"
         self.spare = spare
+        # Where a trace puts the call: an event cannot say when it was recorded. Read before, so that a call never
+        # seems to reach into the next one.
+        self.began = time.perf_counter_ns()
         self.start: Any = self._mark()
         self.end: Any = None
 
@@ -79,6 +86,11 @@ class Clock:
             return float((self.end - self.start) * 1e3)
         self._wait()
         return float(self.start.elapsed_time(self.end))
+
+    def began_us(self) -> float:
+        """When the host started it, in microseconds since 1970."""
+        began = self.start * 1e9 if self.sync else self.began
+        return (began + _SINCE_1970_NS) / 1000
 
     def last_milliseconds(self) -> float | None:
         """The same, for the last time: the events are given back."""
@@ -260,8 +272,11 @@ class OpTimeMeasure(Tool):
                 trouble = trouble or error
             row = entry.row(run)
             row["forward_elasped"] = forward
-            if back is not None:
+            row["start_us"] = entry.forward.began_us()
+            row["clock"] = "host" if entry.forward.sync else "device"
+            if back is not None and entry.backward is not None:
                 row["backward_elasped"] = back
+                row["backward_start_us"] = entry.backward.began_us()
             rows.append(row)
             times.append((row["name"], row["call_site"], forward, back))
         if rows:

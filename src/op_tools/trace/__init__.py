@@ -1,0 +1,5 @@
+"""A run on a time line: the measured calls of every rank as a trace that opens in Perfetto."""
+
+from op_tools.trace.writing import Written, write_trace
+
+__all__ = ["Written", "write_trace"]
