@@ -29,9 +29,11 @@ LOG_NAMES: Mapping[str, str] = MappingProxyType(
         "memory": "process_memory_info",
         "replay": "op_replay_info",
         "diff": "op_diff_info",
+        "layers": "op_layer_info",
     }
 )
 CAPTURES = "op_capture_results"
+LAYERS = "op_layer_result"
 USAGE, NOTHING = 2, 5
 
 
@@ -93,7 +95,8 @@ def open_run(path: str | Path) -> Run:
         here = Path(folder)
         # What lies in the folder of a captured call or of a blob is no log: a large capture has millions of files.
         if here.name == CAPTURES:
-            captures = captures or here
+            if here.parent.name != LAYERS:  # whole modules, not operators
+                captures = captures or here
             folders.clear()
         folders[:] = sorted(name for name in folders if name != "blobs" and not name.startswith("."))
         for name in files:
