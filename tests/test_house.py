@@ -28,7 +28,7 @@ LANGUAGES = (".py", ".cpp", ".cc", ".c", ".h", ".hpp")
 
 MAY_IMPORT = {
     "op_tools": set(),
-    "ditorch": set(),
+    "ditorch": {"op_tools"},  # `ditorch run` starts the tools; `import ditorch` does not load them
     "diopi": {"op_tools"},
     "torch_dipu": {"diopi", "ditorch", "op_tools"},
     "dicp": {"diopi", "torch_dipu", "op_tools"},
