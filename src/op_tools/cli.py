@@ -51,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(program: Callable[..., object], arguments: Sequence[str] | None = None) -> None:
     """Run a typer program with the exit codes of this house: 3 for our own errors, 130 for Ctrl-C."""
-    words = normalised(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] != ["bisect"]:  # whose words may be the script's
+        words = normalised(words)
     try:
         program(args=words)
     except BadInput as error:

@@ -1,0 +1,148 @@
+"""What a search says: a line for each run while it goes on, then the answer; or all of it as one JSON document."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from op_tools.bisect.hunt import Hunt
+from op_tools.bisect.running import ScriptRun
+
+__all__ = ["HEADER", "answer", "as_json", "known_so_far", "run_line"]
+
+_RESULT_WIDTH, _WIDTH = 48, 100
+HEADER = f"{'run':>3}  {'on the CPU':<14}  {'result':<{_RESULT_WIDTH}}  {'restored':<9}  {'seconds':>7}"
+
+
+def run_line(run: ScriptRun) -> str:
+    """One run in the columns of HEADER. A run that did not end well says why on a second line if that is long."""
+    restored = {None: "", True: "yes", False: "no"}[run.restored]
+    what = "failed" if run.problem else _shortened(run.result)
+    line = f"{run.number:>3}  {_on_cpu(run):<14}  {what:<{_RESULT_WIDTH}}  {restored:<9}  {run.seconds:7.1f}"
+    return f"{line}\n     {run.problem[: _WIDTH - 5]}" if run.problem else line
+
+
+def _on_cpu(run: ScriptRun) -> str:
+    if run.fallback is None:
+        return "everything"
+    count = len(run.fallback)
+    return f"{count} operator{'s' * (count != 1)}" if count else "nothing"
+
+
+def _shortened(result: Sequence[float]) -> str:
+    """The numbers of a result; of many, the first and the last."""
+    if not result:
+        return "none"
+    words = [f"{value:.7g}" for value in result]
+    text = ", ".join(words)
+    if len(text) <= _RESULT_WIDTH:
+        return text
+    return f"{words[0]}, {words[1]}, ..., {words[-1]} ({len(words)} numbers)"
+
+
+def answer(hunt: Hunt) -> str:
+    """The list that was found, why each of its operators is suspected, and what to type."""
+    if hunt.operators is None:
+        return (
+            f"No list of operators restores the result: with all {hunt.seen} on the CPU it is not the expected one "
+            f"either.\nThe fault is not in an operator, or the expected result is not that of this script."
+        )
+    count = len(hunt.operators)
+    left = f" ({hunt.left:.1%} of the error is left)" if hunt.left else ""
+    lines = [
+        f"{count} of {hunt.seen} operators must run on the CPU to restore the result{left}; {len(hunt.runs)} runs:"
+    ]
+    for name in hunt.operators:
+        lines += [f"    {name}", *_why(hunt, name)]
+    lines += [
+        "",
+        "To run with it:",
+        f"    {_command(hunt)}",
+        "or, for scripts that use OpFallback themselves:",
+    ]
+    lines += [f"    export OP_FALLBACK_LIST={','.join(hunt.operators)}", *_hints(hunt)]
+    return "\n".join(lines)
+
+
+def _why(hunt: Hunt, name: str) -> list[str]:
+    suspicion = hunt.found.get(name)
+    if suspicion is None or suspicion.verdict not in {"fail", "lower_precision"}:
+        return []
+    word = "judged wrong" if suspicion.verdict == "fail" else "less precise than its dtype"
+    lines = [f"{word}: {suspicion.reason}"] + ([f"at {suspicion.call_site}"] if suspicion.call_site else [])
+    return [part for line in lines for part in _folded(line)]
+
+
+def _folded(line: str) -> list[str]:
+    return textwrap.wrap(line, _WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 12)
+
+
+def _command(hunt: Hunt) -> str:
+    words = ["ditorch", "run", "--tool", "fallback", str(hunt.runner.script), *hunt.runner.arguments]
+    return f"OP_FALLBACK_LIST={','.join(hunt.operators or ())} {shlex.join(words)}"
+
+
+def _hints(hunt: Hunt) -> list[str]:
+    operators = hunt.operators or ()
+    wrong = any(hunt.found[name].verdict == "fail" for name in operators if name in hunt.found)
+    if len(operators) > 3 and hunt.runner.reading.exit_code is False and not wrong:
+        return [
+            "",
+            "None of them was judged wrong by itself. Does the script give the same result every time? A script without "
+            "a seed, or one that goes on from files of an earlier run, leads a search astray.",
+        ]
+    return []
+
+
+def known_so_far(hunt: Hunt) -> str:
+    """What an interrupted search has found out."""
+    lines = [f"interrupted after {len(hunt.runs)} runs"]
+    search = hunt.search
+    if search is not None and search.culprits:
+        lines.append(f"known to be needed: {', '.join(search.culprits)}")
+    if search is not None and search.restoring is not None and len(search.restoring) < len(search.candidates):
+        lines.append(f"known to restore the result: {', '.join(search.restoring)}")
+    suspects = [name for name, found in hunt.found.items() if found.verdict == "fail"]
+    if suspects:
+        lines.append(f"judged wrong in the first run: {', '.join(suspects)}")
+    return "\n".join(lines)
+
+
+def as_json(hunt: Hunt, code: int) -> str:
+    """All of it for a machine. NaN and infinities are written as text: JSON has none."""
+    search = hunt.search
+    document: dict[str, Any] = {
+        "script": str(hunt.runner.script),
+        "arguments": hunt.runner.arguments,
+        "exit_code": code,
+        "operators": list(hunt.operators) if hunt.operators is not None else None,
+        "needed_so_far": search.culprits if search is not None else [],
+        "seen": list(search.candidates) if search is not None else [],
+        "reference": _plain(hunt.judge.reference) if hunt.judge is not None else None,
+        "allowance": hunt.judge.allowance if hunt.judge is not None else None,
+        "error_left": hunt.left,
+        "judged_wrong": {n: found.reason for n, found in hunt.found.items() if found.verdict == "fail"},
+        "command": _command(hunt) if hunt.operators is not None else None,
+        "runs": [_run_as_json(run) for run in hunt.runs],
+    }
+    return json.dumps(document, indent=2)
+
+
+def _run_as_json(run: ScriptRun) -> dict[str, Any]:
+    return {
+        "number": run.number,
+        "on_cpu": "everything" if run.fallback is None else list(run.fallback),
+        "result": _plain(run.result),
+        "restored": run.restored,
+        "exit_code": run.code,
+        "problem": run.problem,
+        "seconds": round(run.seconds, 3),
+        "stayed_on_the_device": run.stayed,
+    }
+
+
+def _plain(numbers: Sequence[float]) -> list[float | str]:
+    return [value if abs(value) < float("inf") else str(value) for value in numbers]

@@ -1,0 +1,162 @@
+"""Runs the script in a process of its own and collects what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from op_tools.bisect.driver import Job
+from op_tools.bisect.ranking import Suspicion, suspicions
+from op_tools.bisect.readings import Reading
+from op_tools.runs import BadInput
+
+__all__ = ["Runner", "ScriptRun"]
+
+_LONGEST_LINE = 300
+
+
+@dataclass
+class ScriptRun:
+    """One run: what was on the CPU, how it ended, what came out."""
+
+    number: int
+    fallback: tuple[str, ...] | None  # None: everything
+    code: int
+    seconds: float
+    result: tuple[float, ...] = ()
+    problem: str = ""  # why it did not end well; empty if it did
+    seen: tuple[str, ...] = ()
+    stayed: dict[str, str] = field(default_factory=dict)
+    found: dict[str, Suspicion] = field(default_factory=dict)
+    restored: bool | None = None  # not asked of the first two
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether the script came to its end with exit code 0."""
+        return not self.problem
+
+
+class Runner:
+    """Runs one script with other operators on the CPU each time. Files of run 3 go to <folder>/run-03/."""
+
+    def __init__(
+        self,
+        script: Path,
+        arguments: Sequence[str],
+        reading: Reading,
+        folder: Path,
+        timeout: float | None = None,
+        imports: Sequence[str] = (),
+    ) -> None:
+        self.script = script
+        self.arguments = list(arguments)
+        self.reading = reading
+        self.folder = folder
+        self.timeout = timeout
+        self.imports = list(imports)
+        self.count = 0
+
+    def run(
+        self, fallback: Sequence[str] | None, *, observe: bool = False, compare: bool = False
+    ) -> ScriptRun:
+        """Run the script with these operators on the CPU (None: everything that can be)."""
+        self.count += 1
+        place = self._new_place()
+        job = Job(
+            script=str(self.script),
+            arguments=self.arguments,
+            imports=self.imports,
+            fallback=None if fallback is None else list(fallback),
+            operators=str(place / "operators.txt") if observe else None,
+            stayed=str(place / "stayed.json"),
+            results=str(place / "compared") if compare else None,
+        )
+        (place / "job.json").write_text(json.dumps(job, indent=1), encoding="utf-8")
+        stamp = self._stamp()
+        began = time.monotonic()
+        code, in_time = self._execute(place)
+        done = ScriptRun(
+            self.count, None if fallback is None else tuple(fallback), code, time.monotonic() - began
+        )
+        done.problem = self._problem(code, in_time, place / "stderr.txt")
+        if done.ended_well and (self.reading.file is None or self._stamp() != stamp):
+            done.result = self.reading.read(_text(place / "stdout.txt"))
+        done.seen = tuple(dict.fromkeys(_text(place / "operators.txt").split()))
+        done.stayed = json.loads(_text(place / "stayed.json") or "{}")
+        done.found = suspicions(place / "compared") if compare else {}
+        return done
+
+    def _new_place(self) -> Path:
+        place = self.folder.resolve() / f"run-{self.count:02}"
+        try:
+            # An earlier search may have used this folder.
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True)
+        except OSError as error:
+            raise BadInput(
+                f"the files of the runs cannot be written to {place}: {error.strerror}. Give another --keep."
+            ) from error
+        return place
+
+    def _stamp(self) -> tuple[int, int] | None:
+        """Tells whether the script has written its result file: one left from before is no result of this run."""
+        if self.reading.file is None:
+            return None
+        try:
+            about = self.reading.file.stat()
+        except OSError:
+            return None
+        return about.st_mtime_ns, about.st_ino
+
+    def _execute(self, place: Path) -> tuple[int, bool]:
+        # -P: the folder we are in must not hide a module from the driver; it gives the script its own path.
+        command = [sys.executable, "-P", "-m", "op_tools.bisect.driver", str(place / "job.json")]
+        # What a run has printed is wanted even when it has to be killed.
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OP_TOOLS_RESULTS": str(place / "results")}
+        with (place / "stdout.txt").open("wb") as out, (place / "stderr.txt").open("wb") as err:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True
+            )  # fmt: skip
+            try:
+                return process.wait(self.timeout), True
+            except subprocess.TimeoutExpired:
+                return -signal.SIGKILL, False
+            finally:
+                # Whatever happened, nothing the script started goes on running behind the next run.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _problem(self, code: int, in_time: bool, errors: Path) -> str:
+        if not in_time:
+            return f"ended after --timeout {self.timeout:g} s"
+        if code == 0:
+            return ""
+        if code < 0:
+            return f"killed by {_signal_name(-code)}"
+        lines = [line for line in _text(errors).splitlines() if line.strip()]
+        said = f": {lines[-1].strip()[:_LONGEST_LINE]}" if lines else ""
+        return f"exit code {code}{said}"
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

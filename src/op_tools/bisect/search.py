@@ -1,0 +1,74 @@
+"""Which operators to put on the CPU next: finds culprits one at a time by halving.
+
+Assumes that more operators on the CPU never make the result worse. Knows nothing of torch or of scripts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+__all__ = ["Search"]
+
+
+class Search:
+    """Looks for the smallest list of candidates that restores the result.
+
+    `restores` runs the script with these candidates on the CPU. The candidates come in order of suspicion; the first
+    `suspects` of them are tried together before anything is halved. With `whole_restores` it is known that all
+    candidates together restore the result; otherwise that is tried when nothing less does.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[str],
+        restores: Callable[[Sequence[str]], bool],
+        *,
+        suspects: int = 0,
+        whole_restores: bool = True,
+    ) -> None:
+        self.candidates = tuple(candidates)
+        self.suspects = suspects
+        # What is known so far: operators that any list needs, and the shortest list that did restore the result.
+        self.culprits: list[str] = []
+        self.restoring: tuple[str, ...] | None = self.candidates if whole_restores else None
+        self._restores = restores
+
+    def run(self) -> tuple[str, ...] | None:
+        """The smallest list, in the order of the candidates; None if not even all of them restore the result.
+
+        The list given back has been run. Each of its members is needed: the run in which the member was the first
+        left out did not restore the result, and that run had all other members of the list on the CPU.
+        """
+        rest = self.candidates
+        while rest:
+            if self.culprits and self._try(()):
+                break
+            length = self._shortest_restoring(rest)
+            if length is None:
+                return None
+            self.culprits.append(rest[length - 1])
+            rest = rest[: length - 1]
+        return self._in_order(self.culprits) if self.culprits else None
+
+    def _shortest_restoring(self, rest: tuple[str, ...]) -> int | None:
+        """The length of the shortest beginning of `rest` that restores the result together with the culprits."""
+        low, high = 0, len(rest)
+        if 0 < self.suspects < high:
+            low, high = (low, self.suspects) if self._try(rest[: self.suspects]) else (self.suspects, high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._try(rest[:middle]) else (middle, high)
+        if self.restoring is None and not self._try(rest):  # nothing shorter did, so high is still the end
+            return None
+        return high
+
+    def _try(self, more: Sequence[str]) -> bool:
+        operators = self._in_order([*self.culprits, *more])
+        restored = self._restores(operators)
+        if restored:
+            self.restoring = operators
+        return restored
+
+    def _in_order(self, operators: Sequence[str]) -> tuple[str, ...]:
+        wanted = set(operators)
+        return tuple(name for name in self.candidates if name in wanted)
