@@ -1,12 +1,68 @@
-"""`op-tools report`: being built."""
+"""`op-tools report`: a run as one HTML page that needs no network."""
 
 from __future__ import annotations
 
-from op_tools.runs import BadInput
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from op_tools.describe import printable
+from op_tools.report import Written, first_divergence, headline, write_report
+from op_tools.runs import open_run
 
 __all__ = ["report_command"]
 
 
-def report_command() -> None:
-    """Being built."""
-    raise BadInput("not built yet")
+def report_command(
+    run: Annotated[
+        Path, typer.Argument(metavar="[RUN]", help="The results folder of a run, or one log.")
+    ] = Path("op_tools_results"),
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="The file to write; default: RUN/report.html.")
+    ] = None,
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "",
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+) -> None:
+    """Write what a run's tools found as one HTML file: what is wrong, where it began, times, and all rows.
+
+    Exit code 0: written, also when something is wrong; 2: wrong usage; 5: nothing to report.
+    """
+    opened = open_run(run)
+    written = write_report(opened, out or _default(run), title)
+    typer.echo(_as_json(written) if as_json else _as_text(written))
+    if show:
+        import webbrowser
+
+        webbrowser.open(written.path.resolve().as_uri())
+
+
+def _default(run: Path) -> Path:
+    return run / "report.html" if run.is_dir() else run.with_name("report.html")
+
+
+def _as_text(written: Written) -> str:
+    first = first_divergence(written.summary)
+    found = written.summary["first"] or written.summary["first_overflow"]
+    lines = [headline(written.summary)]
+    if found is not None:
+        lines += [first, f"    {found['call_site']}", f"    {found['reason']}", f"    {found['reproduce']}"]
+    if written.summary["environment"]["dropped"]:
+        lines.append("The logs are incomplete: the last rows of a killed process are missing.")
+    lines.append(f"{written.path}: {written.size / 1e6:.2f} MB, {written.rows:,} rows")
+    return "\n".join(printable(line) for line in lines if line.strip())
+
+
+def _as_json(written: Written) -> str:
+    summary = written.summary
+    return json.dumps(
+        {
+            "path": str(written.path), "bytes": written.size, "rows": written.rows,
+            "left_out": summary["left_out"], "state": summary["state"], "headline": headline(summary),
+            "first_divergence": first_divergence(summary), "counts": dict(summary["counts"]),
+            "first": summary["first"], "first_overflow": summary["first_overflow"],
+        },
+        indent=2,
+    )  # fmt: skip

@@ -1,0 +1,194 @@
+"""One pass over the logs of a run: the table of all rows, and the summary that is shown first."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from op_tools.report.columnar import Table, number
+from op_tools.report.environment import Environment
+from op_tools.report.place import Captures, reproduce_line, split_name, with_whole_numbers
+from op_tools.report.tallies import MOST_LINES, WRONG, Memory, Operators, Steps, Times, in_order, verdict_of
+from op_tools.runs import NOTHING, BadInput, Run
+
+__all__ = ["Collected", "collect"]
+
+# Tools in the order in which what they say counts; the first that has a failure names the first divergence.
+_JUDGES = ("autocompare", "diff", "replay")
+_DERIVED = frozenset({"diff", "replay"})
+_TOOLS = (*_JUDGES, "overflow_check", "time_measure", "observe", "capture", "layers")
+_RIGHT = frozenset({"same", "pass", "lower_precision"})
+# Rows in the table. What needs attention is kept beyond this, the rest is counted only.
+MOST_ROWS = 300_000
+_FIGURES = (
+    "error_over_bound", "max_abs_diff", "max_relative_diff", "cosine_similarity", "atol", "rtol",
+)  # fmt: skip
+_FACTS = (
+    "call_site", "module", "phase", "level", "forward_name", "reason", "error_info", "input", "output", "side",
+    "status", "kind",
+)  # fmt: skip
+
+
+class Collected:
+    """The rows and what they come to."""
+
+    def __init__(self, run: Run, title: str) -> None:
+        self.run = run
+        self.title = title
+        self.table = Table()
+        self.environment = Environment(run)
+        self.left_out = 0
+        self._captures = Captures(run)
+        self._verdicts: dict[str, Counter[str]] = {}
+        self._operators = Operators()
+        self._times = Times()
+        self._steps = Steps()
+        self._memory = Memory()
+        self._first: dict[str, tuple[tuple[Any, ...], dict[str, Any], int]] = {}
+        self._listed: dict[str, list[tuple[dict[str, Any], int]]] = {}
+
+    # -- rows ------------------------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Read all logs."""
+        for tool in (*_TOOLS, *(tool for tool in self.run.logs if tool not in _TOOLS)):
+            if self.run.has(tool):
+                self._read(tool)
+
+    def _read(self, tool: str) -> None:
+        paths, logs = self.run.logs[tool], list(self.run.contents(tool))
+        if tool in _DERIVED:
+            # Made from the same captures each time: the newest is the one that counts.
+            paths, logs = paths[-1:], logs[-1:]
+        for path, contents in zip(paths, logs, strict=True):
+            contents.header = with_whole_numbers(contents.header)
+            header = contents.header
+            origin = {key: header.get(key) for key in ("pid", "rank", "started", "world_size")}
+            self.environment.add_log(tool, path, contents)
+            for row in contents.rows:
+                full = with_whole_numbers({**origin, **row})
+                if tool == "memory":
+                    self._memory.add(full)
+                else:
+                    self._add(tool, full)
+
+    def _add(self, tool: str, row: dict[str, Any]) -> None:
+        verdict = verdict_of(tool, row)
+        self._verdicts.setdefault(tool, Counter())[verdict] += 1
+        self.environment.see(row)
+        bad = verdict in WRONG or verdict == "suspect"
+        if tool in _JUDGES and (bad or verdict in _RIGHT):
+            self._operators.add(row, verdict)
+        if tool == "time_measure":
+            self._steps.add_time(row, self._times.add(row))
+        if bad or verdict == "lower_precision":
+            self._steps.add_event(row, verdict)
+        elif len(self.table) >= MOST_ROWS:
+            self.left_out += 1
+            return
+        operator, value = split_name(row.get("name"))
+        row["operator"], row["value"], row["verdict"] = operator, value, verdict
+        row["capture"] = self._captures.path(row)
+        place = self.table.block(tool).append(row)
+        if bad:
+            self._note(tool, row, place)
+
+    def _note(self, tool: str, row: dict[str, Any], place: int) -> None:
+        key = _when(row)
+        known = self._first.get(tool)
+        if known is None or key < known[0]:
+            self._first[tool] = (key, row, place)
+        listed = self._listed.setdefault(tool, [])
+        if len(listed) < MOST_LINES:
+            listed.append((row, place))
+
+    # -- the summary -----------------------------------------------------------------------------------------
+
+    def verdicts(self, *tools: str) -> Counter[str]:
+        """The verdicts of these tools, added up."""
+        return sum((self._verdicts.get(tool, Counter()) for tool in tools), Counter[str]())
+
+    def summary(self) -> dict[str, Any]:
+        """What the first screen shows, as JSON holds it."""
+        judged, born = self.verdicts(*_JUDGES), self.verdicts("overflow_check")
+        counts = self.verdicts(*self._verdicts)
+        wrong = sum(judged[verdict] for verdict in WRONG)
+        compared = wrong + sum(judged[verdict] for verdict in _RIGHT)
+        births = born["NaN"] + born["Inf"]
+        state = (
+            "wrong" if wrong or births
+            else "suspect" if judged["suspect"]
+            else "lower" if judged["lower_precision"]
+            else "right" if compared
+            else "finite" if "overflow_check" in self._verdicts
+            else "unjudged"
+        )  # fmt: skip
+        return {
+            "title": self.title, "run": str(self.run.path), "made": time.strftime("%Y-%m-%d %H:%M"),
+            "rows": len(self.table), "left_out": self.left_out, "state": state, "wrong": wrong,
+            "compared": compared, "births": births, "suspect": judged["suspect"],
+            "lower": judged["lower_precision"],
+            "wrong_operators": len(self._operators.wrong), "counts": in_order(counts),
+            "tools": {tool: sum(verdicts.values()) for tool, verdicts in self._verdicts.items()},
+            "first": self._first_of(*_JUDGES), "first_overflow": self._first_of("overflow_check"),
+            "operators": self._operators.lines(), "steps": self._steps.lines(), "memory": self._memory.lines(),
+            "total_ms": round(self._times.total, 4), "time_operators": self._times.operators(),
+            "time_sites": self._times.sites(),
+            "findings": {
+                tool: {
+                    "counts": in_order(self._verdicts[tool]),
+                    "lines": [self._line(tool, row, place) for row, place in self._listed.get(tool, ())],
+                }
+                for tool in ("overflow_check", "diff", "replay")
+                if tool in self._verdicts
+            },
+            "environment": self.environment.as_plain(),
+        }  # fmt: skip
+
+    def _first_of(self, *tools: str) -> dict[str, Any] | None:
+        for tool in tools:
+            if tool in self._first:
+                _, row, place = self._first[tool]
+                return self._line(tool, row, place)
+        return None
+
+    def _line(self, tool: str, row: Mapping[str, Any], place: int) -> dict[str, Any]:
+        """What is said of one row outside the table."""
+        line = {
+            "tool": tool, "row": self.table.place(tool, place), "operator": row["operator"],
+            "value": row["value"], "verdict": row["verdict"],
+        }  # fmt: skip
+        line |= {
+            name: number(name, row.get(name)) for name in ("step", "rank", "pid", "forward_id", *_FIGURES)
+        }
+        line |= {name: str(row.get(name) or "") for name in _FACTS}
+        line["reproduce"] = reproduce_line(row["capture"]) if row["capture"] else ""
+        return line
+
+
+def _when(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """When a row came about. Ranks run the same steps side by side; processes of their own run one after another."""
+    alone = (row.get("world_size") or 1) == 1
+    return (
+        row["verdict"] == "suspect", str(row.get("started")) if alone else "", _int(row.get("step")), _int(row.get("forward_id")),
+        _int(row.get("rank")),
+    )  # fmt: skip
+
+
+def _int(value: Any) -> int:
+    return value if isinstance(value, int) else 1 << 62
+
+
+def collect(run: Run, title: str = "") -> Collected:
+    """Read a run. Raises BadInput (5) when its logs hold no row."""
+    collected = Collected(run, title or f"op_tools: {run.path.resolve().name}")
+    collected.read()
+    if not len(collected.table) and not collected.summary()["memory"]:
+        raise BadInput(
+            f"{run.path} has nothing to report: its logs hold no row. Run the program with a tool on, for example "
+            f"`ditorch run script.py --tool autocompare`, and report the results folder it names.",
+            NOTHING,
+        )
+    return collected

@@ -1,0 +1,240 @@
+"""What the rows of a run come to: counts, worst operators, steps, times, memory."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from op_tools.report.place import operator_of
+
+__all__ = ["WRONG", "Memory", "Operators", "Steps", "Times", "finite", "verdict_of"]
+
+# Verdicts of rows that say: this is wrong.
+WRONG = frozenset({"fail", "error", "refused", "NaN", "Inf"})
+_ORDER = (
+    "fail",
+    "error",
+    "refused",
+    "NaN",
+    "Inf",
+    "suspect",
+    "lower_precision",
+    "tool error",
+    "pass",
+    "same",
+    "skipped",
+)
+# How the timeline marks a verdict; all others that need attention are failures.
+_EVENTS = {"lower_precision": "lower_precision", "suspect": "lower_precision", "NaN": "nan", "Inf": "nan"}
+MOST_LINES = 20
+MOST_TIMES = 12
+MOST_POINTS = 400
+
+
+def verdict_of(tool: str, row: Mapping[str, Any]) -> str:
+    """One word for what a row says: a verdict, what was born in an overflow, or that the tool itself failed."""
+    verdict = row.get("verdict")
+    if verdict:
+        return str(verdict)
+    if tool == "overflow_check" and row.get("status") == "born":
+        return str(row.get("kind") or "NaN")
+    if str(row.get("error_info") or "").startswith("tool error"):
+        return "tool error"
+    return str(row.get("status") or "") if tool in {"replay", "diff"} else ""
+
+
+def in_order(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Verdicts with their numbers, the bad ones first."""
+    known = [(name, counts[name]) for name in _ORDER if counts.get(name)]
+    return known + sorted((name, count) for name, count in counts.items() if name and name not in _ORDER)
+
+
+def finite(value: Any) -> float | None:
+    """A number that can be added and compared, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+@dataclass
+class _Operator:
+    compared: int = 0
+    verdicts: Counter[str] = field(default_factory=Counter)
+    worst_error: float | None = None
+    worst_difference: float | None = None
+    first_step: Any = None
+
+
+class Operators:
+    """How often each operator was judged and how it came out."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, _Operator] = {}
+
+    def add(self, row: Mapping[str, Any], verdict: str) -> None:
+        """Count a judged row."""
+        operator = self._found.setdefault(operator_of(row), _Operator())
+        operator.compared += 1
+        operator.verdicts[verdict] += 1
+        if verdict in WRONG and operator.first_step is None:
+            operator.first_step = row.get("step")
+        error = row.get("error_over_bound")
+        if isinstance(error, float) and not math.isnan(error):
+            operator.worst_error = max(error, operator.worst_error or 0.0)
+        difference = row.get("max_abs_diff")
+        if isinstance(difference, float) and not math.isnan(difference):
+            operator.worst_difference = max(difference, operator.worst_difference or 0.0)
+
+    @property
+    def wrong(self) -> list[str]:
+        """Operators with something wrong, the worst first."""
+        return [line["operator"] for line in self.lines(len(self._found)) if line["fail"]]
+
+    def lines(self, most: int = MOST_LINES) -> list[dict[str, Any]]:
+        """The worst operators: by failures, then by error over bound."""
+        lines = []
+        for name, one in self._found.items():
+            wrong = sum(one.verdicts[verdict] for verdict in WRONG)
+            if wrong or one.verdicts["lower_precision"] or one.worst_error is not None:
+                lines.append(
+                    {
+                        "operator": name, "compared": one.compared, "fail": wrong,
+                        "lower_precision": one.verdicts["lower_precision"], "error_over_bound": one.worst_error,
+                        "max_abs_diff": one.worst_difference, "first_step": one.first_step,
+                    }
+                )  # fmt: skip
+        lines.sort(
+            key=lambda line: (-line["fail"], -line["lower_precision"], -(line["error_over_bound"] or 0.0))
+        )
+        return lines[:most]
+
+
+class Times:
+    """Time by operator and by call site, forward and backward."""
+
+    def __init__(self) -> None:
+        self._operators: dict[str, list[float]] = {}
+        self._sites: dict[tuple[str, str], list[float]] = {}
+
+    def add(self, row: Mapping[str, Any]) -> float:
+        """Count a measured row; its milliseconds."""
+        forward = finite(row.get("forward_elasped")) or 0.0
+        backward = finite(row.get("backward_elasped")) or 0.0
+        name = operator_of(row)
+        for sums in (
+            self._operators.setdefault(name, [0, 0.0, 0.0]),
+            self._sites.setdefault((name, str(row.get("call_site") or "")), [0, 0.0, 0.0]),
+        ):
+            sums[0] += 1
+            sums[1] += forward
+            sums[2] += backward
+        return forward + backward
+
+    @property
+    def total(self) -> float:
+        """All milliseconds."""
+        return sum(sums[1] + sums[2] for sums in self._operators.values())
+
+    def operators(self) -> list[dict[str, Any]]:
+        """The most expensive operators."""
+        return [{"operator": name, **line} for name, line in self._lines(self._operators.items())]
+
+    def sites(self) -> list[dict[str, Any]]:
+        """The most expensive call sites."""
+        lines = self._lines(self._sites.items())
+        return [{"operator": name, "call_site": site, **line} for (name, site), line in lines]
+
+    def _lines(self, items: Iterable[tuple[Any, list[float]]]) -> list[tuple[Any, dict[str, Any]]]:
+        whole = self.total or 1.0
+        largest = sorted(items, key=lambda item: -(item[1][1] + item[1][2]))[:MOST_TIMES]
+        return [
+            (
+                key,
+                {
+                    "calls": int(calls), "forward_ms": round(forward, 4), "backward_ms": round(backward, 4),
+                    "share": round((forward + backward) / whole, 5),
+                },
+            )
+            for key, (calls, forward, backward) in largest
+        ]  # fmt: skip
+
+
+class Steps:
+    """What happened in each step: time, and verdicts that need attention."""
+
+    def __init__(self) -> None:
+        self._times: dict[int, dict[Any, float]] = {}
+        self._events: dict[int, Counter[str]] = {}
+
+    def add_time(self, row: Mapping[str, Any], milliseconds: float) -> None:
+        """Add to the time of a rank in a step."""
+        if isinstance(row.get("step"), int):
+            ranks = self._times.setdefault(row["step"], {})
+            key = (row.get("rank"), row.get("pid"))
+            ranks[key] = ranks.get(key, 0.0) + milliseconds
+
+    def add_event(self, row: Mapping[str, Any], verdict: str) -> None:
+        """Count a verdict that needs attention."""
+        step = row.get("step")
+        if isinstance(step, int):
+            kind = _EVENTS.get(verdict, "fail")
+            self._events.setdefault(step, Counter())[kind] += 1
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The steps in order; neighbours are put together where there are more than a screen shows."""
+        steps = sorted(self._times.keys() | self._events.keys())
+        width = -(-len(steps) // MOST_POINTS) or 1
+        lines = []
+        for start in range(0, len(steps), width):
+            group = steps[start : start + width]
+            # Ranks run side by side: the slowest says how long the step took.
+            slowest = [max(self._times.get(step, {}).values(), default=0.0) for step in group]
+            events = sum((self._events.get(step, Counter()) for step in group), Counter[str]())
+            lines.append(
+                {
+                    "step": group[0], "last": group[-1], "ms": round(sum(slowest) / len(group), 4),
+                    "fail": events["fail"], "nan": events["nan"], "lower_precision": events["lower_precision"],
+                }
+            )  # fmt: skip
+        return lines
+
+
+class Memory:
+    """Memory over time, by process."""
+
+    KINDS = ("host_rss_bytes", "device_allocated_bytes", "device_reserved_bytes")
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[Any, Any, str], list[tuple[float, float]]] = {}
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take the samples of a row."""
+        time = finite(row.get("time_s"))
+        for kind in self.KINDS:
+            value = finite(row.get(kind))
+            if time is not None and value is not None:
+                key = (row.get("rank"), row.get("pid"), kind)
+                self._series.setdefault(key, []).append((time, value))
+
+    def lines(self) -> list[dict[str, Any]]:
+        """A line per process and kind; of neighbours the highest stays, so that no peak is lost."""
+        start = min((points[0][0] for points in self._series.values()), default=0.0)
+        lines = []
+        for (rank, pid, kind), points in self._series.items():
+            points.sort()
+            width = -(-len(points) // MOST_POINTS)
+            kept = [
+                max(points[place : place + width], key=lambda point: point[1])
+                for place in range(0, len(points), width)
+            ]
+            if kind == "host_rss_bytes" or any(value for _, value in kept):
+                lines.append(
+                    {
+                        "rank": rank, "pid": pid, "kind": kind,
+                        "points": [[round(time - start, 3), int(value)] for time, value in kept],
+                    }
+                )  # fmt: skip
+        return lines
