@@ -23,19 +23,25 @@ _HOME = {
     "OpTimeMeasure": "op_tools.tools.time_measure",
     "OpDtypeCast": "op_tools.tools.dtype_cast",
     "OpOverflowCheck": "op_tools.tools.overflow_check",
+    "OpLayers": "op_tools.tools.layers",
+    "MemoryMonitor": "op_tools.memory",
     "apply_feature": "op_tools.features",
     "load": "op_tools.storage",
+    "open_run": "op_tools.runs",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]  # noqa: PLE0604
 
 if TYPE_CHECKING:
     from op_tools.features import apply_feature as apply_feature
+    from op_tools.memory import MemoryMonitor as MemoryMonitor
+    from op_tools.runs import open_run as open_run
     from op_tools.storage import load as load
     from op_tools.tools.autocompare import OpAutoCompare as OpAutoCompare
     from op_tools.tools.capture import OpCapture as OpCapture
     from op_tools.tools.dtype_cast import OpDtypeCast as OpDtypeCast
     from op_tools.tools.fallback import OpFallback as OpFallback
+    from op_tools.tools.layers import OpLayers as OpLayers
     from op_tools.tools.observe import OpObserve as OpObserve
     from op_tools.tools.overflow_check import OpOverflowCheck as OpOverflowCheck
     from op_tools.tools.time_measure import OpTimeMeasure as OpTimeMeasure

@@ -47,8 +47,16 @@ os.register_at_fork(after_in_child=_place_in_run.cache_clear)
 class Results:
     """A log and its CSV view. Rows wait in memory until there are `cache_size` of them."""
 
-    def __init__(self, folder: str, name: str, columns: Sequence[str], cache_size: int = 1000) -> None:
+    def __init__(
+        self,
+        folder: str,
+        name: str,
+        columns: Sequence[str],
+        cache_size: int = 1000,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
         self.folder = folder
+        self.about = dict(about or {})
         self.name = name
         self.columns = tuple(columns)
         self.cache_size = max(1, cache_size)
@@ -78,7 +86,7 @@ class Results:
         with self._lock:
             if self._log is None:
                 where = place_in_run()
-                self._log = Log(self.folder, self.name, rank=where["rank"], world_size=where["world_size"])
+                self._log = Log(self.folder, self.name, about=self.about, **where)
             self._log.extend(rows)
             self._waiting += rows
             self.count += len(rows)

@@ -57,6 +57,12 @@ class Run:
         """Whether the run has a log of this tool."""
         return bool(self.logs.get(tool))
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from op_tools.report import html_of
+
+        return html_of(self)
+
     def contents(self, tool: str) -> Iterator[LogContents]:
         """The logs of a tool, one per process and start of the tool. A log that cannot be read is bad input."""
         for path in self.logs.get(tool, ()):

@@ -214,8 +214,17 @@ class Tool:
         """The row log of this tool, in the folder the documents name."""
         if self.results is None:
             folder = os.path.join(self.settings.results, self.result_folder)
-            self.results = Results(folder, self.result_file, self.columns, self.settings.max_cache_size)
+            settings = {name: str(source.value) for name, source in self.sources.items()}
+            about = {"tool": type(self).__name__, "torch": torch.__version__, "settings": settings}
+            size = self.settings.max_cache_size
+            self.results = Results(folder, self.result_file, self.columns, size, about)
         return self.results
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from op_tools.report import html_of
+
+        return html_of(self)
 
     def row_of(self, call: Call) -> dict[str, Any]:
         """The columns that say which call a row is about."""

@@ -56,12 +56,19 @@ class _Core:
     """State of one log; the timer's thread refers to this, so that a Log nobody holds can be collected."""
 
     def __init__(
-        self, folder: Path, name: str, rank: int, world_size: int, on_problem: Callable[[str], None]
+        self,
+        folder: Path,
+        name: str,
+        rank: int,
+        world_size: int,
+        about: Mapping[str, Any],
+        on_problem: Callable[[str], None],
     ) -> None:
         self.folder = folder
         self.name = safe_name(name)
         self.rank = rank
         self.world_size = world_size
+        self.about = dict(about)
         self.on_problem = on_problem
         # Seconds and a number: containers count processes from 1 again at every start.
         self.started = time.strftime("%Y-%m-%d-%H-%M-%S")
@@ -138,6 +145,7 @@ class _Core:
         self.path = path
         header = self.encoder.encode(
             {
+                **self.about,
                 "name": self.name,
                 "pid": os.getpid(),
                 "rank": self.rank,
@@ -211,12 +219,13 @@ class Log:
         *,
         rank: int = 0,
         world_size: int = 1,
+        about: Mapping[str, Any] | None = None,  # what else the header says: the tool, its settings
         sync_every: float = 1.0,
         on_problem: Callable[[str], None] | None = None,
     ) -> None:
         folder = Path(folder).absolute()
         self._sync_every = sync_every
-        self._core = _Core(folder, name, rank, world_size, on_problem or _to_standard_error)
+        self._core = _Core(folder, name, rank, world_size, about or {}, on_problem or _to_standard_error)
         self._finalizer = weakref.finalize(self, _Core.close, self._core)
 
     @property
