@@ -1,12 +1,114 @@
-"""`op-tools reproduce`: being built."""
+"""`op-tools reproduce`: one Python file that shows that a captured call is wrong, for people who have only torch."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from op_tools.reproduce import Reproduction, Request, find_call, write
+from op_tools.reproduce.write import is_wrong
 from op_tools.runs import BadInput
+from op_tools.settings import size
 
 __all__ = ["reproduce_command"]
 
 
-def reproduce_command() -> None:
-    """Being built."""
-    raise BadInput("not built yet")
+def reproduce_command(
+    identity: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="The folder of a captured call, its number (forward_id), an operator's name (its first wrong call), or "
+            "`first`: the first call that a comparison found wrong.",
+        ),
+    ],
+    run: Annotated[
+        str, typer.Option("--run", metavar="DIR", help="The results of a run.")
+    ] = "op_tools_results",
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The file to write.")] = Path(
+        "repro.py"
+    ),
+    device: Annotated[
+        str,
+        typer.Option(help="Also run the call, and then the file, on this device of this machine."),
+    ] = "",
+    limit: Annotated[
+        str,
+        typer.Option(metavar="SIZE", help="Largest file; beyond, rows are cut off or tensors go beside it."),
+    ] = "64M",
+    force: Annotated[bool, typer.Option("--force", help="Write a file also where nothing is wrong.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Run the file on the CPU, where it must pass.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Write one Python file that fails where a captured call is wrong and passes where it is right.
+
+    The file holds the inputs and needs nothing but torch: `python repro.py [--device NAME]`.
+
+    Exit code 0: written; 1: the captured call is not wrong; 2: it cannot be found or written; 3: internal error.
+    """
+    if out.suffix != ".py":
+        raise BadInput(f"{out} is no name for a Python file. Expected one that ends in .py.")
+    _check_device(device)
+    item = find_call(identity, run, is_wrong)
+    made = write(Request(item, out, device, _bytes(limit), force, verify))
+    typer.echo(json.dumps(_plain(made, item.label)) if as_json else _text(made, item.label))
+
+
+def _bytes(text: str) -> int:
+    try:
+        return size(text)
+    except ValueError as error:
+        raise BadInput(f"--limit: {error}.") from error
+
+
+def _check_device(name: str) -> None:
+    import torch
+
+    try:
+        if name:
+            torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise BadInput(
+            f"--device {name!r} is not a device of this machine: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _text(made: Reproduction, label: str) -> str:
+    lines = [f"{made.path} ({_size(made.nbytes)}): {made.operator}, captured at {label}"]
+    lines += [f"  {text}" for text in made.wrong[:4]]
+    if made.beside is not None:
+        lines.append(f"  its tensors did not fit: send {made.beside} along with it, in the same folder")
+    if made.cut:
+        lines.append(f"  made smaller: {made.cut}")
+    if made.on_cpu:
+        lines.append("  passes on the CPU of this machine")
+    if made.on_device is not None:
+        what = {0: "passes, so it is not reproduced,", 1: "fails, so it is reproduced,"}.get(
+            made.on_device, f"ends with exit code {made.on_device}"
+        )
+        lines.append(f"  {what} on the device here")
+    lines.append(f"  run: python {made.path} [--device NAME]    (exit code 0: right, 1: wrong)")
+    return "\n".join(lines)
+
+
+def _plain(made: Reproduction, label: str) -> dict[str, object]:
+    return {
+        "file": str(made.path),
+        "bytes": made.nbytes,
+        "operator": made.operator,
+        "capture": label,
+        "wrong": list(made.wrong),
+        "beside": str(made.beside) if made.beside is not None else None,
+        "cut": made.cut,
+        "passes_on_cpu": made.on_cpu,
+        "exit_code_on_device": made.on_device,
+    }
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.1f} MB" if nbytes >= 100_000 else f"{nbytes / 1e3:.1f} kB"

@@ -46,7 +46,7 @@ def ties(
         return "positions differ"
     if kwargs.get("stable"):
         return "positions of a stable sort differ"
-    flat = _flattened(name, source, args, kwargs, got)
+    flat = flattened(name, source, args, kwargs, got)
     if flat is None:
         return "positions differ"
     values, got, expected, dim = _aligned(*flat, expected)
@@ -62,7 +62,7 @@ def ties(
     return f"{count} of {got.numel()} positions pick another value" if count else ""
 
 
-def _flattened(
+def flattened(
     name: str, source: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], got: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, int] | None:
     """(values, positions, dim) such that the positions count along dim."""

@@ -1,0 +1,8 @@
+"""One file for the maker of a chip: a captured call that is wrong, with its inputs, that needs nothing but torch."""
+
+from __future__ import annotations
+
+from op_tools.reproduce.finding import find_call
+from op_tools.reproduce.write import NotWrong, Reproduction, Request, write
+
+__all__ = ["NotWrong", "Reproduction", "Request", "find_call", "write"]

@@ -1,0 +1,179 @@
+"""From what a person types to one captured call: a folder, a number, an operator's name, or `first`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from op_tools.describe import printable
+from op_tools.replay.items import Item, find_items
+from op_tools.runs import BadInput, Run, open_run
+from op_tools.storage import CaptureError, load
+
+__all__ = ["FIRST", "HOW_TO_CAPTURE", "find_call"]
+
+FIRST = "first"
+HOW_TO_CAPTURE = (
+    "Capture the call first: `with op_tools.OpCapture(level='aten'): train_one_step()`, or "
+    "`ditorch run script.py --tool capture`. OpAutoCompare saves the calls it finds wrong by itself."
+)
+_MOST_LISTED = 10
+_COMPARED = "autocompare"
+
+IsWrong = Callable[[Item], bool]
+
+
+def find_call(identity: str, run: str | Path, is_wrong: IsWrong) -> Item:
+    """The call that is meant. `is_wrong` decides where a name stands for its first wrong call. Raises BadInput."""
+    path = Path(identity)
+    if identity != FIRST and not identity.isdigit() and path.exists():
+        return _only(find_items(path), f"{path}", lambda item: "")
+    opened = open_run(run)
+    if opened.captures is None:
+        raise BadInput(f"nothing was captured in {run}. {HOW_TO_CAPTURE}")
+    calls = _Calls(opened, opened.captures)
+    if not calls.items:
+        raise BadInput(f"{opened.captures} holds no captured call. {HOW_TO_CAPTURE}")
+    if identity == FIRST:
+        return _first(calls, is_wrong)
+    if identity.isdigit():
+        return _numbered(calls, int(identity))
+    below = [item for item in calls.items if item.folder.is_relative_to(opened.captures / identity)]
+    if identity in calls.names():
+        return _first_wrong(below or calls.named(identity), is_wrong, f" of {identity}")
+    if below:
+        return _only(below, identity, calls.site)
+    near = difflib.get_close_matches(identity, [*calls.names(), FIRST], 3, 0.5)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    raise BadInput(
+        f"{identity!r} is no folder, and no number or operator that was captured in {run}.{hint} Expected the folder of "
+        f"a captured call, its number (the column forward_id), an operator's name such as {calls.names()[0]}, or `first`."
+    )
+
+
+class _Calls:
+    """The captured calls of a run, and what its log says of them."""
+
+    def __init__(self, run: Run, captures: Path) -> None:
+        self.run, self.captures = run, captures
+        self.rows: dict[str, dict[str, Any]] = {}
+        for row in run.rows("capture"):
+            self.rows.setdefault(str(row.get("folder")), row)
+        self.items = self._in_order(find_items(captures))
+
+    def _in_order(self, items: list[Item]) -> list[Item]:
+        """As they were made, where a log tells; others behind."""
+        order = {folder: place for place, folder in enumerate(self.rows)}
+        return sorted(items, key=lambda item: order.get(self.folder(item), len(order)))
+
+    def folder(self, item: Item) -> str:
+        return item.folder.relative_to(self.captures).as_posix()
+
+    def name(self, item: Item) -> str:
+        return str(self.rows.get(self.folder(item), {}).get("name") or self.folder(item).partition("/")[0])
+
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(self.name(item) for item in self.items))
+
+    def named(self, name: str) -> list[Item]:
+        return [item for item in self.items if self.name(item) == name]
+
+    def site(self, item: Item) -> str:
+        row = self.rows.get(self.folder(item))
+        if row is not None:
+            return str(row.get("call_site") or "")
+        return _site_in(item)
+
+    def with_number(self, number: int) -> list[Item]:
+        """Calls whose folder or row has the number; of two captures of one call, the one that was found wrong."""
+        found: dict[tuple[str, str], Item] = {}
+        for item in self.items:
+            parts = self.folder(item).split("/")
+            in_folder = str(number) in parts[2:4]
+            if in_folder or self.rows.get("/".join(parts), {}).get("forward_id") == number:
+                # The same call, captured by two tools, has one operator, process and number.
+                key = ("/".join(parts[:2]), str(number) if in_folder else "/".join(parts))
+                if key not in found or _COMPARED in parts:
+                    found[key] = item
+        return list(found.values())
+
+
+def _site_in(item: Item) -> str:
+    try:
+        return str(load(item.file("input"))["__op_tools__"].get("call_site") or "")
+    except CaptureError:
+        return ""
+
+
+def _only(items: list[Item], what: str, site: Callable[[Item], str]) -> Item:
+    if not items:
+        raise BadInput(f"{what} holds no captured call (input.pth). {HOW_TO_CAPTURE}")
+    if len(items) == 1:
+        return items[0]
+    lines = [f"{what} stands for {len(items)} captured calls. Say which one:"]
+    for item in items[:_MOST_LISTED]:
+        lines.append(f"  {item.label}")
+        place = site(item) or _site_in(item)
+        if place:
+            lines.append(f"      {printable(place)[:150]}")
+    if len(items) > _MOST_LISTED:
+        lines.append(f"  and {len(items) - _MOST_LISTED} more")
+    raise BadInput("\n".join(lines))
+
+
+def _numbered(calls: _Calls, number: int) -> Item:
+    found = calls.with_number(number)
+    if not found:
+        raise BadInput(
+            f"no captured call in {calls.run.path} has the number {number}. Numbers are in the column forward_id of its "
+            f"logs and in the names of the folders under {calls.captures}."
+        )
+    return _only(found, f"number {number}", calls.site)
+
+
+def _first(calls: _Calls, is_wrong: IsWrong) -> Item:
+    """The first call that a comparison found wrong and that was captured; without one, the first that is wrong."""
+    for tool in ("diff", "autocompare"):
+        for row in calls.run.rows(tool):
+            if row.get("verdict") == "fail" or row.get("status") == "wrong":
+                item = _captured(calls, row)
+                if item is not None:
+                    return item
+    return _first_wrong(calls.items, is_wrong, "")
+
+
+def _captured(calls: _Calls, row: dict[str, Any]) -> Item | None:
+    """The capture that a row of a comparison is about."""
+    # A row of `op-tools diff` names the captures of both runs, and which side is wrong.
+    side = "folder_a" if row.get("side") == "A" else "folder_b"
+    folder = str(row.get(side) or "")
+    below = folder.rpartition(f"{calls.captures.name}/")[2]
+    for path in (Path(folder), calls.captures / below) if folder else ():
+        found = find_items(path) if path.is_dir() else []
+        if len(found) == 1:
+            return found[0]
+    number, name = row.get("forward_id"), str(row.get("name") or "").partition(" ")[0]
+    if not isinstance(number, int):
+        return None
+    items = [item for item in calls.with_number(number) if calls.name(item) == name]
+    return items[0] if items else None
+
+
+def _first_wrong(items: Iterable[Item], is_wrong: IsWrong, what: str) -> Item:
+    count = 0
+    for item in _one_side(items):
+        count += 1
+        if is_wrong(item):
+            return item
+    calls = "1 captured call" if count == 1 else f"{count} captured calls"
+    raise BadInput(
+        f"nothing is wrong: {calls}{what} gave right values, as far as they can be judged. Give the folder of a call and "
+        f"--force to write a file anyway.",
+        1,
+    )
+
+
+def _one_side(items: Iterable[Item]) -> Iterator[Item]:
+    return (item for item in items if item.folder.name != "cpu")

@@ -1,0 +1,271 @@
+"""The part of a reproduction file that is the same in all of them. It is copied into the file, so it needs torch alone.
+
+What stands above the line of dashes is not copied. Written for old interpreters too: Python 3.9, torch 2.1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import math
+import os
+import sys
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+__all__ = ["Case", "Check", "Finding", "Saved", "computed", "main", "read", "shown_problem", "unpacked"]
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+CPU = torch.device("cpu")
+
+
+class Saved(NamedTuple):
+    """A tensor whose bytes are in DATA."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]  # as in the captured call; 0 where one value is shown many times
+    at: int  # where its bytes begin
+    requires_grad: bool = False
+    on_host: bool = False  # was in host memory although the call ran on the device
+
+
+class Check(NamedTuple):
+    """One value to look at: |value - exact| must be within rtol * |exact| + atol, where exact is computed in float64."""
+
+    name: str
+    place: int  # among the results, then the inputs that were written to, then the gradients
+    dtype: Any
+    shape: tuple[int, ...]
+    rtol: float = 0.0
+    atol: float = 0.0
+    bounds: Saved | None = None  # the allowed error of each element, instead of rtol and atol
+    rms: float = float("inf")  # most that the root mean square of (error / allowed error) may be
+    same_dtype: bool = False  # compared with the CPU's result in the same dtype, not in float64
+    or_as_cpu: bool = False  # an element that is what the CPU gives in the same dtype is right too
+    leans: bool = False  # errors must not lean towards zero, as those of truncation do
+    picks: tuple[int, int, int] | None = (
+        None  # (input, first flattened dimension, dimension) of picked positions
+    )
+    exact: Saved | None = None  # the exact values, where the CPU cannot compute them by this call
+
+
+class Case(NamedTuple):
+    """The captured call."""
+
+    name: str
+    call: Callable[..., Any]
+    reference: Callable[..., Any] | None  # the same in float64
+    device: str  # where it was captured
+    inputs: list[Saved]
+    checks: list[Check]
+    written: tuple[int, ...] = ()  # inputs that the call writes to and does not return
+    graph: bool = False  # whether the call recorded its gradient
+    copies: bool = False  # whether it writes to inputs that require a gradient
+    gradients: tuple[Saved | None, ...] = ()  # what came in from behind, for backward
+    wanted: tuple[int, ...] = ()  # inputs whose gradients are looked at
+    around: Callable[..., Any] | None = None  # autocast, where the call ran under it
+
+
+class Finding(NamedTuple):
+    """What a check found; `problem` is empty where the value is right."""
+
+    problem: str
+    worst: float = 0.0  # largest error / allowed error
+    rms: float = 0.0  # root mean square of the same
+
+
+def unpacked(text: str) -> torch.Tensor:
+    """The bytes of all tensors."""
+    return torch.frombuffer(
+        bytearray(zlib.decompress(base64.b85decode("".join(text.split())))), dtype=torch.uint8
+    )
+
+
+def read(saved: Saved, memory: torch.Tensor, device: torch.device = CPU, wide: bool = False) -> torch.Tensor:
+    """A new tensor with the strides that it had; floating values in float64 if `wide`."""
+    slim = [1 if step == 0 else size for size, step in zip(saved.shape, saved.stride)]  # noqa: B905
+    count = math.prod(slim) * torch.empty(0, dtype=saved.dtype).element_size()
+    values = memory[saved.at : saved.at + count].clone().view(saved.dtype).reshape(slim)
+    if wide and (values.is_floating_point() or values.is_complex()):
+        values = values.to(torch.complex128 if values.is_complex() else torch.float64)
+    device = CPU if saved.on_host else device
+    if 0 in saved.shape or torch.empty(saved.shape, device="meta").stride() == saved.stride:
+        tensor = values.expand(saved.shape).to(device)
+    else:
+        extent = 1 + sum((size - 1) * step for size, step in zip(saved.shape, saved.stride))  # noqa: B905
+        storage = torch.zeros(extent, dtype=values.dtype)
+        storage.as_strided(slim, saved.stride).copy_(values)
+        tensor = storage.to(device).as_strided(saved.shape, saved.stride)
+    return tensor.detach().requires_grad_(saved.requires_grad)
+
+
+def flat(value: Any) -> list[Any]:
+    """Tensors and numbers of a result, in order."""
+    if isinstance(value, (torch.Tensor, bool, int, float, complex)):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [leaf for item in value for leaf in flat(item)] if isinstance(value, (list, tuple)) else []
+
+
+def computed(case: Case, memory: torch.Tensor, device: torch.device, wide: bool = False) -> list[Any]:
+    """Results, inputs that were written to, gradients; of the call on a device, or of the reference (`wide`)."""
+    x = [read(saved, memory, device, wide) for saved in case.inputs]
+    around = case.around(device, wide) if case.around is not None else contextlib.nullcontext()
+    with torch.set_grad_enabled(case.graph), around:
+        given = [tensor.clone() for tensor in x] if case.copies else x
+        result = case.reference(given) if wide and case.reference is not None else case.call(given, device)
+    values = flat(result)
+    outputs = [value for value in values if isinstance(value, torch.Tensor)]
+    values += [given[place] for place in case.written]
+    if not case.wanted:
+        return values
+    roots, incoming = [], []
+    for output, saved in zip(outputs, case.gradients):  # noqa: B905
+        if saved is not None and output.requires_grad:
+            roots.append(output)
+            incoming.append(read(saved, memory, device, wide).to(output.dtype))
+    found = torch.autograd.grad(roots, [x[place] for place in case.wanted], incoming, allow_unused=True)
+    return values + list(found)
+
+
+def numbers(value: Any) -> torch.Tensor:
+    """One flat tensor on the CPU: float64, or int64 for what has no fraction. Complex values are two numbers each."""
+    value = (value if isinstance(value, torch.Tensor) else torch.tensor(value)).detach().to("cpu")
+    value = value.to_dense() if value.layout != torch.strided else value
+    value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+    return value.to(torch.float64 if value.is_floating_point() else torch.int64).reshape(-1)
+
+
+def shown_problem(check: Check, got: Any, exact: Any, own: Any, case: Case, memory: torch.Tensor) -> Finding:
+    """Hold one value against the exact one, or against the CPU's own."""
+    kind = (got.dtype, tuple(got.shape)) if isinstance(got, torch.Tensor) else (type(got), ())
+    if kind != (check.dtype, check.shape):
+        return Finding(f"it is {kind[0]} {kind[1]}; expected {check.dtype} {check.shape}", float("inf"))
+    given, want = numbers(got), numbers(own if check.same_dtype else exact)
+    if not want.is_floating_point():
+        given, want = given.to(torch.int64), want.to(torch.int64)
+    error = (given - want).abs().to(torch.float64)
+    error[given == want] = 0
+    if want.is_floating_point():
+        largest = torch.finfo(check.dtype).max if isinstance(check.dtype, torch.dtype) else float("inf")
+        error[(given.isnan() & want.isnan()) | (given.isinf() & (given.sign() * want > largest))] = 0
+        error = error.nan_to_num(float("inf"), float("inf"))
+    if check.picks is not None:
+        error[same_picks(check.picks, got, own, case, memory)] = 0
+    if check.or_as_cpu:
+        error[given == numbers(own)] = 0
+    allowed = want.abs().to(torch.float64).nan_to_num(0, 0) * check.rtol + check.atol
+    if check.bounds is not None:
+        allowed = read(check.bounds, memory).to(torch.float64).reshape(-1)
+    share = torch.where(error > 0, error / allowed, torch.zeros_like(error))
+    return judged(check, share, given, want, error, allowed)
+
+
+def judged(
+    check: Check,
+    share: torch.Tensor,
+    given: torch.Tensor,
+    want: torch.Tensor,
+    error: torch.Tensor,
+    allowed: torch.Tensor,
+) -> Finding:
+    """The largest error, their root mean square, and their signs."""
+    if not share.numel():
+        return Finding("")
+    worst, rms = float(share.max()), float(share.norm()) / share.numel() ** 0.5
+    if worst > 1:
+        place, count = int(share.argmax()), int((share > 1).sum())
+        where: list[int] = []
+        rest = place // (share.numel() // math.prod(check.shape))  # complex: two numbers an element
+        for size in reversed(check.shape):
+            where.insert(0, rest % size)
+            rest //= size
+        text = f"{count} of {share.numel()} elements are off; element {where} is {given[place].item()!r}"
+        text += f", exact {want[place].item()!r}, allowed error {allowed[place].item():.3g}"
+        return Finding(text, worst, rms)
+    if rms > check.rms:
+        return Finding(
+            f"errors are {rms / check.rms:.3g} times as large on average as rounding explains", worst, rms
+        )
+    if check.leans:
+        unit = torch.finfo(check.dtype).eps * 2.0 ** (want.frexp().exponent - 1)
+        outward = ((given - want) * want.sign() / unit).nan_to_num(0, 0, 0).clamp(-2, 2)
+        used = outward[outward.abs() > 0.02]
+        if used.numel() >= 64 and float(used.sign().mean()) < -0.6 and float(used.mean()) < -0.3:
+            return Finding("errors lean towards zero, as those of truncation do", worst, rms)
+    return Finding("", worst, rms)
+
+
+def same_picks(
+    picks: tuple[int, int, int], got: torch.Tensor, own: torch.Tensor, case: Case, memory: torch.Tensor
+) -> torch.Tensor:
+    """Where other positions were picked and the values there are equal: any of them is right."""
+    which, first, dim = picks
+    values = (
+        read(case.inputs[which], memory).flatten(first) if first < 0 else read(case.inputs[which], memory)
+    )
+    chosen = [index.detach().cpu() for index in (got, own)]
+    chosen = [index.flatten(first) if first < 0 else index for index in chosen]
+    values, chosen = (
+        (values.reshape(-1), [index.reshape(-1) for index in chosen]) if first > 0 else (values, chosen)
+    )
+    chosen = [index.unsqueeze(dim) if index.dim() < values.dim() else index for index in chosen]
+    inside = (chosen[0] >= 0) & (chosen[0] < values.shape[dim])
+    a, b = (values.gather(dim, index.clamp(0, values.shape[dim] - 1)) for index in chosen)
+    both_nan = a.isnan() & b.isnan() if values.is_floating_point() else torch.zeros_like(inside)
+    return (inside & ((a == b) | both_nan)).reshape(-1)
+
+
+def chosen_device(asked: str, captured_on: str) -> torch.device:
+    """The device asked for, or this machine's accelerator."""
+    accelerator = getattr(torch, "accelerator", None)
+    if not asked and accelerator is not None and accelerator.is_available():
+        return accelerator.current_accelerator()
+    device = torch.device(asked or captured_on.partition(":")[0])
+    torch.empty(1, device=device)
+    return device
+
+
+def main(case: Case, memory: torch.Tensor) -> int:
+    """Run the call and say what is wrong. 0: all right, 1: wrong, 2: there is no such device."""
+    parser = argparse.ArgumentParser(description=f"Runs {case.name} once and checks what it gives.")
+    parser.add_argument("--device", default="", help="where to run; default: this machine's accelerator")
+    asked = parser.parse_args().device
+    try:
+        device = chosen_device(asked, case.device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        print(f"no device to run on ({str(error).splitlines()[0]}); say --device NAME", file=sys.stderr)
+        return 2
+    print(f"{case.name} on {device}, torch {torch.__version__}")
+    exact = own = [None] * (1 + max(check.place for check in case.checks))
+    if not all(check.same_dtype or check.exact is not None for check in case.checks):
+        exact = computed(case, memory, CPU, wide=True)
+    if any(check.same_dtype or check.or_as_cpu for check in case.checks):
+        own = computed(case, memory, CPU)
+    try:
+        got = computed(case, memory, device)
+    except Exception as error:
+        print(f"WRONG: the call raised {type(error).__name__}: {error}")
+        return 1
+    wrong = 0
+    for check in case.checks:
+        want = exact[check.place] if check.exact is None else read(check.exact, memory)
+        value = got[check.place] if check.place < len(got) else None
+        found = shown_problem(check, value, want, own[check.place], case, memory)
+        wrong += bool(found.problem)
+        print(f"{check.name}: {'WRONG: ' + found.problem if found.problem else 'right'}")
+    print(f"{wrong} of {len(case.checks)} values are wrong")
+    return 1 if wrong else 0
+
+
+def beside(name: str) -> torch.Tensor:
+    """The bytes of all tensors, from the file that came with this one."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
+    return torch.load(path, weights_only=True)

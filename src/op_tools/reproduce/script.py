@@ -1,0 +1,378 @@
+"""Builds the text of a reproduction file and tries it out: the captured values must fail it, the CPU's must not."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from op_tools.categories import base_name
+from op_tools.reference.autocast_policy import LOWER, SINGLE
+from op_tools.reference.call_plan import plan_for
+from op_tools.reference.recompute import flat_tensors
+from op_tools.replay.placing import host_tensors
+from op_tools.reproduce import autocast_source, runtime
+from op_tools.reproduce.evidence import Evidence, Value
+from op_tools.reproduce.limits import ROOM, Limits, envelope, limits_of
+from op_tools.reproduce.packing import Packer, rounded_up
+from op_tools.reproduce.rendering import NotWritable, call_source, reference_source
+from op_tools.reproduce.runtime import Check, Saved
+from op_tools.verdict import selection
+from op_tools.verdict.rounding import format_of, real_parts
+from op_tools.verdict.tolerance import tolerance_for
+
+__all__ = ["Builder", "Script", "Trial", "build", "is_faithful", "load", "tried"]
+
+_DASHES = "# " + "-" * 118
+_EXACT = ("movement", "view", "index")
+_UNITS_WITHOUT_TRUTH = 4.0
+_IMPORTS = """from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import math
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+"""
+
+
+@dataclass(frozen=True)
+class Script:
+    """The code of a file, and the bytes that are in it or go beside it."""
+
+    code: str
+    packer: Packer
+    beside: str  # the name of the file with the bytes; empty: they are in the text
+
+    @cached_property
+    def text(self) -> str:
+        """The whole file. Packing takes a while, and many scripts are only tried out."""
+        memory = f"beside({self.beside!r})" if self.beside else "unpacked(DATA)"
+        data = f'# The tensors: bytes, compressed, in base 85.\nDATA = """\n{self.packer.text()}\n"""\n\n'
+        last = f'if __name__ == "__main__":\n    sys.exit(main(CASE, {memory}))\n'
+        return f"{self.code}\n{'' if self.beside else data}{last}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the file says of the captured values and of the CPU's own."""
+
+    found: bool  # the captured values are wrong
+    passed: bool  # the CPU's are right, with room
+    worst: float  # by how many allowed errors the captured values are off
+
+
+class Builder:
+    """Everything of one call that goes into the file."""
+
+    def __init__(
+        self,
+        evidence: Evidence,
+        strides: Sequence[tuple[int, ...] | None] = (),
+        limits: dict[int, Limits | None] | None = None,
+    ) -> None:
+        self.evidence = evidence
+        self.limits = limits if limits is not None else {}  # found once, and used by the next builder too
+        self.packer = Packer()
+        self.inputs: list[Saved] = []
+        captured = evidence.captured
+        tensors = flat_tensors(captured.args, captured.kwargs)
+        self.places = {id(tensor): -1 for tensor in tensors}
+        self._strides = (
+            dict(zip(map(id, tensors), strides, strict=True)) if len(strides) == len(tensors) else {}
+        )
+        devices = captured.header.get("devices")
+        self._on_host = host_tensors(tensors, devices if isinstance(devices, list | tuple) else ())
+        self._wanted = {id(tensors[place]) for place in evidence.wanted}
+        self._kept: list[torch.Tensor] = []
+
+    def tensor(self, tensor: torch.Tensor) -> str:
+        """The name of an input in the file: `x[0]`."""
+        if self.places.get(id(tensor), -1) < 0:
+            self._kept.append(tensor)
+            grads = (self._wanted and id(tensor) in self._wanted) or (
+                not self._wanted and tensor.requires_grad
+            )
+            saved = self.packer.add(
+                tensor,
+                self._strides.get(id(tensor)),
+                requires_grad=bool(grads) and self.evidence.graph,
+                on_host=id(tensor) in self._on_host,
+            )
+            self.places[id(tensor)] = len(self.inputs)
+            self.inputs.append(saved)
+        return f"x[{self.places[id(tensor)]}]"
+
+    def positions(self, flat: Sequence[int]) -> tuple[int, ...]:
+        """Numbers of inputs in the file, of flat tensor inputs of the call."""
+        tensors = flat_tensors(self.evidence.captured.args, self.evidence.captured.kwargs)
+        found = tuple(self.places[id(tensors[place])] for place in flat)
+        if -1 in found:
+            raise NotWritable("the gradient of a sparse tensor, or one that was written to")
+        return found
+
+    def limits_for(self, value: Value) -> Limits | None:
+        if value.place not in self.limits:
+            self.limits[value.place] = limits_of(value.reference, value.index, value.category)
+        return self.limits[value.place]
+
+    # --- what is checked --------------------------------------------------------------------------------
+
+    def check(self, value: Value, *, elementwise: bool, leans: bool, stored: bool) -> Check:
+        """The rule for one value, as the verdict judges it."""
+        own = value.own
+        if not isinstance(own, torch.Tensor):
+            return self._number(value)
+        start: dict[str, Any] = {
+            "name": value.name, "place": value.place, "dtype": own.dtype, "shape": tuple(own.shape),
+        }  # fmt: skip
+        exact = value.category in _EXACT and not value.reference.is_gradient
+        if exact or format_of(own.dtype) is None:
+            return Check(**start, same_dtype=True, picks=self._picks(value, own))
+        limits = self.limits_for(value)
+        if limits is None:
+            tolerance = tolerance_for(self.evidence.name, own.dtype)
+            slack = _UNITS_WITHOUT_TRUTH * torch.finfo(own.dtype).eps
+            return Check(**start, same_dtype=True, rtol=tolerance.rtol + slack, atol=tolerance.atol)
+        start["leans"] = leans
+        start["or_as_cpu"] = limits.or_as_cpu
+        if stored:
+            truth = value.reference.truth()
+            assert truth is not None
+            start["exact"] = self.packer.add(truth[value.index])
+        if elementwise:
+            allowed = rounded_up(limits.allowed.nan_to_num(0, 3e38))
+            start["bounds"] = self.packer.add(allowed)
+        else:
+            start["rtol"], start["atol"] = envelope(limits)
+            allowed = limits.exact.abs() * start["rtol"] + start["atol"]
+        return Check(**start, rms=self._rms(limits, allowed.double(), real_parts(own)))
+
+    def _rms(self, limits: Limits, allowed: torch.Tensor, own: torch.Tensor) -> float:
+        """The verdict's limit for errors of the size it expects, as a share of what is allowed; the CPU gets room."""
+        finite = limits.exact.isfinite() & own.isfinite() & (allowed > 0)
+        share = (limits.expected / allowed)[finite]
+        mine = ((own - limits.exact) / allowed)[finite]
+        if not share.numel():
+            return math.inf
+        limit = limits.rms * float(share.square().mean().sqrt())
+        needed = float(mine[mine.abs() <= 1].square().sum() / mine.numel()) ** 0.5
+        return float(f"{max(limit, ROOM * needed):.3g}")
+
+    def _number(self, value: Value) -> Check:
+        exact = isinstance(value.own, bool | int) or value.category in _EXACT
+        tolerance = tolerance_for(self.evidence.name, type(value.own))
+        rtol, atol = (0.0, 0.0) if exact else (tolerance.rtol, tolerance.atol)
+        return Check(value.name, value.place, type(value.own), (), rtol, atol, same_dtype=True)
+
+    def _picks(self, value: Value, own: torch.Tensor) -> tuple[int, int, int] | None:
+        """Where positions count in, for operators that pick values: those of equal values are as good."""
+        call = value.reference
+        if value.category != "index" or own.is_floating_point() or call.kwargs.get("stable"):
+            return None
+        name = base_name(plan_for(call.func, "cpu").name)
+        captured = self.evidence.captured
+        source = (
+            captured.args[0] if captured.args else captured.kwargs.get("input", captured.kwargs.get("self"))
+        )
+        if not isinstance(source, torch.Tensor):
+            return None
+        found = selection.flattened(name, source, captured.args, captured.kwargs, own)
+        if found is None:
+            return None
+        values, _, dim = found
+        which = self.places.get(id(source), -1)
+        if values.shape == source.shape:
+            return which, 0, dim
+        return (
+            (which, 1, 0) if values.dim() == 1 and dim == 0 else (which, values.dim() - 1 - source.dim(), -1)
+        )
+
+
+def build(
+    builder: Builder,
+    title: str,
+    *,
+    beside: str = "",
+    elementwise: bool = False,
+    leans: bool = False,
+    stored: bool = False,
+) -> Script:
+    """The text of the file. Raises NotWritable."""
+    evidence = builder.evidence
+    captured = evidence.captured
+    device = str(captured.header.get("device") or "cpu")
+    call = call_source(evidence.name, captured.args, captured.kwargs, builder.tensor, device)
+    checked = [value for value in evidence.values if _is_checked(value, evidence)]
+    checks = [builder.check(value, elementwise=elementwise, leans=leans, stored=stored) for value in checked]
+    reference = ""
+    if any(not check.same_dtype and check.exact is None for check in checks):
+        reference = reference_source(evidence.func, captured.args, captured.kwargs, builder.tensor)
+    factory = plan_for(evidence.func, "cpu").is_factory
+    fields = {
+        "name": repr(evidence.name),
+        "call": "call",
+        "reference": "reference" if reference else "None",
+        "device": repr(device),
+        "inputs": _listed(map(_saved, builder.inputs)),
+        "checks": _listed(map(_check, checks)),
+        "written": repr(builder.positions(evidence.written)),
+        "graph": repr(evidence.graph),
+        "copies": repr(evidence.copies),
+        "around": "under_autocast" if evidence.autocast is not None else "None",
+    }
+    if any(value.reference.is_gradient for value in checked):
+        incoming = [None if grad is None else builder.packer.add(grad) for grad in evidence.grad_outputs]
+        fields |= {
+            "gradients": _tuple(map(_saved, incoming)),
+            "wanted": repr(builder.positions(evidence.wanted)),
+        }
+    parts = [
+        f'"""{title}"""\n\n{_IMPORTS}',
+        _function("call(x, device)", "The call as it was captured.", call, "device" if factory else ""),
+        _function("reference(x)", "The same in float64 on the CPU.", reference, "'cpu'" if factory else ""),
+        _autocast(evidence),
+        _source_of(runtime),
+        "CASE = Case(\n" + "".join(f"    {name}={text},\n" for name, text in fields.items()) + ")\n",
+    ]
+    # Two empty lines between what follows each other, as programs are written.
+    return Script("\n\n\n".join(part.strip() for part in parts if part) + "\n", builder.packer, beside)
+
+
+def _is_checked(value: Value, evidence: Evidence) -> bool:
+    """All results where one is wrong, all gradients where one is; everything where nothing is known to be wrong."""
+    wrong = {item.reference.is_gradient for item in evidence.wrong} or {False, evidence.backward is not None}
+    return value.reference.is_gradient in wrong and (
+        value.verdict is None or value.verdict.status != "skipped"
+    )
+
+
+def _function(head: str, meaning: str, source: str, where: str) -> str:
+    """`where`: the device that a function without tensors makes them on."""
+    if not source:
+        return ""
+    body = f"    return {source}\n"
+    if where:
+        body = f"    with torch.device({where}):\n        return {source}\n"
+    return f'\ndef {head}:\n    """{meaning}"""\n{body}'
+
+
+def _source_of(module: Any) -> str:
+    return inspect.getsource(module).partition(_DASHES + "\n")[2]
+
+
+def _autocast(evidence: Evidence) -> str:
+    if evidence.autocast is None:
+        return ""
+    seen = _SeenFunctions()
+    with seen:
+        evidence.forward.with_inputs(evidence.forward.args, evidence.forward.kwargs, None)
+    lower = {name for name in seen.names if base_name(name) in LOWER}
+    single = {name for name in seen.names if base_name(name) in SINGLE}
+    sets = f"LOWER = {sorted(lower)!r}\nSINGLE = {sorted(single)!r}\n"
+    return f"\nLOW = {evidence.autocast}\n{sets}{_source_of(autocast_source)}"
+
+
+class _SeenFunctions(TorchFunctionMode):
+    """Notes which functions a call consists of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.names.add(str(getattr(func, "__name__", "")))
+        return func(*args, **(kwargs or {}))
+
+
+def _saved(saved: Saved | None) -> str:
+    if saved is None:
+        return "None"
+    text = f"Saved({saved.dtype}, {saved.shape}, {saved.stride}, {saved.at}"
+    text += ", requires_grad=True" if saved.requires_grad else ""
+    return text + (", on_host=True)" if saved.on_host else ")")
+
+
+def _check(check: Check) -> str:
+    texts = []
+    for name, value in check._asdict().items():
+        if name in Check._field_defaults and value == Check._field_defaults[name]:
+            continue
+        text = _saved(value) if isinstance(value, Saved) else repr(value)
+        texts.append(f"{name}={value.__name__ if isinstance(value, type) else text}")
+    return f"Check({', '.join(texts)})"
+
+
+def _listed(items: Any) -> str:
+    return "[\n" + "".join(f"        {item},\n" for item in items) + "    ]"
+
+
+def _tuple(items: Any) -> str:
+    return "(\n" + "".join(f"        {item},\n" for item in items) + "    )"
+
+
+def load(script: Script) -> dict[str, Any]:
+    """The names of the file, without running its last lines."""
+    names: dict[str, Any] = {"__name__": "reproduction", "__file__": "reproduction.py"}
+    exec(
+        compile(script.text, "reproduction.py", "exec"), names
+    )  # our own text: values in it are written by repr
+    return names
+
+
+def tried(script: Script, evidence: Evidence) -> Trial:
+    """Let the file judge what was captured, and what the CPU gives."""
+    names = load(script)
+    case, memory = names["CASE"], script.packer.tensor()
+    wide = names["computed"](case, memory, torch.device("cpu"), True) if case.reference is not None else []
+    own = names["computed"](case, memory, torch.device("cpu"), False)
+    given = {value.place: value.given for value in evidence.values}
+    found, passed, worst = False, True, 0.0
+    for check in case.checks:
+        exact = names["read"](check.exact, memory) if check.exact is not None else (wide or own)[check.place]
+        good = names["shown_problem"](check, own[check.place], exact, own[check.place], case, memory)
+        passed &= not good.problem and good.worst <= 1 / ROOM + 0.01
+        if given.get(check.place) is not None:
+            bad = names["shown_problem"](check, given[check.place], exact, own[check.place], case, memory)
+            found |= bool(bad.problem)
+            worst = max(worst, bad.worst)
+    return Trial(found, passed, worst)
+
+
+def is_faithful(script: Script, evidence: Evidence) -> bool:
+    """Whether the file's reference is the one that the verdict went by."""
+    names = load(script)
+    case = names["CASE"]
+    if case.reference is None:
+        return True
+    try:
+        wide = names["computed"](case, script.packer.tensor(), torch.device("cpu"), True)
+    except Exception:  # the reference took another way: integers raised to float64, say
+        return False
+    for value in evidence.values:
+        truth = value.reference.truth()
+        check = next((check for check in case.checks if check.place == value.place), None)
+        if check is None or check.same_dtype or truth is None:
+            continue
+        exact, mine = truth[value.index], wide[value.place]
+        if not isinstance(mine, torch.Tensor) or mine.shape != exact.shape or mine.dtype != exact.dtype:
+            return False
+        got, want = real_parts(mine), real_parts(exact)
+        size = float(want.nan_to_num(0, 0, 0).abs().max()) if want.numel() else 0.0
+        if not torch.allclose(got, want, rtol=1e-9, atol=1e-12 * size, equal_nan=True):
+            return False
+    return True

@@ -1,0 +1,288 @@
+"""From a captured call to a file that shows what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from op_tools.describe import printable
+from op_tools.reference.recompute import flat_tensors
+from op_tools.replay.items import Item
+from op_tools.reproduce.cutting import cut
+from op_tools.reproduce.evidence import Evidence, evidence_of, judged_captured, judged_on, read
+from op_tools.reproduce.limits import Limits
+from op_tools.reproduce.rendering import NotWritable
+from op_tools.reproduce.script import Builder, Script, build, is_faithful, tried
+from op_tools.runs import BadInput
+
+__all__ = ["NotWrong", "Reproduction", "Request", "examined", "is_wrong", "write"]
+
+_LARGEST_DESCRIPTION = 1 << 20
+NOT_WRONG = 1
+_INTERNAL = 3
+_PATIENCE = 300.0
+# Plain tolerances first, then the bound of each element, then the signs of errors as well.
+_RULES: tuple[dict[str, bool], ...] = ({}, {"elementwise": True}, {"elementwise": True, "leans": True})
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to write."""
+
+    item: Item
+    out: Path
+    device: str = ""
+    limit: int = 64 << 20
+    force: bool = False
+    verify: bool = True
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What was written."""
+
+    path: Path
+    nbytes: int
+    operator: str
+    wrong: tuple[str, ...]  # values, with what is wrong
+    beside: Path | None = None
+    cut: str = ""  # how the call was made smaller
+    on_cpu: bool = False  # passed there
+    on_device: int | None = None  # exit code on the device that was asked for
+
+
+class NotWrong(BadInput):
+    """The captured values are right."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, NOT_WRONG)
+
+
+def examined(item: Item, device: str = "") -> Evidence:
+    """Judge a captured call; where its capture shows nothing wrong, what the device gives now."""
+    evidence = evidence_of(read(item))
+    judged_captured(evidence)
+    if device and not evidence.wrong and torch.device(device).type != "cpu":
+        try:
+            judged_on(evidence, torch.device(device))
+        except Exception as error:  # the operator's own, or the device's
+            raise BadInput(
+                f"{evidence.name} could not run on {device}: {type(error).__name__}: {error}"
+            ) from error
+    if not any(value.verdict is not None for value in evidence.values):
+        raise BadInput(
+            f"{item.label} has no results to look at, only inputs. Say --device NAME to run the call on a device of this "
+            f"machine, or capture it at ATen level, where what is written to is a result."
+        )
+    return evidence
+
+
+def is_wrong(item: Item) -> bool:
+    """Whether a captured call is wrong; one that cannot be judged is not."""
+    try:
+        evidence = evidence_of(read(item))
+        judged_captured(evidence)
+    except BadInput:
+        return False
+    return bool(evidence.wrong)
+
+
+def write(request: Request) -> Reproduction:
+    """Write the file. Raises BadInput, and NotWrong where the captured values are right and nothing forces it."""
+    evidence = examined(request.item, request.device)
+    if not evidence.wrong and not request.force:
+        shown = ", ".join(f"{v.name} {v.verdict.status}" for v in evidence.values if v.verdict is not None)
+        raise NotWrong(
+            f"{evidence.name} at {request.item.label} is not wrong ({shown or 'nothing was compared'}). No file was "
+            f"written; --force writes one anyway."
+        )
+    try:
+        return _written(request, evidence)
+    except NotWritable as error:
+        raise BadInput(f"{evidence.name} cannot be written down: it needs {error}.") from error
+
+
+def _written(request: Request, evidence: Evidence) -> Reproduction:
+    strides = _source_strides(request.item, evidence)
+    script = _best(evidence, strides, request)
+    text = ""
+    if len(script.text) > request.limit:
+        smaller = cut(evidence, request.limit)
+        if smaller is not None:
+            candidate = _best(smaller.evidence, (), request)
+            if len(candidate.text) <= request.limit:
+                script, evidence, text = candidate, smaller.evidence, smaller.text
+    beside = None
+    if len(script.text) > request.limit:
+        beside = request.out.with_suffix(".pt")
+        script = _best(evidence, strides, request, beside.name)
+    _save(request.out, script, beside)
+    nbytes = request.out.stat().st_size + (beside.stat().st_size if beside is not None else 0)
+    passed = _verified(request.out, beside) if request.verify else False
+    on_device = _ran(request.out, request.device)[0] if request.verify and request.device else None
+    wrong = tuple(
+        f"{value.name}: {value.verdict.reason}" for value in evidence.wrong if value.verdict is not None
+    )
+    return Reproduction(request.out, nbytes, evidence.name, wrong, beside, text, passed, on_device)
+
+
+def _best(
+    evidence: Evidence, strides: tuple[tuple[int, ...] | None, ...], request: Request, beside: str = ""
+) -> Script:
+    """The simplest file whose rule tells the captured values from the CPU's."""
+    title = _title(evidence, request)
+    limits: dict[int, Limits | None] = {}
+    first = build(Builder(evidence, strides, limits), title, beside=beside)
+    stored = not is_faithful(first, evidence)
+    for rule in _RULES:
+        script = first
+        if rule or stored:
+            script = build(Builder(evidence, strides, limits), title, beside=beside, stored=stored, **rule)
+        try:
+            trial = tried(script, evidence)
+        except (
+            Exception
+        ) as error:  # what runs by itself, from bytes in a file, may ask for more than the call did
+            raise BadInput(
+                f"{evidence.name} does not run from a file: {type(error).__name__}: {error}"
+            ) from error
+        if trial.passed and (trial.found or not evidence.wrong):
+            return script
+    reason = "the captured values pass" if trial.passed else "the CPU's own values fail"
+    raise BadInput(
+        f"no rule in a file tells the captured values of {evidence.name} from right ones ({reason}). "
+        f"`op-tools replay` judges the call with more than a file can hold."
+    )
+
+
+# --- the text at the top ----------------------------------------------------------------------------------
+
+
+def _title(evidence: Evidence, request: Request) -> str:
+    header, extra = evidence.captured.header, evidence.captured.extra
+    device = _safe(evidence.seen_on or str(header.get("device") or ""))
+    wrong = [value for value in evidence.wrong if value.verdict is not None]
+    lines = [f"{evidence.name} {'is wrong' if wrong else 'was not found wrong'} on {device}.", ""]
+    facts = {
+        "Call site": evidence.captured.call_site,
+        "Module": extra.get("module"),
+        "Step, rank": f"{header.get('step')}, {header.get('rank')}" if header.get("step") is not None else "",
+        "Captured with": f"torch {header['torch']}" if header.get("torch") else "",
+        "Autocast": str(evidence.autocast) if evidence.autocast is not None else "",
+        "Capture": request.item.folder.name and str(Path(*request.item.folder.parts[-4:])),
+    }
+    lines += [_fact(name, str(text)) for name, text in facts.items() if text]
+    for value in evidence.values:
+        if value.verdict is not None and value.verdict.status != "skipped":
+            lines.append(_fact(value.name, _verdict_text(value.verdict)))
+    lines += [
+        "",
+        "Run:  python FILE [--device NAME]",
+        "Exit code 0: the device gives the right values; 1: it does not; 2: there is no such device.",
+        "",
+        "The call runs on the device, from the captured inputs, and on the CPU: in float64 or, where values are only",
+        "moved or picked, in the same dtype. A value is wrong where it is further off than correct arithmetic can be.",
+        "The file needs nothing but torch; backends of other packages load as torch loads them.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _fact(name: str, text: str) -> str:
+    return textwrap.fill(
+        _safe(text),
+        110,
+        initial_indent=f"{name + ':':<15}",
+        subsequent_indent=" " * 15,
+        break_on_hyphens=False,
+    )
+
+
+def _verdict_text(verdict: Any) -> str:
+    text = f"{verdict.status}{': ' + verdict.reason if verdict.reason else ''}"
+    if math.isfinite(verdict.max_abs_diff) and verdict.status != "same":
+        text += (
+            f"; max_abs_diff {verdict.max_abs_diff:.6g}, max_relative_diff {verdict.max_relative_diff:.6g}"
+        )
+    return text
+
+
+def _safe(text: str) -> str:
+    """Text from a capture inside a string: nothing in it ends the string."""
+    return printable(text).replace("\\", "/").replace('"', "'")[:300]
+
+
+# --- files ------------------------------------------------------------------------------------------------
+
+
+def _source_strides(item: Item, evidence: Evidence) -> tuple[tuple[int, ...] | None, ...]:
+    """Strides before the capture closed the gaps of views, from the description beside it."""
+    path = item.file("input").with_name(item.file("input").name + ".json")
+    tensors = flat_tensors(evidence.captured.args, evidence.captured.kwargs)
+    try:
+        if path.is_symlink() or path.stat().st_size > _LARGEST_DESCRIPTION:
+            return ()
+        described = json.loads(path.read_text(encoding="utf-8"))
+        found = list(_descriptions([described.get("args"), described.get("kwargs")]))
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return ()
+    if [tuple(row["shape"]) for row in found] != [tuple(tensor.shape) for tensor in tensors]:
+        return ()
+    return tuple(tuple(row["stride"]) if "stride" in row else None for row in found)
+
+
+def _descriptions(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict) and isinstance(value.get("shape"), list) and "dtype" in value:
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _descriptions(item)
+
+
+def _save(path: Path, script: Script, beside: Path | None) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        temporary.write_text(script.text, encoding="utf-8")
+        if beside is not None:
+            torch.save(script.packer.tensor(), beside)
+        temporary.replace(path)
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be written: {error.strerror}. Say -o FILE for another place."
+        ) from error
+
+
+def _ran(path: Path, device: str) -> tuple[int, str]:
+    command = [sys.executable, str(path), "--device", device]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        return 124, f"no answer in {_PATIENCE:.0f} s"
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def _verified(path: Path, beside: Path | None) -> bool:
+    """Run the file in an interpreter of its own, on the CPU, where it must pass; otherwise it proves nothing."""
+    code, said = _ran(path, "cpu")
+    if code == 0:
+        return True
+    kept = path.with_name(path.name + ".failed")
+    path.replace(kept)
+    if beside is not None:
+        beside.unlink(missing_ok=True)
+    raise BadInput(
+        f"the file does not pass on this machine's CPU (exit code {code}), so it would prove nothing. It is kept as "
+        f"{kept}. It said: {said[-500:]}",
+        _INTERNAL,
+    )
