@@ -2,4 +2,4 @@
 
 from ditorch.cli import app
 
-app(prog_name="ditorch")
+app()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import threading
 
 from ditorch.mapping import Mapping
@@ -69,5 +70,6 @@ def _load(choice: Choice) -> None:
 
 def _speaks_for_the_job() -> bool:
     """Data loading workers and the other ranks of a job would only repeat the line."""
-    is_worker = multiprocessing.parent_process() is not None
+    # The second is a spawned child before multiprocessing knows it for one.
+    is_worker = multiprocessing.parent_process() is not None or "--multiprocessing-fork" in sys.argv
     return not is_worker and os.environ.get("RANK", "0") in ("", "0")

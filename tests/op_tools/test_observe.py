@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -77,3 +78,23 @@ def test_a_call_that_fails_leaves_no_row(rows: Any) -> None:
         x.neg()
     assert [row["name"] for row in rows("op_observe_result")] == ["torch.Tensor.neg"]
     assert ENGINE.failures.seen == {}
+
+
+def test_a_forked_child_does_not_write_the_rows_of_its_parent(run_python: Any, tmp_path: Path) -> None:
+    printed = run_python(
+        f"""
+        import os, torch, torch_dipu, op_tools
+        from op_tools.runs import open_run
+
+        tool = op_tools.OpObserve(results={str(tmp_path)!r})
+        tool.start()
+        x = torch.ones(3, device="dipu")
+        y = x + x
+        if (child := os.fork()) == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        tool.stop()
+        print("rows", [row["name"] for row in open_run({str(tmp_path)!r}).rows("observe")])
+        """
+    )
+    assert "rows ['torch.Tensor.add']" in printed or "rows ['torch.Tensor.__add__']" in printed, printed

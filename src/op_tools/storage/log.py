@@ -78,6 +78,7 @@ class _Core:
         _logs.add(self)
 
     def reset(self) -> None:
+        self.pid = os.getpid()
         self.lock = threading.Lock()
         self.buffer = bytearray()
         self.descriptor = -1
@@ -157,6 +158,9 @@ class _Core:
         return MAGIC + _RECORD.pack(len(header), zlib.crc32(header)) + header
 
     def close(self) -> None:
+        if self.pid != os.getpid():
+            # A forked child may drop its log before after_fork() comes here: the rows in it are the parent's to write.
+            return
         with self.lock:
             if not self.closed and (self.buffer or self.descriptor >= 0):
                 self.write_out()

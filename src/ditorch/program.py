@@ -1,0 +1,115 @@
+"""The commands of the program `ditorch`, but for what `ditorch run` does. Imports its libraries, so only programs import this."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ditorch.diagnosis import AdapterFinding, Diagnosis, diagnose
+from ditorch.tables import checks_table, devices_table, facts_table, make_console, print_problems
+
+__all__ = ["program"]
+
+program = typer.Typer(
+    help="Run PyTorch programs written for CUDA on another device.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+
+
+@program.callback()
+def main() -> None:
+    """Run PyTorch programs written for CUDA on another device."""
+
+
+@program.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Show versions, the chosen framework and its devices, try the device, and say what to do.
+
+    Exit code 0: all fine; 1: something does not work.
+    """
+    diagnosis = diagnose()
+    if as_json:
+        typer.echo(json.dumps(diagnosis.as_dict(), indent=2))
+    else:
+        _print(diagnosis, make_console())
+    raise typer.Exit(0 if diagnosis.ok else 1)
+
+
+@program.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+def run(words: Annotated[list[str], typer.Argument(metavar="[OPTIONS] SCRIPT [ARGUMENTS]...")]) -> None:
+    """Run a script or a module unchanged, with the operator tools on; see `ditorch run --help`."""
+    from ditorch.run import main as run_program
+
+    run_program(words)
+
+
+@program.command()
+def config(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the settings as JSON.")] = False,
+    tool: Annotated[
+        str | None, typer.Option(help="Only the settings of one tool, of ditorch or of torch_dipu.")
+    ] = None,
+    changed: Annotated[bool, typer.Option("--changed", help="Only what is not at its default.")] = False,
+    example: Annotated[
+        bool, typer.Option("--example", help="Print a ditorch.toml with every setting at its default.")
+    ] = False,
+) -> None:
+    """Show every setting: its value, where that came from, its variable and what it means.
+
+    Exit code 0: all can be used; 2: something in the file or the environment cannot, and is listed.
+    """
+    from ditorch import configuration, settings_tables
+
+    if example:
+        typer.echo(configuration.example(), nl=False)
+        return
+    try:
+        found = configuration.read_all().narrowed(tool, changed)
+    except configuration.UnknownTool as error:
+        typer.echo(f"ditorch config: {error}", err=True)
+        raise typer.Exit(2) from error
+    if as_json:
+        typer.echo(json.dumps(found.as_dict(), indent=2))
+    else:
+        settings_tables.show(found, make_console())
+    for problem in found.problems:
+        typer.echo(f"ditorch config: {problem}", err=True)
+    for warning in found.warnings:
+        typer.echo(f"ditorch config: warning: {warning}", err=True)
+    raise typer.Exit(2 if found.problems else 0)
+
+
+def _print(diagnosis: Diagnosis, console: Console) -> None:
+    console.print(facts_table("Versions", diagnosis.versions))
+    console.print(_adapters_table(diagnosis.adapters))
+    if diagnosis.framework:
+        facts = {
+            "ditorch.framework": diagnosis.framework,
+            "chosen because": diagnosis.reason,
+            "names of cuda": diagnosis.mapping,
+        }
+        console.print(facts_table("Framework", facts))
+    if diagnosis.devices:
+        console.print(devices_table(diagnosis.devices))
+    if diagnosis.checks:
+        console.print(checks_table(diagnosis.checks))
+    print_problems(console, diagnosis.problems)
+
+
+def _adapters_table(adapters: list[AdapterFinding]) -> Table:
+    table = Table("", "adapter", "package", "devices", title="Frameworks", title_justify="left")
+    table.add_column("what is missing", overflow="fold")
+    for adapter in adapters:
+        missing = "; ".join(text for text in (adapter.missing, adapter.advice) if text)
+        mark = "[green]*[/]" if adapter.chosen else ""
+        table.add_row(mark, adapter.name, adapter.package, str(adapter.devices), escape(missing))
+    return table

@@ -1,0 +1,261 @@
+"""The operator tools of a run: what they are called, how they are started, and how they end.
+
+A process that the program spawns gets the same tools; it and the other ranks of a job write their rows and leave the
+summaries to the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from op_tools.tool import Tool
+
+__all__ = ["TOOLS", "BadRequest", "Plan", "RunningTools", "offered", "tool_named"]
+
+
+class BadRequest(Exception):
+    """What was asked for cannot be done; the message says what was expected."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolName:
+    """How a tool is called on the command line and in the settings file, and where its class lives."""
+
+    name: str
+    section: str
+    home: str
+    class_name: str
+
+    def load(self) -> type[Tool]:
+        """The class; imports torch and the tool."""
+        return getattr(importlib.import_module(self.home), self.class_name)  # type: ignore[no-any-return]
+
+
+TOOLS = (
+    ToolName("autocompare", "autocompare", "op_tools", "OpAutoCompare"),
+    ToolName("overflow", "overflow_check", "op_tools", "OpOverflowCheck"),
+    ToolName("time", "time_measure", "op_tools", "OpTimeMeasure"),
+    ToolName("capture", "capture", "op_tools", "OpCapture"),
+    ToolName("observe", "observe", "op_tools", "OpObserve"),
+    ToolName("fallback", "fallback", "op_tools", "OpFallback"),
+    ToolName("cast", "dtype_cast", "op_tools", "OpDtypeCast"),
+    ToolName("layers", "layers", "op_tools", "OpLayers"),
+    ToolName("memory", "memory", "op_tools.memory", "MemoryMonitor"),
+)
+
+
+def offered() -> list[ToolName]:
+    """The tools that this installation has."""
+    import op_tools
+
+    return [tool for tool in TOOLS if tool.home != "op_tools" or tool.class_name in op_tools.__all__]
+
+
+def tool_named(word: str, option: str = "--tool") -> ToolName:
+    """The tool that a word means: its name or the name of its section. Raises BadRequest."""
+    known = {name: tool for tool in offered() for name in (tool.section, tool.name)}
+    if word in known:
+        return known[word]
+    raise BadRequest(
+        f"{option} {word}: there is no such tool.{guess(word, known)} "
+        f"The tools are: {', '.join(tool.name for tool in offered())}."
+    )
+
+
+def guess(word: str, known: Iterable[str]) -> str:
+    """` Did you mean x?` where something known is close, else nothing."""
+    close = difflib.get_close_matches(word, list(known), n=2, cutoff=0.6)
+    return f" Did you mean {' or '.join(close)}?" if close else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Which tools with which arguments. Plain data: it travels to the processes that the program spawns."""
+
+    tools: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
+    mapping: bool = True
+
+    @classmethod
+    def of(
+        cls, names: Sequence[str], results: str | None, settings: Sequence[str], mapping: bool = True
+    ) -> Plan:
+        """Check what was asked for. Raises BadRequest."""
+        tools = list(dict.fromkeys(tool_named(name) for name in names))
+        arguments: dict[ToolName, dict[str, Any]] = {tool: {} for tool in tools}
+        for tool, given in arguments.items():
+            # Whole, because a program may change its working folder before the first row is written.
+            given["results"] = os.path.abspath(results or _results_of(tool))
+        for text in settings:
+            tool, name, value = _setting(text)
+            if tool not in arguments:
+                raise BadRequest(f"--set {text}: the tool {tool.name} is not on. Add --tool {tool.name}.")
+            arguments[tool][name] = os.path.abspath(value) if name == "results" else value
+        return cls(tuple((tool.name, tuple(arguments[tool].items())) for tool in tools), mapping)
+
+
+def _results_of(tool: ToolName) -> str:
+    """The folder that the environment, the settings file or the default names."""
+    from op_tools.settings import SettingError, ToolSettings, read
+
+    try:
+        return read(ToolSettings, tool.section, {})[0].results
+    except SettingError as error:
+        raise BadRequest(f"{error}. `ditorch config` lists all that cannot be used.") from error
+
+
+def _setting(text: str) -> tuple[ToolName, str, Any]:
+    """`tool.setting=value`, the value read as its variable would be."""
+    left, equals, value = text.partition("=")
+    owner, dot, name = left.strip().partition(".")
+    if not equals or not dot:
+        raise BadRequest(f"--set {text}: expected tool.setting=value, such as time.top=20.")
+    tool = tool_named(owner, "--set")
+    fields = {field.name: field for field in dataclasses.fields(tool.load().schema)}
+    if name not in fields:
+        raise BadRequest(
+            f"--set {text}: {tool.name} has no setting {name}.{guess(name, fields)} It has: {', '.join(fields)}."
+        )
+    try:
+        return tool, name, fields[name].metadata["parse"](value)
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadRequest(f"--set {text}: {error}") from error
+
+
+class RunningTools:
+    """The tools of one process, started in order and stopped in the opposite one."""
+
+    def __init__(self, plan: Plan, *, quiet: bool = False) -> None:
+        self.plan = plan
+        self.started: list[Tool] = []
+        self._pid = os.getpid()
+        self._quiet = quiet
+
+    def start(self) -> None:
+        """Start all of them, or none: raises BadRequest when one cannot be started."""
+        for name, arguments in self.plan.tools:
+            try:
+                tool_class = tool_named(name).load()
+                tool = (_quiet(tool_class) if self._quiet else tool_class)(**dict(arguments))
+                self.started.append(tool.start())
+            except BadRequest:
+                raise
+            except Exception as error:
+                for started in self.started:
+                    _silent(started).stop()
+                raise BadRequest(f"the tool {name} cannot be started: {error}") from error
+
+    def stop(self) -> None:
+        """Write what is pending and print the summaries. No error of a tool comes out."""
+        for tool in reversed(self.started):
+            try:
+                # A child that the program has forked comes here too; the summaries are its parent's.
+                (tool if os.getpid() == self._pid else _silent(tool)).stop()
+            except Exception as error:
+                with contextlib.suppress(OSError, ValueError):
+                    print(
+                        f"ditorch: {type(tool).__name__} could not be stopped: {type(error).__name__}: {error}",
+                        file=sys.stderr,
+                    )
+
+    @property
+    def folders(self) -> list[str]:
+        """Where results were written, each folder once."""
+        folders = dict.fromkeys(tool.settings.results for tool in self.started if tool.result_folder)
+        return [folder for folder in folders if os.path.isdir(folder)]
+
+
+def _quiet(tool_class: type[Tool]) -> type[Tool]:
+    """The same tool for another rank or a spawned process: only what it finds is said, and who says it."""
+
+    class Quiet(tool_class):  # type: ignore[misc, valid-type]
+        def say(self, text: str) -> None:
+            if self.running:
+                from op_tools.results import place_in_run
+
+                rank = place_in_run()["rank"]
+                who = f"rank {rank}" if rank else f"process {os.getpid()}"
+                super().say(f"[{who}] {text}")
+
+        def say_applied(self, name: str) -> None:
+            pass
+
+    Quiet.__name__, Quiet.__qualname__ = tool_class.__name__, tool_class.__qualname__
+    return Quiet
+
+
+def _silent(tool: Tool) -> Tool:
+    """A started tool that says nothing any more."""
+    tool.say = lambda text: None  # type: ignore[method-assign]
+    return tool
+
+
+# -- processes that the program spawns -------------------------------------------------------------------------
+
+# Before `import ditorch`, which speaks and acts at once unless it is one of our programs that imports it.
+_IN_CHILD = """
+import sys
+sys.argv[:1] = ["ditorch"]
+try:
+    from ditorch import run_tools
+    run_tools.start_in_child(run_tools.Plan(tools, mapping))
+except Exception as error:
+    print(f"ditorch: this process runs without the tools: {type(error).__name__}: {error}", file=sys.stderr)
+"""
+
+
+class _StartsInChild:
+    """Unpickled in a spawned process before it imports the program: starts there what runs here."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (_IN_CHILD, {"tools": self.plan.tools, "mapping": self.plan.mapping})
+
+
+_in_this_child: list[RunningTools] = []
+
+
+def follow_spawned(plan: Plan) -> None:
+    """Give the processes that multiprocessing spawns the mapping and the tools of this one."""
+    from multiprocessing import spawn
+
+    original = spawn.get_preparation_data
+
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        return {"ditorch": _StartsInChild(plan), **original(name)}
+
+    spawn.get_preparation_data = get_preparation_data
+
+
+def start_in_child(plan: Plan) -> None:
+    """What a spawned process does first; the tools end with it."""
+    from multiprocessing import util
+
+    import ditorch
+
+    if plan.mapping:
+        ditorch.start()
+    if plan.tools:
+        tools = RunningTools(plan, quiet=True)
+        tools.start()
+        _in_this_child.append(tools)
+        # Such a process leaves by os._exit, after its finalizers. One that comes from a fork server forgets those that were
+        # registered before it began.
+        _stop_at_the_end(tools)
+        util.register_after_fork(tools, _stop_at_the_end)
+    follow_spawned(plan)
+
+
+def _stop_at_the_end(tools: RunningTools) -> None:
+    from multiprocessing import util
+
+    util.Finalize(None, tools.stop, exitpriority=100)
