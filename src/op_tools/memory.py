@@ -166,6 +166,7 @@ class MemoryMonitor(Tool):
             self.results.append(
                 {
                     "time_s": round(seconds, 3),
+                    "start_us": time.time() * 1e6,
                     "host_rss_bytes": host.now,
                     "host_peak_bytes": host.peak,
                     "device_allocated_bytes": "" if device is None else device.allocated,
@@ -273,6 +274,7 @@ def watch(tree: ProcessTree, seconds: float, folder: str) -> str:
                 results.append(
                     {
                         "time_s": round(now, 3),
+                        "start_us": time.time() * 1e6,
                         "host_rss_bytes": memory.now,
                         "host_peak_bytes": memory.peak,
                         "pid": tree.pid,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from typing import Any, ClassVar
+
+import torch
 
 from op_tools import brief, describe
 from op_tools.engine import Call
-from op_tools.settings import ToolSettings, setting
+from op_tools.engine.call import tensors_of
+from op_tools.settings import ToolSettings, flag, setting
 from op_tools.tool import Tool
 
 
@@ -18,6 +22,60 @@ class ObserveSettings(ToolSettings):
     list: str = setting(".*", "OP_OBSERVE_LIST", str, "operators to watch")
     disable_list: str = setting("", "OP_OBSERVE_DISABLE_LIST", str, "operators to leave out")
     level: str = setting("api", "OP_OBSERVE_LEVEL", str, "api, or aten for what reaches the kernels")
+    statistics: bool = setting(False, "OP_OBSERVE_STATISTICS", flag, "note the statistics of every output")
+
+
+class _Statistics:
+    """Figures of tensors that stay on the device, as small tensors, until many are read at once."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._waiting: list[tuple[dict[str, Any], list[torch.Tensor | None]]] = []
+
+    def note(self, row: dict[str, Any], result: Any) -> int:
+        """Keep a row until its figures are read; the number of rows that wait."""
+        with torch.no_grad():
+            figures = [_figures(tensor) for tensor in tensors_of(result) if tensor.is_floating_point()]
+        with self.lock:
+            self._waiting.append((row, figures))
+            return len(self._waiting)
+
+    def read(self) -> list[dict[str, Any]]:
+        """The rows that wait, each with its `stats`. This waits for the device, once."""
+        with self.lock:
+            waiting, self._waiting = self._waiting, []
+        by_device: dict[torch.device, list[torch.Tensor]] = {}
+        for _, figures in waiting:
+            for values in figures:
+                if values is not None:
+                    by_device.setdefault(values.device, []).append(values)
+        with torch.no_grad():
+            read = {device: iter(torch.stack(values).tolist()) for device, values in by_device.items()}
+        for row, figures in waiting:
+            row["stats"] = [
+                None if values is None else _with_count(next(read[values.device])) for values in figures
+            ]
+        return [row for row, _ in waiting]
+
+
+def _figures(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Least, largest, mean, root mean square and number of non-finite values, which count as zero in the others."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta" or not tensor.numel():
+        return None
+    try:
+        values = tensor.detach().float()
+        finite = values.isfinite()
+        values = values.where(finite, 0.0)
+        count = values.numel()
+        rms = torch.linalg.vector_norm(values) / count**0.5
+        lost = count - finite.sum().float()
+        return torch.stack((*torch.aminmax(values), values.mean(), rms, lost))
+    except (RuntimeError, NotImplementedError):  # a subclass or a device that has no such operator
+        return None
+
+
+def _with_count(values: list[float]) -> list[float | int]:
+    return [*values[:4], int(values[4])]
 
 
 class OpObserve(Tool):
@@ -33,6 +91,7 @@ class OpObserve(Tool):
         "name",
         "input",
         "output",
+        "stats",
         "call_site",
         "module",
         "step",
@@ -59,6 +118,7 @@ class OpObserve(Tool):
 
     def opened(self) -> None:
         self.calls = 0
+        self._statistics = _Statistics() if self.settings.statistics else None
 
     def before(self, call: Call) -> None:
         self.say_applied(call.name)
@@ -75,7 +135,23 @@ class OpObserve(Tool):
             self._print(call, inputs, result)
             inputs = brief.of_call(call.args, call.kwargs)
         row = {**self.row_of(call), "input": inputs, "output": brief.brief(result)}
-        self.open_results().append(row)
+        results = self.open_results()
+        if self._statistics is None:
+            results.append(row)
+        elif self._statistics.note(row, result) >= results.cache_size:
+            results.extend(self._statistics.read())
+
+    def stepped(self, step: int) -> None:
+        self._write_statistics()
+
+    def _write_statistics(self) -> None:
+        if self._statistics is not None and self.results is not None:
+            self.results.extend(self._statistics.read())
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        if self._statistics is not None:  # what waits is the parent's to write
+            self._statistics = _Statistics()
 
     def _print(self, call: Call, inputs: Any, result: Any) -> None:
         from op_tools import tables
@@ -85,6 +161,7 @@ class OpObserve(Tool):
         self.say(tables.describe_table(rows) + "\n")
 
     def closed(self) -> None:
+        self._write_statistics()
         if self.results is not None:
             self.results.close()
             self.say(

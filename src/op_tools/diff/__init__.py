@@ -1,0 +1,1 @@
+"""Compares two runs of one program: finds the first call that is wrong, and in which run."""

@@ -1,0 +1,158 @@
+"""Compares two runs by their captures: pairs the calls, judges them, finds the first that is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+from op_tools.diff.judging import judge_call
+from op_tools.diff.model import Report
+from op_tools.diff.origins import origin_of
+from op_tools.diff.pairing import Entry, pair_up
+from op_tools.diff.sequence import Recorded, Sequences, bytes_described, of_captures, of_log
+from op_tools.replay.items import Item, find_items
+from op_tools.runs import NOTHING, BadInput, Run, open_run
+
+__all__ = ["compare_captures", "open_either"]
+
+_JUDGE = "op_tools.diff.judging:judge_call"
+_PARTS = ("input", "output", "grad_inputs", "grad_outputs")
+_STATUS = {"fail": "wrong"}
+_RANKED = ("wrong", "lower_precision", "pass", "same", "not judged")
+Payloads = Sequence[tuple[dict[str, Any], int]]
+
+
+def open_either(path: Path) -> tuple[Run | None, Sequences]:
+    """A run and its captured calls (none where it has no captures); also of a bare tree of captures. Raises BadInput."""
+    try:
+        run = open_run(path)
+    except BadInput as error:
+        if error.code != NOTHING or not path.is_dir() or not find_items(path):
+            raise
+        return None, of_captures(path)
+    found = of_log(run, "capture") if run.has("capture") else Sequences()
+    if not found.count and run.captures is not None:
+        found = of_captures(run.captures)
+    return run, found
+
+
+def compare_captures(
+    paths: tuple[Path, Path],
+    a: Sequences,
+    b: Sequences,
+    *,
+    workers: int = 0,
+    ray: str | None = None,
+    allow: Sequence[str] = (),
+    only_first: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Judge every call of both runs; with `only_first` no further than the first wrong one."""
+    notes = [f"{name}: {note}" for name, found in (("A", a), ("B", b)) for note in found.notes]
+    entries = pair_up(a, b, notes)
+    report = Report(*paths, mode="captures", entries=entries, notes=notes)
+    entries.sort(key=lambda entry: entry.order)
+    payloads = [(_payload(entry, allow), _weight(entry) if ray else 1) for entry in entries]
+    done = _Done(len(entries))
+    # Closed at once when the first wrong call is known: workers must not go on with what nobody waits for.
+    with contextlib.closing(_results(payloads, workers, ray, paths)) as results:
+        for index, result in results:
+            _fill_in(entries[index], result)
+            wrong = done.add(index, entries[index].status == "wrong")
+            if progress is not None:
+                progress(done.count, len(entries))
+            if only_first and wrong:
+                notes.append(f"judged up to the first wrong call: {done.count} of {len(entries)} calls.")
+                break
+    if report.first is not None:
+        report.origin = origin_of(report.first, entries)
+    return report
+
+
+class _Done:
+    """Which results are in. They come in any order; the first wrong call is known when all before it are in."""
+
+    def __init__(self, total: int) -> None:
+        self.seen = bytearray(total)
+        self.count = 0
+        self.complete = 0  # everything before this is in
+        self.first_wrong = total
+
+    def add(self, index: int, wrong: bool) -> bool:
+        """Whether the first wrong call is known now."""
+        self.count += 1
+        self.seen[index] = 1
+        if wrong:
+            self.first_wrong = min(self.first_wrong, index)
+        while self.complete < len(self.seen) and self.seen[self.complete]:
+            self.complete += 1
+        return self.first_wrong < self.complete
+
+
+def _payload(entry: Entry, allow: Sequence[str]) -> dict[str, Any]:
+    call = entry.call
+    return {
+        "name": call.name,
+        "phase": call.phase,
+        "level": call.level,
+        "a": _folder(entry.a),
+        "b": _folder(entry.b),
+        "allow": list(allow),
+    }
+
+
+def _folder(call: Recorded | None) -> list[str] | None:
+    return None if call is None or call.folder is None else [str(call.folder.absolute()), call.prefix]
+
+
+def _weight(entry: Entry) -> int:
+    """Bytes of an item: of its files, and of the tensors of its input, which may lie elsewhere."""
+    total = 1
+    for call in (entry.a, entry.b):
+        if call is not None and call.folder is not None:
+            item = Item(call.folder, call.prefix)
+            total += bytes_described(item)
+            for part in _PARTS:
+                with contextlib.suppress(OSError):
+                    total += item.file(part).stat().st_size
+    return total
+
+
+def _results(
+    payloads: Payloads, workers: int, ray: str | None, paths: Sequence[Path]
+) -> Generator[tuple[int, dict[str, Any]]]:
+    if workers == 0 and ray is None:
+        for index, (payload, _) in enumerate(payloads):
+            yield index, judge_call(payload)
+        return
+    from op_tools.spread import SpreadError, spread
+
+    try:
+        yield from spread(
+            _JUDGE, payloads, workers=workers, ray=ray, needs=[str(path.absolute()) for path in paths]
+        )
+    except SpreadError as error:
+        raise BadInput(str(error), 2 if ray is not None else 3) from error
+
+
+def _fill_in(entry: Entry, result: dict[str, Any]) -> None:
+    if "error" in result:
+        entry.reason = str(result["error"])
+        return
+    entry.same_inputs, entry.same_outputs = result["same_inputs"], result["same_outputs"]
+    entry.random = result["random"]
+    sides = {name: result[key] for name, key in (("A", "a"), ("B", "b")) if result[key] is not None}
+    if not sides:
+        entry.reason = "it has no capture"
+        return
+    statuses = {name: _STATUS.get(side["status"], side["status"]) for name, side in sides.items()}
+    # The worst side speaks for the pair; a side that was judged speaks before one that was not.
+    worst = min(reversed(sides), key=lambda name: _RANKED.index(statuses[name]))
+    entry.status = statuses[worst]
+    at_fault = [name for name in sides if statuses[name] == entry.status]
+    if entry.status in ("wrong", "lower_precision"):
+        entry.side = at_fault[0] if len(at_fault) == 1 else "both"
+    entry.reason = sides[worst]["reason"]
+    entry.figures = {key: value for key, value in sides[worst].items() if key not in ("status", "reason")}

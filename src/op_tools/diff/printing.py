@@ -1,0 +1,194 @@
+"""What `op-tools diff` prints: one line first, then what to type next, then short tables."""
+
+from __future__ import annotations
+
+from op_tools.describe import printable
+from op_tools.diff.model import Report
+from op_tools.diff.pairing import Entry
+from op_tools.diff.sequence import Recorded
+from op_tools.tables import plain_table
+
+__all__ = ["headline", "next_step", "text_of"]
+
+_MOST_ROWS = 10
+_WIDTHS = {"operator": 38, "where": 44}
+
+
+def headline(report: Report) -> str:
+    """The one line to read."""
+    first = report.first
+    if first is not None:
+        return f"{_who(first)}: {_where(first.call, report)}: {_sentence(first.reason)}"
+    lead = "No call is wrong." if report.mode == "captures" else "No call is suspect."
+    parts = [lead, _structure(report), _parting(report)]
+    return " ".join(part for part in parts if part)
+
+
+def _who(entry: Entry) -> str:
+    if not entry.side:
+        return f"{entry.status.capitalize()} (A or B)"
+    return f"A and B are both {entry.status}" if entry.side == "both" else f"{entry.side} is {entry.status}"
+
+
+def _where(call: Recorded, report: Report) -> str:
+    """Operator, source line, module, step and rank."""
+    origin = report.origin if report.origin is not None and report.first is not None else None
+    site = call if call.place or origin is None else origin
+    parts = [f"{call.name} ({call.phase}, step {call.step if call.step is not None else '?'}{_rank(call)})"]
+    if origin is not None and site is origin:
+        parts.append(f"of {origin.name}")
+    said = str(site.row.get("call_site") or "").partition("\n")[0]
+    if site.place:
+        parts.append(f"at {said}")
+    if call.row.get("forward_name"):
+        parts.append(f"from {call.row['forward_name']}")
+    if site.module:
+        parts.append(f"in {site.module}")
+    return printable(" ".join(parts))
+
+
+def _rank(call: Recorded) -> str:
+    size = call.row.get("world_size")
+    return f", rank {call.row.get('rank')}" if isinstance(size, int) and size > 1 else ""
+
+
+def _sentence(reason: str) -> str:
+    return printable(reason or "no reason given").rstrip(".") + "."
+
+
+def _structure(report: Report) -> str:
+    counts = report.counts()
+    alone = [f"{counts[key]} only in {key[-1]}" for key in ("only in A", "only in B") if counts[key]]
+    return f"Calls that one run has alone: {', '.join(alone)}." if alone else ""
+
+
+def _parting(report: Report) -> str:
+    if report.mode != "captures":
+        return ""
+    judged = report.exit_code != 5
+    parted = report.parted
+    if parted is None:
+        aligned = report.counts()["aligned"]
+        return (
+            f"All values of the {aligned} calls that both runs have are equal."
+            if judged
+            else "Nothing was judged."
+        )
+    where = _where(parted.call, report)
+    if any(
+        e.pairing != "aligned" and e.order < parted.order for e in report.entries if e.rank == parted.rank
+    ):
+        return (
+            f"The values part at {where}, after calls that one run has alone; every call that was judged is right for its "
+            f"own inputs."
+        )
+    if parted.same_inputs is False:
+        return (
+            f"The runs were not given the same values: the inputs differ already at {where}, and nothing differs before. "
+            f"Same seed, data and checkpoint?"
+        )
+    if parted.random:
+        return f"The runs drew other random numbers at {where}: their values cannot be the same after it. Same seed?"
+    return (
+        f"The values part at {where}, and differ by rounding only from there; every call that was judged is right for "
+        f"its own inputs."
+    )
+
+
+def next_step(report: Report) -> str:
+    """What to type next; empty where there is nothing to follow up."""
+    first = report.first
+    if first is None:
+        return ""
+    call = first.call
+    if first.status == "wrong" and call.folder is not None:
+        return printable(f"next: op-tools reproduce {call.folder}")
+    return printable(
+        f"next: capture this operator in both runs and compare again: OP_CAPTURE_LEVEL={call.level} "
+        f"OP_CAPTURE_LIST={call.name.partition(' ')[0]} ditorch run --tool capture ..."
+    )
+
+
+def text_of(report: Report) -> str:
+    """Everything."""
+    blocks = [headline(report)]
+    if step := next_step(report):
+        blocks[0] += f"\n{step}"
+    blocks.append(f"A: {printable(str(report.a))}\nB: {printable(str(report.b))}\n{_counts(report)}")
+    if operators := _operators(report):
+        blocks.append(operators)
+    blocks += [block for block in (_reported(report), _alone(report, "A"), _alone(report, "B")) if block]
+    blocks += ["\n".join(f"note: {printable(note)}" for note in report.notes)] if report.notes else []
+    return "\n\n".join(blocks)
+
+
+def _counts(report: Report) -> str:
+    counts = {name: count for name, count in report.counts().items() if count or name in ("aligned", "wrong")}
+    if report.mode != "captures":
+        counts.pop("wrong", None)
+    return plain_table([name.replace("_", " ") for name in counts], [list(counts.values())])
+
+
+def _operators(report: Report) -> str:
+    rows = report.operators()
+    if not rows:
+        return ""
+    word = report.reported[0].status if report.reported else "wrong"
+    columns = ("operator", "calls", word, "lower precision", "in", "error / bound")
+    cells = [
+        (
+            _cut(row["name"], _WIDTHS["operator"]),
+            row["calls"],
+            row["wrong"],
+            row["lower_precision"],
+            row["sides"],
+            f"{row['worst']:.3g}" if row["worst"] else "",
+        )
+        for row in rows[:_MOST_ROWS]
+    ]
+    return plain_table(columns, cells) + _more(len(rows), "operators")
+
+
+def _reported(report: Report) -> str:
+    """Later findings, in order. The first has its line already."""
+    found = report.reported
+    if len(found) < 2:
+        return ""
+    cells = [
+        (
+            _cut(e.call.name, _WIDTHS["operator"]),
+            e.side,
+            e.call.step,
+            _cut(_short_place(e.call), _WIDTHS["where"]),
+        )
+        for e in found[:_MOST_ROWS]
+    ]
+    return plain_table((found[0].status, "in", "step", "where"), cells) + _more(len(found), "calls")
+
+
+def _alone(report: Report, side: str) -> str:
+    entries = report.only_in(side)
+    if not entries:
+        return ""
+    cells = [
+        (_cut(e.call.name, _WIDTHS["operator"]), e.call.step, _cut(_short_place(e.call), _WIDTHS["where"]))
+        for e in entries[:_MOST_ROWS]
+    ]
+    return plain_table((f"only in {side}", "step", "where"), cells) + _more(len(entries), "calls")
+
+
+def _more(count: int, what: str) -> str:
+    return f"\n(the first {_MOST_ROWS} of {count} {what})" if count > _MOST_ROWS else ""
+
+
+def _short_place(call: Recorded) -> str:
+    """File name, line and function: the whole line does not fit a table."""
+    if not call.place:
+        return call.module or call.phase
+    file, _, rest = str(call.row.get("call_site") or "").partition(" ")
+    return f"{file.rpartition('/')[2]} {rest}"
+
+
+def _cut(text: str, width: int) -> str:
+    text = printable(text)
+    return text if len(text) <= width else text[: width - 3] + "..."

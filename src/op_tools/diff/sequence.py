@@ -1,0 +1,253 @@
+"""The calls of a run in the order they were made, per rank, from a tool's log or from the captures alone."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from op_tools.replay.items import Item, find_items
+from op_tools.runs import Run
+from op_tools.storage import CaptureError, load
+
+__all__ = ["Recorded", "Sequences", "bytes_described", "of_captures", "of_log", "shapes_of"]
+
+_SITE = re.compile(r"(?P<file>.*?):(?P<line>\d+) (?P<rest>.*)", re.DOTALL)
+_LARGEST_DESCRIPTION = 1 << 20
+_ITEM_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One call of a run: its row, and where its capture lies."""
+
+    row: Mapping[str, Any]
+    folder: Path | None = None
+    prefix: str = ""
+
+    @property
+    def name(self) -> str:
+        return str(self.row.get("name") or "")
+
+    @property
+    def step(self) -> int | None:
+        step = self.row.get("step")
+        return step if isinstance(step, int) else None
+
+    @property
+    def phase(self) -> str:
+        return str(self.row.get("phase") or "forward")
+
+    @property
+    def level(self) -> str:
+        return str(self.row.get("level") or "api")
+
+    @property
+    def place(self) -> str:
+        """The function and the text of the source line: neither folder nor line number, which differ between versions."""
+        return _place(str(self.row.get("call_site") or ""))
+
+    @property
+    def module(self) -> str:
+        return str(self.row.get("module") or "")
+
+    def key(self) -> tuple[str, ...]:
+        """What two calls of two runs have in common when they are the same call."""
+        return (_neutral(self.name), self.place, self.module, self.phase, self.level)
+
+    def weak_key(self) -> tuple[str, ...]:
+        """The same where the program's text has changed."""
+        return (_neutral(self.name), self.phase, self.level)
+
+
+@dataclass
+class Sequences:
+    """The calls of a run by rank, and what is to be said about how they were found."""
+
+    by_rank: dict[int, list[Recorded]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.by_rank.values()))
+
+    @property
+    def levels(self) -> set[str]:
+        return {call.level for calls in self.by_rank.values() for call in calls}
+
+
+@functools.lru_cache(maxsize=65536)
+def _place(site: str) -> str:
+    found = _SITE.match(site.partition("\n")[0])
+    return found["rest"] if found else ""
+
+
+@functools.lru_cache(maxsize=8192)
+def _neutral(name: str) -> str:
+    """`x.cuda()` here is `x.to(device)` there."""
+    return "torch.Tensor.to" if name in _to_a_device() else name
+
+
+@functools.cache
+def _to_a_device() -> frozenset[str]:
+    import torch
+
+    return frozenset({"torch.Tensor.cuda", f"torch.Tensor.{torch._C._get_privateuse1_backend_name()}"})
+
+
+def of_log(run: Run, tool: str) -> Sequences:
+    """The calls in the log of a tool."""
+    captures = run.captures if tool == "capture" else None
+    rows = [row for row in run.rows(tool) if row.get("name")]
+    found = Sequences()
+    for rank, mine in _by_rank(rows, found.notes):
+        found.by_rank[rank] = [
+            Recorded(
+                row, captures / str(row["folder"]) if captures is not None and row.get("folder") else None
+            )
+            for row in mine
+        ]
+    return found
+
+
+def _by_rank(rows: Iterable[dict[str, Any]], notes: list[str]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+    """One process per rank: where there are more, the one with the most rows, of those the newest."""
+    ranks: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        rank = row.get("rank")
+        ranks.setdefault(rank if isinstance(rank, int) else 0, []).append(row)
+    for rank, rows_here in sorted(ranks.items()):
+        mine = rows_here
+        counts = Counter(row.get("pid") for row in mine)
+        if len(counts) > 1:
+            newest = {row.get("pid"): str(row.get("started")) for row in mine}
+            chosen = max(counts, key=lambda pid: (counts[pid], newest[pid]))
+            others = ", ".join(str(pid) for pid in counts if pid != chosen)
+            notes.append(
+                f"rank {rank} has rows of {len(counts)} processes; process {chosen} is compared, not {others}. "
+                f"Give every run a results folder of its own."
+            )
+            mine = [row for row in mine if row.get("pid") == chosen]
+        yield rank, mine
+
+
+def of_captures(folder: Path) -> Sequences:
+    """The calls captured below a folder where no log tells their order: by number, backward after forward."""
+    found = Sequences()
+    unread = 0
+    for item in find_items(folder):
+        row = _row_of(item)
+        if row is None:
+            unread += 1
+            continue
+        calls = found.by_rank.setdefault(row["rank"], [])
+        calls.append(Recorded(row, item.folder, item.prefix))
+        if row["level"] == "api" and item.file("grad_inputs").exists():
+            calls.append(Recorded({**row, "phase": "backward"}, item.folder, item.prefix))
+    for calls in found.by_rank.values():
+        calls.sort(key=_order)
+    if unread:
+        notes = "capture was" if unread == 1 else "captures were"
+        found.notes.append(f"{unread} {notes} left out: the input cannot be read.")
+    if found.by_rank:
+        found.notes.append(f"{folder} has no log: its calls are ordered by their numbers.")
+    return found
+
+
+def _order(call: Recorded) -> tuple[int, bool, int]:
+    number, backward = int(call.row["forward_id"]), call.phase == "backward" and call.level == "api"
+    return call.step or 0, backward, -number if backward else number
+
+
+def _row_of(item: Item) -> dict[str, Any] | None:
+    try:
+        data = load(item.file("input"))
+    except (CaptureError, OSError):
+        return None
+    header = data.get("__op_tools__") or {}
+    extra = header.get("extra")
+    extra = extra if isinstance(extra, dict) else {}
+    name = header.get("operator") or _name_of(item)
+    return {
+        "forward_id": _number(header.get("forward_id"), item),
+        "name": name,
+        "call_site": header.get("call_site") or "",
+        "module": extra.get("module") or "",
+        "step": header.get("step") if isinstance(header.get("step"), int) else 0,
+        "rank": header.get("rank") if isinstance(header.get("rank"), int) else 0,
+        "world_size": header.get("world_size", 1),
+        "level": extra.get("level") or ("aten" if str(name).startswith("aten.") else "api"),
+        "phase": "forward",
+    }
+
+
+def _number(said: Any, item: Item) -> int:
+    if isinstance(said, int):
+        return said
+    numbers = [int(part) for part in item.folder.parts if part.isdigit()]
+    return numbers[-1] if numbers else 0
+
+
+def _name_of(item: Item) -> str:
+    from op_tools.replay.items import read_item
+
+    try:
+        return read_item(item).name
+    except (CaptureError, OSError):
+        return ""
+
+
+def shapes_of(call: Recorded) -> str:
+    """Shapes and dtypes of what went in, as far as the run tells without reading tensors; else empty."""
+    said = call.row.get("input")
+    if isinstance(said, str):
+        return re.sub(r"@[\w:]+", "", said)  # the device is what may differ
+    if call.folder is None:
+        return ""
+    return _described_shapes(Item(call.folder, call.prefix).file("input"))
+
+
+@functools.lru_cache(maxsize=65536)
+def _described_shapes(path: Path) -> str:
+    described = _description(path)
+    return repr([*_shapes(described.get("args")), *_shapes(described.get("kwargs"))]) if described else ""
+
+
+def bytes_described(item: Item) -> int:
+    """About how many bytes the tensors of a call's input have."""
+    described = _description(item.file("input"))
+    shapes = [*_shapes(described.get("args")), *_shapes(described.get("kwargs"))]
+    return sum(_ITEM_BYTES * math.prod(value[1]) for value in shapes if isinstance(value, tuple))
+
+
+def _description(path: Path) -> dict[str, Any]:
+    """What lies beside a capture for people to read; empty where it cannot be read."""
+    path = path.with_name(path.name + ".json")
+    try:
+        if path.is_symlink() or path.stat().st_size > _LARGEST_DESCRIPTION:
+            return {}
+        described = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return described if isinstance(described, dict) else {}
+
+
+def _shapes(value: Any) -> Iterator[Any]:
+    """(dtype, shape) of tensors, and numbers, in order."""
+    if isinstance(value, dict):
+        shape = value.get("shape")
+        if isinstance(shape, list) and "dtype" in value:
+            yield str(value["dtype"]), tuple(size for size in shape if isinstance(size, int))
+            return
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _shapes(item)
+    elif isinstance(value, int | float | bool):
+        yield value

@@ -1,0 +1,190 @@
+"""Compares two runs by their logs alone. Without tensors nothing can be proved: calls are suspected, never called wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from op_tools.categories import RANDOM, UNINITIALISED, base_name
+from op_tools.diff.model import Mode, Report
+from op_tools.diff.pairing import Entry, pair_up
+from op_tools.diff.sequence import of_log
+from op_tools.runs import NOTHING, USAGE, BadInput, Run
+
+__all__ = ["compare_logs"]
+
+# Statistics of two runs are far apart where they differ by this share of the values' size, and so many times more than
+# anything before.
+LEAST_DIFFERENCE, GROWTH = 1e-3, 16.0
+_CLASSES = ("same", "pass", "lower_precision", "fail")
+_TENSOR = re.compile(r"\b\w+\[[\d, ]*\](?=@)")
+_HOW = (
+    "Run both with captures: `ditorch run --tool capture script.py`, or op_tools.OpCapture, each with its own "
+    "OP_TOOLS_RESULTS; with OP_CAPTURE_LEVEL=aten kernels inside backward are found too."
+)
+
+
+def compare_logs(
+    paths: tuple[Path, Path], runs: tuple[Run | None, Run | None], captured: tuple[int, int]
+) -> Report:
+    """What logs of autocompare or observe tell of two runs that do not both have captures. Raises BadInput."""
+    for tool, judge in (("autocompare", _by_verdict), ("observe", _by_statistics)):
+        if all(run is not None and run.has(tool) for run in runs):
+            return _compared(paths, runs, tool, judge)
+    raise _nothing_to_compare(paths, runs, captured)
+
+
+def _compared(
+    paths: tuple[Path, Path],
+    runs: tuple[Run | None, Run | None],
+    tool: str,
+    judge: Callable[[Sequence[Entry], list[str]], None],
+) -> Report:
+    found = [of_log(run, tool) for run in runs if run is not None]
+    for path, sequences in zip(paths, found, strict=True):
+        if not sequences.count:
+            raise BadInput(f"the {tool} log of {path} has no rows: no call was watched. {_HOW}", NOTHING)
+    notes = [f"{name}: {note}" for name, calls in zip("AB", found, strict=True) for note in calls.notes]
+    notes.append(
+        f"compared by the {tool} logs: without captures a call can be suspected, not proved wrong. {_HOW}"
+    )
+    entries = pair_up(found[0], found[1], notes)
+    judge(entries, notes)
+    mode: Mode = "autocompare" if tool == "autocompare" else "observe"
+    return Report(*paths, mode=mode, entries=entries, notes=notes)
+
+
+def _nothing_to_compare(
+    paths: tuple[Path, Path], runs: tuple[Run | None, Run | None], captured: tuple[int, int]
+) -> BadInput:
+    told = []
+    for name, path, run, count in zip("AB", paths, runs, captured, strict=True):
+        logs = ", ".join(sorted(run.logs)) if run is not None else ""
+        has = f"{count} captured calls" if count else "no captured call"
+        told.append(f"{name} ({path}) has {has}{f' and logs of {logs}' if logs else ''}")
+    # A capture that captured nothing was a run with nothing to compare; no capture at all is the wrong folder.
+    empty = any(not count and _captures(run) for run, count in zip(runs, captured, strict=True))
+    return BadInput(
+        f"{'; '.join(told)}. Both must have captures, or both logs of autocompare or observe. {_HOW}",
+        NOTHING if empty else USAGE,
+    )
+
+
+def _captures(run: Run | None) -> bool:
+    return run is not None and (run.has("capture") or run.captures is not None)
+
+
+# --- autocompare ------------------------------------------------------------------------------------------------
+
+
+def _by_verdict(entries: Sequence[Entry], notes: list[str]) -> None:
+    """Suspect: what one run's comparison with the CPU passed and the other's did not."""
+    for entry in entries:
+        sides = {name: call.row for name, call in (("A", entry.a), ("B", entry.b)) if call is not None}
+        verdicts = {name: str(row.get("verdict")) for name, row in sides.items()}
+        known = {name: _CLASSES.index(said) for name, said in verdicts.items() if said in _CLASSES}
+        if not known:
+            entry.reason = "no verdict in the log"
+            continue
+        worst = max(reversed(known), key=lambda name: known[name])
+        entry.status = _CLASSES[known[worst]]
+        row = sides[worst]
+        entry.figures = {key: row[key] for key in _FIGURES if key in row}
+        entry.reason = str(row.get("reason") or "")
+        failed = [name for name in known if known[name] == len(_CLASSES) - 1]
+        if failed or (len(known) == 2 and max(known.values()) - min(known.values()) > 1):
+            entry.status = "suspect"
+            entry.side = "both" if len(failed) == 2 else worst
+            said = " and ".join(f"{verdict} in {name}" for name, verdict in verdicts.items())
+            entry.reason = f"{said}: {entry.reason}"
+
+
+_FIGURES = ("allclose", "cosine_similarity", "max_abs_diff", "max_relative_diff", "error_over_bound")
+
+
+# --- observe ----------------------------------------------------------------------------------------------------
+
+
+def _by_statistics(entries: Sequence[Entry], notes: list[str]) -> None:
+    """Suspect: changed shapes, values that are not finite in one run, statistics that suddenly part."""
+    counted = False
+    largest: dict[int, float] = {}
+    for entry in sorted(entries, key=lambda entry: entry.order):
+        if entry.a is None or entry.b is None:
+            continue
+        if changed := _changed_shapes(entry):
+            entry.status, entry.reason = "suspect", changed
+            continue
+        entry.status = "same"
+        pairs = _statistics(entry)
+        if pairs is None or _is_free(entry.b.name):
+            continue
+        counted = True
+        difference = max((_difference(left, right) for left, right in pairs), default=0.0)
+        entry.same_outputs = difference == 0.0
+        if difference:
+            entry.status = "pass"
+            entry.figures = {"difference": difference}
+        before = largest.get(entry.rank, 0.0)
+        if side := _not_finite(pairs):
+            entry.status, entry.side = "suspect", side
+            entry.reason = f"values that are not finite in {side}, none in {'A' if side == 'B' else 'B'}"
+        elif difference > LEAST_DIFFERENCE and difference > GROWTH * before:
+            entry.status = "suspect"
+            entry.reason = (
+                f"the statistics of its outputs differ by {difference:.2g} of their size, those of the calls before by "
+                f"{before:.2g} at most"
+            )
+        largest[entry.rank] = max(before, difference)
+    if not counted:
+        notes.append(
+            "the observe logs have no statistics: only missing calls, shapes and dtypes were compared. "
+            "OP_OBSERVE_STATISTICS=1 notes the statistics of every output."
+        )
+
+
+def _changed_shapes(entry: Entry) -> str:
+    assert entry.a is not None and entry.b is not None
+    for part in ("input", "output"):
+        shapes = [_TENSOR.findall(str(call.row.get(part) or "")) for call in (entry.a, entry.b)]
+        if shapes[0] != shapes[1]:
+            texts = [", ".join(found) or "no tensor" for found in shapes]
+            return f"its {part}s have other shapes or dtypes: {texts[0]} in A, {texts[1]} in B"
+    return ""
+
+
+def _statistics(entry: Entry) -> list[tuple[list[float], list[float]]] | None:
+    """Pairs of [least, largest, mean, rms, number of non-finite values]; None where one run has none."""
+    assert entry.a is not None and entry.b is not None
+    mine, other = (call.row.get("stats") for call in (entry.a, entry.b))
+    if not isinstance(mine, list) or not isinstance(other, list) or len(mine) != len(other):
+        return None
+    return [
+        (left, right) for left, right in zip(mine, other, strict=True) if _is_five(left) and _is_five(right)
+    ]
+
+
+def _is_five(value: Any) -> bool:
+    return (
+        isinstance(value, list) and len(value) == 5 and all(isinstance(item, int | float) for item in value)
+    )
+
+
+def _difference(left: Sequence[float], right: Sequence[float]) -> float:
+    size = max(left[3], right[3])
+    if not size:
+        return 0.0
+    return max(abs(x - y) for x, y in zip(left[:4], right[:4], strict=True)) / size
+
+
+def _not_finite(pairs: Sequence[tuple[list[float], list[float]]]) -> str:
+    """The side that alone has values which are not finite."""
+    lost = [sum(pair[side][4] for pair in pairs) for side in (0, 1)]
+    return "A" if lost[0] and not lost[1] else "B" if lost[1] and not lost[0] else ""
+
+
+def _is_free(name: str) -> bool:
+    """Whether two right runs may give any values: random numbers, memory nobody has written to."""
+    return base_name(name) in RANDOM | UNINITIALISED
