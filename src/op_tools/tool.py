@@ -258,3 +258,33 @@ class Tool:
             self.results.append(
                 {**self.row_of(call), "error_info": f"tool error: {type(error).__name__}: {error}"}
             )
+
+
+class LevelTool(Tool):
+    """A tool with a setting `level`: it takes API calls, or at level aten the calls that reach the kernels.
+
+    At level aten the API calls still pass by, so that calls inside them and inside their backward know whose they are;
+    `takes` tells the tool's own calls from those.
+    """
+
+    def takes(self, call: Call) -> bool:
+        """Whether a call is of the level this tool looks at."""
+        return call.level != "api" or not self.uses_aten
+
+    @property
+    def uses_aten(self) -> bool:  # type: ignore[override]
+        return bool(self.settings.level == "aten" and self.only is None)
+
+    @property
+    def aten_everywhere(self) -> bool:  # type: ignore[override]
+        return self.uses_aten
+
+    @property
+    def wants_ties(self) -> bool:  # type: ignore[override]
+        return self.uses_aten
+
+    def wants_api(self, name: str, func: Any) -> bool:
+        return self.uses_aten or super().wants_api(name, func)
+
+    def wants_aten(self, name: str, func: Any) -> bool:
+        return self.uses_aten and self.names.match(name)

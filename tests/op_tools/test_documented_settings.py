@@ -14,6 +14,7 @@ import pytest
 
 import op_tools.tools
 from op_tools.features import _tool_classes
+from op_tools.memory import MemoryMonitor
 from op_tools.replay import summary
 from op_tools.settings import ToolSettings
 from op_tools.verdict.tolerance import DEFAULTS, VARIABLE
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GUIDES = ("docs/op_tools.md", "docs/op_tools.zh-CN.md")
+STORIES = ("docs/wrong_loss.md", "docs/wrong_loss.zh-CN.md")
 UNSET = {"no limit", "all", "empty", "不限", "全部", "空"}
 
 
@@ -33,7 +35,7 @@ def schemas() -> list[type[ToolSettings]]:
     for module in pkgutil.iter_modules(op_tools.tools.__path__):
         importlib.import_module(f"op_tools.tools.{module.name}")
     found = [schema for schema in ToolSettings.__subclasses__() if schema.__module__.startswith("op_tools.")]
-    assert len(found) == 7
+    assert len(found) == 9 and MemoryMonitor.schema in found
     return [ToolSettings, *found]
 
 
@@ -78,7 +80,7 @@ def test_tools_features_and_columns_are_those_of_the_code(guide: str) -> None:
     tools = {feature: tool.__name__ for feature, tool in _tool_classes().items()}
     named = re.findall(r"^\| `(Op\w+)` \|.*\| `(\w+)` \|$", text(guide), re.M)
     assert {feature: tool for tool, feature in named} == tools
-    for tool in _tool_classes().values():
+    for tool in (*_tool_classes().values(), op_tools.OpLayers, MemoryMonitor):
         if tool.result_folder and tool.__name__ != "OpCapture":
             line = next(
                 line for line in text(guide).splitlines() if line.startswith(f"| `{tool.result_folder}/")
@@ -95,17 +97,29 @@ def test_exit_codes_and_verdicts_are_those_of_the_code(guide: str) -> None:
     assert verdicts == ["same", "pass", "lower_precision", "fail", "skipped"]
 
 
-def test_both_languages_have_the_same_structure() -> None:
-    english, chinese = map(text, GUIDES)
-    for pattern in (r"^(#+) ", r"```(\w*\n.*?)```", r"^\| (`[^|]+`) \|", r"\]\((decisions/[^)]+)\)"):
+def _uncommented(block: str) -> str:
+    """Comments of examples are in the language of the guide; headings are marks alone."""
+    return re.sub(r" *#\s.*", "", block).replace("、", ", ")
+
+
+@pytest.mark.parametrize("guides", [GUIDES, STORIES], ids=["op_tools", "wrong_loss"])
+def test_both_languages_have_the_same_structure(guides: tuple[str, str]) -> None:
+    english, chinese = map(text, guides)
+    for pattern in (
+        r"^(#+) ",
+        r"```((?:sh|python|bash)\n.*?)```",
+        r"^\| (`[^|]+`) \|",
+        r"\]\((decisions/[^)]+)\)",
+    ):
         flags = re.M | re.S if "```" in pattern else re.M
-        assert re.findall(pattern, english, flags) == re.findall(pattern, chinese, flags), pattern
+        found = [[_uncommented(item) for item in re.findall(pattern, it, flags)] for it in (english, chinese)]
+        assert found[0] == found[1], pattern
     assert english.count("\n- ") == chinese.count("\n- ")
     assert english.count("\n|") == chinese.count("\n|")
 
 
 def test_examples_in_the_guide_are_valid_python() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", text(GUIDES[0]), re.S)
-    assert len(blocks) == 4
+    blocks = re.findall(r"```python\n(.*?)```", text(GUIDES[0]) + text(STORIES[0]), re.S)
+    assert len(blocks) == 7
     for block in blocks:
         ast.parse(block)

@@ -9,7 +9,6 @@ from typing import Any
 
 from op_tools.diff.judging import judge_call
 from op_tools.diff.model import Report
-from op_tools.diff.origins import origin_of
 from op_tools.diff.pairing import Entry, pair_up
 from op_tools.diff.sequence import Recorded, Sequences, bytes_described, of_captures, of_log
 from op_tools.replay.items import Item, find_items
@@ -66,8 +65,6 @@ def compare_captures(
             if only_first and wrong:
                 notes.append(f"judged up to the first wrong call: {done.count} of {len(entries)} calls.")
                 break
-    if report.first is not None:
-        report.origin = origin_of(report.first, entries)
     return report
 
 

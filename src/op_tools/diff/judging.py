@@ -90,7 +90,7 @@ class _Values:
         self.captured = captured
         self.gradients = gradients
         self.given = (captured.args, captured.kwargs, captured.grad_outputs if gradients else None)
-        self.outputs = captured.grad_inputs if gradients else captured.outputs
+        self.outputs = captured.grad_inputs if gradients else (captured.outputs, captured.written)
 
     def is_random(self, allow: tuple[str, ...]) -> bool:
         captured = self.captured
@@ -108,7 +108,7 @@ def _read(name: str, where: Sequence[str] | None, gradients: bool) -> _Values | 
     item = Item(Path(where[0]), where[1])
     try:
         data = load(item.file("input"))
-        outputs = load(item.file("output"))["args"]
+        after = load(item.file("output"))
         grads: dict[str, Any] = dict.fromkeys(("grad_inputs", "grad_outputs"))
         if gradients:
             grads = {part: tuple(load(item.file(part))["args"]) for part in grads}
@@ -119,11 +119,17 @@ def _read(name: str, where: Sequence[str] | None, gradients: bool) -> _Values | 
         name=str(header.get("operator") or name),
         args=tuple(data["args"]),
         kwargs=dict(data.get("kwargs") or {}),
-        outputs=tuple(outputs),
+        outputs=tuple(after["args"]),
+        written=_written(after.get("kwargs")),
         header=header,
         **grads,
     )
     return _Values(captured, gradients)
+
+
+def _written(kwargs: Any) -> tuple[Any, ...]:
+    found = kwargs.get("written") if isinstance(kwargs, dict) else None
+    return tuple(found) if isinstance(found, tuple | list) else ()
 
 
 def _alike(left: Any, right: Any) -> bool | None:
@@ -209,8 +215,12 @@ def _verdicts(values: _Values, allow: tuple[str, ...]) -> list[Verdict]:
     if random:
         return judge_random(captured.name, args, kwargs, results)
     reference = Recomputation(func, args, kwargs, autocast=_autocast(captured))
-    # What the call wrote to without returning it follows the outputs; its value after the call was not captured.
-    expected = reference.own()[: len(reference.own()) - len(reference.written)]
+    # What the call wrote to without returning it follows the outputs.
+    expected = reference.own()
+    if len(captured.written) == len(reference.written):
+        results += [_near(value) for value in captured.written]
+    else:  # other tools, and older captures, do not have it
+        expected = expected[: len(expected) - len(reference.written)]
     if len(expected) != len(results):
         raise _NotJudged(f"{len(results)} values were captured, the reference gives {len(expected)}")
     return [

@@ -29,7 +29,6 @@ class Report:
     entries: list[Entry]
     notes: list[str] = field(default_factory=list)
     # The forward call that the first finding belongs to, where its own row does not say.
-    origin: Recorded | None = None
 
     @property
     def reported(self) -> list[Entry]:
@@ -90,7 +89,6 @@ class Report:
             "mode": self.mode,
             "exit_code": self.exit_code,
             "first": None if first is None else described(first),
-            "origin": None if self.origin is None else dict(self.origin.row),
             "parted": None if parted is None else described(parted),
             "counts": self.counts(),
             "operators": self.operators(),

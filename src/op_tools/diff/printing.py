@@ -18,7 +18,7 @@ def headline(report: Report) -> str:
     """The one line to read."""
     first = report.first
     if first is not None:
-        return f"{_who(first)}: {_where(first.call, report)}: {_sentence(first.reason)}"
+        return f"{_who(first)}: {_where(first.call)}: {_sentence(first.reason)}"
     lead = "No call is wrong." if report.mode == "captures" else "No call is suspect."
     parts = [lead, _structure(report), _parting(report)]
     return " ".join(part for part in parts if part)
@@ -30,20 +30,16 @@ def _who(entry: Entry) -> str:
     return f"A and B are both {entry.status}" if entry.side == "both" else f"{entry.side} is {entry.status}"
 
 
-def _where(call: Recorded, report: Report) -> str:
+def _where(call: Recorded) -> str:
     """Operator, source line, module, step and rank."""
-    origin = report.origin if report.origin is not None and report.first is not None else None
-    site = call if call.place or origin is None else origin
     parts = [f"{call.name} ({call.phase}, step {call.step if call.step is not None else '?'}{_rank(call)})"]
-    if origin is not None and site is origin:
-        parts.append(f"of {origin.name}")
-    said = str(site.row.get("call_site") or "").partition("\n")[0]
-    if site.place:
+    said = str(call.row.get("call_site") or "").partition("\n")[0]
+    if call.place:
         parts.append(f"at {said}")
     if call.row.get("forward_name"):
         parts.append(f"from {call.row['forward_name']}")
-    if site.module:
-        parts.append(f"in {site.module}")
+    if call.module:
+        parts.append(f"in {call.module}")
     return printable(" ".join(parts))
 
 
@@ -74,7 +70,7 @@ def _parting(report: Report) -> str:
             if judged
             else "Nothing was judged."
         )
-    where = _where(parted.call, report)
+    where = _where(parted.call)
     if any(
         e.pairing != "aligned" and e.order < parted.order for e in report.entries if e.rank == parted.rank
     ):

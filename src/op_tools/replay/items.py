@@ -53,6 +53,7 @@ class Captured:
     grad_inputs: tuple[Any, ...] | None
     grad_outputs: tuple[Any, ...] | None
     header: Mapping[str, Any]
+    written: tuple[Any, ...] = ()  # what the call wrote to and did not give back, after the call
     notes: tuple[str, ...] = ()  # parts that could not be read, and why
 
     @property

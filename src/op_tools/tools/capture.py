@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 import torch
 
-from op_tools import describe
+from op_tools import describe, writing
 from op_tools.engine import ENGINE, Call, signature
 from op_tools.engine.call import tensors_of
 from op_tools.results import place_in_run
 from op_tools.settings import ToolSettings, flag, setting, size
 from op_tools.storage import CallInfo, CaptureStore, Limits
 from op_tools.storage.store import folder_of
-from op_tools.tool import Tool
+from op_tools.tool import LevelTool
 
 
 def numbers(text: str) -> range | frozenset[int]:
@@ -25,6 +25,10 @@ def numbers(text: str) -> range | frozenset[int]:
         first, last = words[0].split("-")
         return range(int(first), int(last) + 1)
     return frozenset(int(word) for word in words)
+
+
+# What of the place of a call its files say, beside the source line.
+_PLACE = ("module", "level", "phase", "forward_name")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +48,7 @@ class CaptureSettings(ToolSettings):
     ranks: Any = setting(None, "OP_CAPTURE_RANKS", numbers, "ranks to capture")
 
 
-class OpCapture(Tool):
+class OpCapture(LevelTool):
     """Saves inputs, outputs and gradients of calls under op_capture_results/."""
 
     section = "capture"
@@ -69,23 +73,8 @@ class OpCapture(Tool):
         self.store: CaptureStore | None = None
 
     @property
-    def uses_api(self) -> bool:  # type: ignore[override]
-        return self.settings.level == "api" or self.only is not None
-
-    @property
-    def uses_aten(self) -> bool:  # type: ignore[override]
-        return self.settings.level == "aten"
-
-    @property
-    def aten_everywhere(self) -> bool:  # type: ignore[override]
-        return self.uses_aten
-
-    @property
     def wants_backward(self) -> bool:  # type: ignore[override]
-        return bool(self.settings.backward)
-
-    def wants_aten(self, name: str, func: Any) -> bool:
-        return self.uses_aten and self.names.match(name)
+        return bool(self.settings.backward) and not self.uses_aten
 
     def opened(self) -> None:
         limits = Limits(
@@ -112,6 +101,7 @@ class OpCapture(Tool):
             if self.settings.max_calls_per_signature
             else None
         )
+        place = self.place(call)
         devices = [tensor.device for tensor in call.tensors() if tensor.device.type not in {"cpu", "meta"}]
         return CallInfo(
             name=call.name,
@@ -122,12 +112,13 @@ class OpCapture(Tool):
             device=str(devices[0]) if devices else "cpu",
             call_site=self.place_text(call),
             signature=kind,
-            extra={"module": call.where.module_path(), "level": call.level, **_autocast(devices)},
+            extra={**{key: place[key] for key in _PLACE}, **_autocast(devices)},
             **place_in_run(),
         )
 
     def before(self, call: Call) -> None:
-        assert self.store is not None
+        if self.store is None or not self.takes(call):
+            return
         info = self._info(call)
         if not self.store.admits(info):
             return
@@ -145,7 +136,12 @@ class OpCapture(Tool):
         info = call.notes.get(self)
         if info is None or self.store is None:
             return
-        self.store.put(info, "output", result if type(result) is tuple else (result,))
+        returned = result if type(result) is tuple else (result,)
+        # Optimizers and normalisations write to tensors that they do not give back.
+        kept = {id(tensor) for tensor in tensors_of(returned)}
+        written = writing.written(call.func, call.name, call.args, call.kwargs)
+        rest = tuple([tensor for tensor in written if id(tensor) not in kept])
+        self.store.put(info, "output", returned, {"written": rest} if rest else None)
         self.open_results().append({**self.row_of(call), "folder": folder_of(info)})
         if self.settings.verbose:
             self.store.flush()

@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
-from op_tools import describe, running_statistics
+from op_tools import describe
 from op_tools.categories import category_of, is_random
 from op_tools.device_error import DeviceError
 from op_tools.engine import Call
 from op_tools.settings import ToolSettings, setting
 from op_tools.tool import Tool
 from op_tools.transfer import Transfer, copy_tensor
+from op_tools.writing import written, written_arguments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,16 +75,6 @@ def _names_another_device(call: Call) -> bool:
 _MIXES_DEVICES = frozenset(
     {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
 )
-
-
-@functools.lru_cache(maxsize=4096)
-def _written(func: Any) -> tuple[tuple[int, str], ...]:
-    """Which arguments the schema says are written to: place and name."""
-    return tuple(
-        (place, argument.name)
-        for place, argument in enumerate(func._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
 
 
 def _mixes_devices(call: Call) -> bool:
@@ -165,7 +156,7 @@ class OpFallback(Tool):
     def _on_cpu_in_float32(self, call: Call, device: torch.device) -> Any:
         """The CPU has no kernel for this half type: compute in float32, round the results to the half type."""
         halves = {t.dtype for t in call.tensors() if t.dtype in {torch.float16, torch.bfloat16}}
-        if len(halves) != 1 or _written(call.func):
+        if len(halves) != 1 or written_arguments(call.func, call.name):
             raise NotImplementedError("no kernel of the CPU for these dtypes")
         half = halves.pop()
         transfer = Transfer("cpu", cast={half: torch.float32})
@@ -175,18 +166,13 @@ class OpFallback(Tool):
 
     @staticmethod
     def _write_back(call: Call, transfer: Transfer) -> None:
-        values = [
-            call.args[p] if p < len(call.args) else call.kwargs.get(name) for p, name in _written(call.func)
-        ]
-        values.append(running_statistics.written(call.func, call.name, call.args, call.kwargs))
-        for value in values:
-            for tensor in value if isinstance(value, (list, tuple)) else (value,):
-                if not isinstance(tensor, torch.Tensor) or tensor.device.type == "cpu":
-                    continue
-                copy = transfer.tensor(tensor)
-                if tensor.shape != copy.shape:  # an out= argument that the operator resized
-                    tensor.resize_(copy.shape)
-                tensor.copy_(copy)
+        for tensor in written(call.func, call.name, call.args, call.kwargs):
+            if tensor.device.type == "cpu":
+                continue
+            copy = transfer.tensor(tensor)
+            if tensor.shape != copy.shape:  # an out= argument that the operator resized
+                tensor.resize_(copy.shape)
+            tensor.copy_(copy)
 
     def before(self, call: Call) -> None:
         if call.level == "api":

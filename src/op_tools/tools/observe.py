@@ -12,7 +12,7 @@ from op_tools import brief, describe
 from op_tools.engine import Call
 from op_tools.engine.call import tensors_of
 from op_tools.settings import ToolSettings, flag, setting
-from op_tools.tool import Tool
+from op_tools.tool import LevelTool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _with_count(values: list[float]) -> list[float | int]:
     return [*values[:4], int(values[4])]
 
 
-class OpObserve(Tool):
+class OpObserve(LevelTool):
     """Notes shape, dtype, strides, device and values of the arguments and results of each call."""
 
     section = "observe"
@@ -101,26 +101,13 @@ class OpObserve(Tool):
     )
     takes_compiled = True
 
-    @property
-    def uses_api(self) -> bool:  # type: ignore[override]
-        return self.settings.level == "api" or self.only is not None
-
-    @property
-    def uses_aten(self) -> bool:  # type: ignore[override]
-        return self.settings.level == "aten"
-
-    @property
-    def aten_everywhere(self) -> bool:  # type: ignore[override]
-        return self.uses_aten
-
-    def wants_aten(self, name: str, func: Any) -> bool:
-        return self.uses_aten and self.names.match(name)
-
     def opened(self) -> None:
         self.calls = 0
         self._statistics = _Statistics() if self.settings.statistics else None
 
     def before(self, call: Call) -> None:
+        if not self.takes(call):
+            return
         self.say_applied(call.name)
         # In-place operators change their inputs: what went in is read before.
         if self.settings.verbose:
@@ -129,6 +116,8 @@ class OpObserve(Tool):
             call.notes[self] = brief.of_call(call.args, call.kwargs)
 
     def after(self, call: Call, result: Any) -> None:
+        if not self.takes(call):
+            return
         inputs = call.notes.pop(self)
         self.calls += 1
         if self.settings.verbose:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from op_tools import brief
+from op_tools import brief, writing
 from op_tools.categories import category_of
 from op_tools.device_error import DeviceError
 from op_tools.engine import Call
@@ -155,34 +155,10 @@ def _inputs(call: Call) -> list[torch.Tensor]:
     return tensors_of((call.args, {key: value for key, value in call.kwargs.items() if key not in outs}))
 
 
-@functools.lru_cache(maxsize=4096)
-def _writes(func: Any, name: str) -> bool:
-    """Whether a call may overwrite one of its inputs."""
-    if isinstance(func, torch._ops.OpOverload):
-        return bool(func._schema.is_mutable)
-    last = name.rpartition(".")[2]
-    return last == "__setitem__" or last.startswith("__i") or (last.endswith("_") and not last.endswith("__"))
-
-
-@functools.lru_cache(maxsize=4096)
-def _written_arguments(func: Any, name: str) -> tuple[tuple[int, str], ...]:
-    """Place and name of the arguments a call overwrites."""
-    if isinstance(func, torch._ops.OpOverload):
-        return tuple(
-            (place, argument.name)
-            for place, argument in enumerate(func._schema.arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        )
-    return ((0, "self"),) if _writes(func, name) else ()
-
-
 def _written(call: Call) -> list[torch.Tensor]:
     """The tensors a call overwrites, whether it returns them or not."""
-    values = [
-        call.args[place] if place < len(call.args) else call.kwargs.get(name)
-        for place, name in _written_arguments(call.func, call.name)
-    ]
-    return [tensor for tensor in tensors_of(values) if tensor.device.type != "meta"] if values else []
+    found = writing.written(call.func, call.name, call.args, call.kwargs, statistics=False)
+    return [tensor for tensor in found if tensor.device.type != "meta"]
 
 
 class OpOverflowCheck(Tool):
@@ -228,7 +204,7 @@ class OpOverflowCheck(Tool):
     def before(self, call: Call) -> None:
         if call.level == "api" and self.uses_aten:
             return
-        if _writes(call.func, call.name):
+        if writing.may_write(call.func, call.name):
             held: dict[int, tuple[Found, bool]] = {}
             for tensor in _inputs(call):
                 if tensor.device.type == "meta" or id(tensor) in held:
