@@ -168,7 +168,7 @@ class MemoryMonitor(Tool):
                     "time_s": round(seconds, 3),
                     "start_us": time.time() * 1e6,
                     "host_rss_bytes": host.now,
-                    "host_peak_bytes": host.peak,
+                    "host_peak_bytes": self.host_peak,  # the kernel's own may fall behind what was seen
                     "device_allocated_bytes": "" if device is None else device.allocated,
                     "device_reserved_bytes": "" if device is None else device.reserved,
                     "device_peak_bytes": "" if device is None else device.peak,
@@ -276,7 +276,7 @@ def watch(tree: ProcessTree, seconds: float, folder: str) -> str:
                         "time_s": round(now, 3),
                         "start_us": time.time() * 1e6,
                         "host_rss_bytes": memory.now,
-                        "host_peak_bytes": memory.peak,
+                        "host_peak_bytes": max(highest, memory.peak),
                         "pid": tree.pid,
                     }
                 )

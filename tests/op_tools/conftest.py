@@ -86,6 +86,7 @@ def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         if name.startswith(("OP_", "AUTOCOMPARE_")) or "_OP_DTYPE_CAST" in name:
             monkeypatch.delenv(name)
     ENGINE.failures.seen.clear()
+    ENGINE.step = 0
     yield tmp_path
     left = ENGINE.tools
     for tool in left:
