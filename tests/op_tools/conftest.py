@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from warm_python import WarmPython
 
 from op_tools.engine import ENGINE, Call
 from op_tools.settings import ToolSettings, setting
@@ -129,6 +130,14 @@ def run_python(tmp_path: Path) -> Callable[..., str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture(scope="session")
+def warm_python() -> Iterator[WarmPython]:
+    """Starts processes that have torch and the tools loaded already."""
+    warm = WarmPython()
+    yield warm
+    warm.close()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from typer.testing import CliRunner
+from warm_python import WarmPython
 from wrong_kernels import WRONG, aten_name
 
 from op_tools.bisect.readings import Reading
@@ -50,8 +51,22 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
+@pytest.fixture
+def runs_start_warm(warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of a search begin with torch loaded. Other tests start them as users do."""
+
+    def execute(self: Runner, place: Path) -> tuple[int, bool]:
+        code = "import sys\nfrom op_tools.bisect.driver import main\nmain(sys.argv[1])"
+        streams = {"out": place / "stdout.txt", "err": place / "stderr.txt"}
+        results = str(place / "results")
+        return warm_python.run(code, str(place / "job.json"), **streams, OP_TOOLS_RESULTS=results), True
+
+    monkeypatch.setattr(Runner, "_execute", execute)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.usefixtures("runs_start_warm")
 def test_a_wrong_kernel_in_training_is_found(wrong: str) -> None:
     code, printed = bisect("--json", LLAMA, "--steps", "2", "--wrong", wrong)
     answer: dict[str, Any] = json.loads(printed)
