@@ -157,7 +157,8 @@ def test_a_result_file_is_json_or_plain_numbers(tmp_path: Path) -> None:
 
 
 def test_the_distance_is_relative_and_nan_is_never_near() -> None:
-    assert distance((3.0, 4.5), (3.0, 4.0)) == pytest.approx(0.1)
+    assert distance((3.0, 4.5), (3.0, 4.0)) == distance((1e6, 4.5), (1e6, 4.0)) == pytest.approx(0.125)
+    assert distance((3.3, 4.2), (3.0, 4.0)) == pytest.approx(0.1)
     assert distance((1.0,), (1.0, 2.0)) == distance((), ()) == math.inf
     assert distance((math.nan,), (math.nan,)) == distance((1.0,), (math.inf,)) == math.inf
     assert distance((math.inf, 1.0), (math.inf, 1.0)) == 0.0
@@ -175,6 +176,16 @@ def test_restored_means_a_tenth_of_the_error_or_rounding() -> None:
     own = Judge.between((2.0,), (1.0,), 0.5)
     assert own.restored((1.5,)) and not own.restored((1.6,))
     assert Judge.between((1.5,), (1.0,), 0.5).nothing_wrong
+
+
+def test_an_error_beside_large_numbers_is_seen_and_rounding_beside_others_is_not() -> None:
+    judge = Judge.between((1e6, 65536.0, 1.362), (1e6, 65536.0, 1.297))
+    assert not judge.nothing_wrong and judge.gap == pytest.approx(0.05, abs=1e-3)
+    assert judge.restored((1e6, 65536.0, 1.298)) and not judge.restored((1e6, 65536.0, 1.33))
+    # A loss that went to zero is twice as large: as far off as a rounding of the first one.
+    assert Judge.between((2.5000001, 2e-8), (2.5, 1e-8)).nothing_wrong
+    falling = Judge.between((2.7, 2e-8), (2.5, 1e-8))
+    assert falling.restored((2.5, 3e-8)) and not falling.restored((2.55, 1e-8))
 
 
 # -- suspicions ----------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import torch
 from captures import ON_HOST, Faulty, capture, nothing, one, published, verdicts, with_fault
 
 from op_tools.replay import Options, find_items, replay_item
+from op_tools.replay.items import read_item
 
 pytestmark = pytest.mark.unit
 
@@ -71,6 +72,23 @@ def test_the_description_names_the_operator_where_no_folder_does(tmp_path: Path)
     report = one(folder)
     assert report.status == "not replayable"
     assert "which operator" in report.reason
+
+
+def test_what_a_call_wrote_is_read_with_its_outputs(tmp_path: Path) -> None:
+    x = torch.randn(3)
+    files = {
+        "none": {},
+        "kept": {"written": (x, x + 1)},
+        "foreign": {"written": "x"},
+        "mixed": {"written": [x, 1]},
+    }
+    read = {}
+    for name, kwargs in files.items():
+        folder = published(tmp_path / name, "torch.exp", input=((x,), {}), output=((x.exp(),), kwargs))
+        captured = read_item(*find_items(folder))
+        assert torch.equal((captured.outputs or ())[0], x.exp())
+        read[name] = [value.tolist() for value in captured.written]
+    assert read == {"none": [], "kept": [x.tolist(), (x + 1).tolist()], "foreign": [], "mixed": []}
 
 
 def test_a_published_capture_with_code_in_it_is_refused(tmp_path: Path) -> None:

@@ -107,10 +107,42 @@ def test_first_follows_the_comparison(
     assert json.loads(command(*words, capsys=capsys)[1])["operator"] == "torch.mul"
 
 
-def logged(run: Path, name: str, row: dict[str, Any]) -> None:
-    results = Results(str(run / "logs"), name, list(row))
+def test_first_follows_the_newest_diff_and_this_run(
+    wrong_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    capture(other, torch.sub, (random(4), 1.0), forward_id=9, change=spoiled)
+    captures = wrong_run / "op_capture_results"
+    (mul,), (add,) = captures.glob("torch.mul/*/2/*"), captures.glob("torch.add/*/3/*")
+    (sub,) = other.glob("op_capture_results/torch.sub/*/9/*")
+    words = ("first", "--run", wrong_run, "--no-verify", "--json", "-o", tmp_path / "r.py")
+
+    def compared(clock: str, *rows: dict[str, Any]) -> str:
+        logged(wrong_run, "op_diff_info", *({"verdict": "fail", **row} for row in rows))
+        for path in (wrong_run / "logs").glob("op_diff_info*"):
+            if "--" not in path.name:  # a log's name ends in when it was made
+                path.rename(path.with_name(f"op_diff_info_pid1_{clock}--{path.suffix}"))
+        return str(json.loads(command(*words, capsys=capsys)[1])["operator"])
+
+    in_a = {"side": "A", "folder_a": str(sub), "folder_b": str(mul)}
+    assert compared("2026-01-01", {"side": "B", "folder_b": str(mul)}) == "torch.mul"
+    assert compared("2026-01-02", in_a) == "torch.sub"
+    assert compared("2026-01-03", in_a, {"side": "B", "folder_b": str(add)}) == "torch.add"
+    # The other run is gone: the call of this run with the same number is not the wrong one.
+    gone = {
+        "side": "A",
+        "folder_a": f"{sub}/gone",
+        "folder_b": str(mul),
+        "forward_id": 1,
+        "name": "torch.mul",
+    }
+    assert compared("2026-01-04", gone, {"side": "B", "folder_b": str(add)}) == "torch.add"
+
+
+def logged(run: Path, name: str, *rows: dict[str, Any]) -> None:
+    results = Results(str(run / "logs"), name, list(rows[0]))
     results.append({"forward_id": 1, "name": "torch.mul output", "verdict": "same"})
-    results.append(row)
+    results.extend(rows)
     results.close()
 
 
@@ -180,6 +212,28 @@ def test_an_ambiguous_number_lists_operators_and_places(
     assert "model.py:5 forward: x + y" in errors
 
 
+def test_the_command_to_run_fits_a_shell(
+    wrong_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "my files" / "r.py"
+    code, out, _ = command("3", "--run", wrong_run, "--no-verify", "-o", path, capsys=capsys)
+    assert (code, f"run: python '{path}' [--device" in out) == (0, True)
+
+
+def test_a_file_that_cannot_be_put_in_place_leaves_nothing_behind(
+    wrong_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "files"
+    (folder / "d.py").mkdir(parents=True)
+    capture(wrong_run, torch.sum, (random(200, 200), 0), forward_id=5, change=spoiled)
+    for words in (("3",), ("5", "--limit", "50K")):
+        code, _, errors = command(
+            *words, "--run", wrong_run, "--no-verify", "-o", folder / "d.py", capsys=capsys
+        )
+        assert (code, "cannot be written" in errors) == (2, True)
+        assert sorted(path.name for path in folder.iterdir()) == ["d.py"]
+
+
 def test_force_writes_a_file_of_a_right_call(wrong_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = command("1", "--run", wrong_run, "--force", "--no-verify", capsys=capsys)
     assert (code, "repro.py" in out) == (0, True)
@@ -189,13 +243,14 @@ def test_force_writes_a_file_of_a_right_call(wrong_run: Path, capsys: pytest.Cap
 def test_what_was_not_captured_is_run_on_the_device(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`x[0] = v` returns nothing: only the device shows whether it is right."""
-    target = random(4, 8).to("dipu")
-    with op_tools.OpCapture(results=str(tmp_path / "run")):
-        target[1:3] = 2.0
+    """`x[0] = v` returns nothing: where what it wrote was not saved, only the device shows whether it is right."""
+    info = CallInfo("torch.Tensor.__setitem__", 1, device="dipu:0")
+    with CaptureStore(tmp_path / "run") as store:
+        store.put(info, "input", (random(4, 8), slice(1, 3), 2.0))
+        store.put(info, "output", (None,))
     (folder,) = (tmp_path / "run" / "op_capture_results").glob("*/*/*/*")
     code, _, errors = command(folder, "--no-verify", capsys=capsys)
-    assert (code, "--device NAME" in errors) == (2, True)
+    assert (code, "--device NAME" in errors, "ATen" in errors) == (2, True, False)
     code, _, errors = command(folder, "--device", "dipu", "--no-verify", capsys=capsys)
     assert (code, "(written) same" in errors) == (1, True)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from op_tools.bisect.ranking import Suspicion, ranked
-from op_tools.bisect.readings import Judge, distance
+from op_tools.bisect.readings import Judge
 from op_tools.bisect.running import Runner, ScriptRun
 from op_tools.bisect.search import Search
 from op_tools.runs import NOTHING, BadInput
@@ -62,7 +62,7 @@ class Hunt:
         answer = next((run for run in self.runs if run.restored and run.fallback == self.operators), None)
         if answer is None or self.judge is None or not math.isfinite(self.judge.gap):
             return 0.0
-        return distance(answer.result, self.judge.reference) / self.judge.gap
+        return self.judge.distance(answer.result) / self.judge.gap
 
     def _done(self, run: ScriptRun) -> ScriptRun:
         self.runs.append(run)

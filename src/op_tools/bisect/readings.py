@@ -24,6 +24,8 @@ SHARE_LEFT = 0.1
 ROUNDING = 1e-5
 # The error of a run that gave NaN, or no numbers at all, has no size to take a share of.
 WITHOUT_A_SIZE = 1e-3
+# Of the largest number: losses that went to zero and small elements of a vector consist of its rounding.
+NEARLY_ZERO = 1e-2
 
 
 def numbers_in(text: str) -> tuple[float, ...]:
@@ -108,15 +110,29 @@ def _leaves(value: Any) -> Iterator[float]:
             yield from _leaves(item)
 
 
-def distance(result: Sequence[float], reference: Sequence[float]) -> float:
-    """How far a result is from the reference, relative to the reference's norm. Infinite if it cannot be compared."""
+def distance(result: Sequence[float], reference: Sequence[float], smallest: float = 0.0) -> float:
+    """The largest relative difference of a number from the reference's. Infinite if they cannot be compared.
+
+    Numbers nearer to zero than `smallest` are measured against that instead of themselves.
+    """
     if len(result) != len(reference) or not reference:
         return math.inf
     apart = [(mine, right) for mine, right in zip(result, reference, strict=True) if mine != right]
     if not all(math.isfinite(value) for pair in apart for value in pair):
         return math.inf
-    size = math.hypot(*(value for value in reference if math.isfinite(value)))
-    return math.hypot(*(mine - right for mine, right in apart)) / (size or 1.0)
+    sizes = [max(abs(right), smallest) or 1.0 for _, right in apart]
+    return max(
+        (abs(mine - right) / size for (mine, right), size in zip(apart, sizes, strict=True)), default=0.0
+    )
+
+
+def _smallest(bad: Sequence[float], reference: Sequence[float]) -> float:
+    """What counts as zero beside the largest number that the fault changes. Counts and settings stay as they are."""
+    fits = len(bad) == len(reference)
+    changed = (
+        [right for mine, right in zip(bad, reference, strict=True) if mine != right] if fits else reference
+    )
+    return NEARLY_ZERO * max((abs(right) for right in changed if math.isfinite(right)), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -127,17 +143,23 @@ class Judge:
     gap: float  # from the bad result to the reference
     allowance: float
     nearest: float  # what would be the same result
+    smallest: float = 0.0  # see `distance`
 
     @classmethod
     def between(
         cls, bad: Sequence[float], reference: Sequence[float], tolerance: float | None = None
     ) -> Judge:
         """For a bad result (empty if the run failed) and the result it should have had."""
-        gap = distance(bad, reference)
+        smallest = _smallest(bad, reference)
+        gap = distance(bad, reference, smallest)
         if tolerance is not None:
-            return cls(tuple(reference), gap, tolerance, tolerance)
+            return cls(tuple(reference), gap, tolerance, tolerance, smallest)
         share = SHARE_LEFT * gap if math.isfinite(gap) else WITHOUT_A_SIZE
-        return cls(tuple(reference), gap, max(share, ROUNDING), ROUNDING)
+        return cls(tuple(reference), gap, max(share, ROUNDING), ROUNDING, smallest)
+
+    def distance(self, result: Sequence[float]) -> float:
+        """How far a result is from the reference."""
+        return distance(result, self.reference, self.smallest)
 
     @property
     def nothing_wrong(self) -> bool:
@@ -146,4 +168,4 @@ class Judge:
 
     def restored(self, result: Sequence[float]) -> bool:
         """Whether a result is the reference again, but for rounding and a small share of the error."""
-        return distance(result, self.reference) <= self.allowance
+        return self.distance(result) <= self.allowance

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -92,7 +93,9 @@ def _text(made: Reproduction, label: str) -> str:
             made.on_device, f"ends with exit code {made.on_device}"
         )
         lines.append(f"  {what} on the device here")
-    lines.append(f"  run: python {made.path} [--device NAME]    (exit code 0: right, 1: wrong)")
+    lines.append(
+        f"  run: python {shlex.quote(str(made.path))} [--device NAME]    (exit code 0: right, 1: wrong)"
+    )
     return "\n".join(lines)
 
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from op_tools.storage import CaptureError, Opaque, load
 
 __all__ = ["GENERATOR", "Captured", "Item", "find_items", "opaque_values", "read_item"]
@@ -99,27 +101,42 @@ def read_item(item: Item) -> Captured:
     data = load(item.file("input"))
     notes: list[str] = []
     header = data.get("__op_tools__") or {}
+    output = _loaded(item, "output", notes)
     return Captured(
         name=_name(item, data, header),
         args=tuple(data["args"]),
         kwargs=dict(data.get("kwargs") or {}),
-        outputs=_part(item, "output", notes),
+        outputs=None if output is None else tuple(output["args"]),
         grad_inputs=_part(item, "grad_inputs", notes),
         grad_outputs=_part(item, "grad_outputs", notes),
         header=header,
+        written=() if output is None else _written(output.get("kwargs")),
         notes=tuple(notes),
     )
 
 
 def _part(item: Item, part: str, notes: list[str]) -> tuple[Any, ...] | None:
+    data = _loaded(item, part, notes)
+    return None if data is None else tuple(data["args"])
+
+
+def _loaded(item: Item, part: str, notes: list[str]) -> dict[str, Any] | None:
     path = item.file(part)
     if not path.exists():
         return None
     try:
-        return tuple(load(path)["args"])
+        return load(path)
     except CaptureError as error:
         notes.append(str(error))
         return None
+
+
+def _written(kwargs: Any) -> tuple[torch.Tensor, ...]:
+    """What lies beside the outputs; files of other tools may have anything there."""
+    found = kwargs.get("written") if isinstance(kwargs, dict) else None
+    if not isinstance(found, list | tuple) or not all(isinstance(value, torch.Tensor) for value in found):
+        return ()
+    return tuple(found)
 
 
 def _name(item: Item, data: Mapping[str, Any], header: Mapping[str, Any]) -> str:

@@ -67,14 +67,14 @@ class Collected:
             header = contents.header
             origin = {key: header.get(key) for key in ("pid", "rank", "started", "world_size")}
             self.environment.add_log(tool, path, contents)
-            for row in contents.rows:
+            for order, row in enumerate(contents.rows):
                 full = with_whole_numbers({**origin, **row})
                 if tool == "memory":
                     self._memory.add(full)
                 else:
-                    self._add(tool, full)
+                    self._add(tool, full, order)
 
-    def _add(self, tool: str, row: dict[str, Any]) -> None:
+    def _add(self, tool: str, row: dict[str, Any], order: int) -> None:
         verdict = verdict_of(tool, row)
         self._verdicts.setdefault(tool, Counter())[verdict] += 1
         self.environment.see(row)
@@ -93,10 +93,10 @@ class Collected:
         row["capture"] = self._captures.path(row)
         place = self.table.block(tool).append(row)
         if bad:
-            self._note(tool, row, place)
+            self._note(tool, row, place, order)
 
-    def _note(self, tool: str, row: dict[str, Any], place: int) -> None:
-        key = _when(row)
+    def _note(self, tool: str, row: dict[str, Any], place: int, order: int) -> None:
+        key = _when(tool, row, order)
         known = self._first.get(tool)
         if known is None or key < known[0]:
             self._first[tool] = (key, row, place)
@@ -127,7 +127,8 @@ class Collected:
         )  # fmt: skip
         return {
             "title": self.title, "run": str(self.run.path), "made": time.strftime("%Y-%m-%d %H:%M"),
-            "rows": len(self.table), "left_out": self.left_out, "state": state, "wrong": wrong,
+            "rows": len(self.table), "left_out": self.left_out, "older_logs": self.run.older,
+            "older": self.run.about_older(), "state": state, "wrong": wrong,
             "compared": compared, "births": births, "suspect": judged["suspect"],
             "lower": judged["lower_precision"],
             "wrong_operators": len(self._operators.wrong), "counts": in_order(counts),
@@ -168,12 +169,17 @@ class Collected:
         return line
 
 
-def _when(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """When a row came about. Ranks run the same steps side by side; processes of their own run one after another."""
+def _when(tool: str, row: Mapping[str, Any], order: int) -> tuple[Any, ...]:
+    """When a row came about. Ranks run the same steps side by side; processes of their own run one after another.
+
+    A log is in the order of what happened. Numbers of calls are not: gradients go by that of the forward call.
+    """
+    suspect = row["verdict"] == "suspect"
+    if tool == "diff":  # one log for all ranks and both runs, in the order of its own answer
+        return suspect, order
     alone = (row.get("world_size") or 1) == 1
     return (
-        row["verdict"] == "suspect", str(row.get("started")) if alone else "", _int(row.get("step")), _int(row.get("forward_id")),
-        _int(row.get("rank")),
+        suspect, str(row.get("started")) if alone else "", _int(row.get("step")), order, _int(row.get("rank")),
     )  # fmt: skip
 
 

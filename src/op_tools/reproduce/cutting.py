@@ -99,6 +99,7 @@ def _tried(evidence: Evidence, length: int, start: int, count: int) -> Evidence 
         outputs=shorter(captured.outputs),
         grad_inputs=shorter(captured.grad_inputs),
         grad_outputs=shorter(captured.grad_outputs),
+        written=shorter(captured.written),
     )
     try:
         found = evidence_of(smaller)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from op_tools import writing
 from op_tools.categories import Category, category_of, is_random
 from op_tools.describe import numbered
 from op_tools.names import RefusedName, function_named
@@ -158,18 +159,31 @@ def judged_captured(evidence: Evidence) -> None:
     captured = evidence.captured
     if captured.outputs is not None:
         outputs = flat_results(captured.outputs)
-        if len(outputs) not in (
-            len(evidence.forward.own()),
-            len(evidence.forward.own()) - len(evidence.written),
-        ):
-            expected = len(evidence.forward.own())
+        expected = len(evidence.forward.own())
+        if len(outputs) not in (expected, expected - len(evidence.written)):
             raise BadInput(
                 f"{len(outputs)} results of {captured.name} were captured where {expected} are expected. "
                 f"The capture is damaged or of another torch."
             )
+        if len(outputs) < expected:
+            outputs += _written(evidence)
         judge_outputs(evidence, outputs)
     if captured.grad_inputs is not None and captured.grad_outputs is not None:
         judge_gradients(evidence)
+
+
+def _written(evidence: Evidence) -> list[Any]:
+    """What the call wrote to and did not return, as captured; None for what the capture does not have."""
+    captured = evidence.captured
+    targets = writing.written(evidence.func, evidence.name, captured.args, captured.kwargs)
+    if len(targets) == len(captured.written):
+        # Captured in the order of the function's parameters, which keyword arguments need not keep.
+        after = dict(zip(map(id, targets), captured.written, strict=True))
+        inputs = flat_tensors(captured.args, captured.kwargs)
+        return [after.get(id(inputs[place])) for place in evidence.written]
+    if len(captured.written) == len(evidence.written):
+        return list(captured.written)
+    return [None] * len(evidence.written)
 
 
 def judged_on(evidence: Evidence, device: torch.device) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,16 @@ class _Calls:
         """As they were made, where a log tells; others behind."""
         order = {folder: place for place, folder in enumerate(self.rows)}
         return sorted(items, key=lambda item: order.get(self.folder(item), len(order)))
+
+    def holds(self, path: Path) -> bool:
+        """Whether a folder is one of this run's captures."""
+        try:
+            return path.resolve().is_relative_to(self.captures.resolve())
+        except (OSError, ValueError):  # a log from elsewhere may call anything a folder
+            return False
+
+    def has(self, item: Item) -> bool:
+        return self.holds(item.folder)
 
     def folder(self, item: Item) -> str:
         return item.folder.relative_to(self.captures).as_posix()
@@ -135,27 +146,39 @@ def _numbered(calls: _Calls, number: int) -> Item:
 
 def _first(calls: _Calls, is_wrong: IsWrong) -> Item:
     """The first call that a comparison found wrong and that was captured; without one, the first that is wrong."""
+    elsewhere: Item | None = None
     for tool in ("diff", "autocompare"):
-        for row in calls.run.rows(tool):
+        for row in _newest(calls.run, tool).rows(tool):
             if row.get("verdict") == "fail" or row.get("status") == "wrong":
                 item = _captured(calls, row)
-                if item is not None:
+                if item is not None and calls.has(item):
                     return item
-    return _first_wrong(calls.items, is_wrong, "")
+                elsewhere = elsewhere or item  # the other run of a diff
+    return elsewhere or _first_wrong(calls.items, is_wrong, "")
+
+
+def _newest(run: Run, tool: str) -> Run:
+    """Every `op-tools diff` leaves a log, and what an earlier one said of other captures is past."""
+    logs = run.logs.get(tool, ())
+    return replace(run, logs={tool: logs[-1:]}) if tool == "diff" else run
 
 
 def _captured(calls: _Calls, row: dict[str, Any]) -> Item | None:
     """The capture that a row of a comparison is about."""
     # A row of `op-tools diff` names the captures of both runs, and which side is wrong.
-    side = "folder_a" if row.get("side") == "A" else "folder_b"
-    folder = str(row.get(side) or "")
-    below = folder.rpartition(f"{calls.captures.name}/")[2]
-    for path in (Path(folder), calls.captures / below) if folder else ():
+    folder_a, folder_b = (str(row.get(side) or "") for side in ("folder_a", "folder_b"))
+    folder, other = (folder_a, folder_b) if row.get("side") == "A" else (folder_b, folder_a)
+    places = [Path(folder)] if folder else []
+    of_other_run = bool(folder and other) and calls.holds(Path(other))
+    if folder and not of_other_run:
+        # A run that was moved or copied: its log still names the folders of then.
+        places.insert(0, calls.captures / folder.rpartition(f"{calls.captures.name}/")[2])
+    for path in places:
         found = find_items(path) if path.is_dir() else []
         if len(found) == 1:
             return found[0]
     number, name = row.get("forward_id"), str(row.get("name") or "").partition(" ")[0]
-    if not isinstance(number, int):
+    if of_other_run or not isinstance(number, int):
         return None
     items = [item for item in calls.with_number(number) if calls.name(item) == name]
     return items[0] if items else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -31,6 +32,7 @@ _LARGEST_DESCRIPTION = 1 << 20
 NOT_WRONG = 1
 _INTERNAL = 3
 _PATIENCE = 300.0
+_FURTHEST = 1 << 62
 # Plain tolerances first, then the bound of each element, then the signs of errors as well.
 _RULES: tuple[dict[str, bool], ...] = ({}, {"elementwise": True}, {"elementwise": True, "leans": True})
 
@@ -82,7 +84,7 @@ def examined(item: Item, device: str = "") -> Evidence:
     if not any(value.verdict is not None for value in evidence.values):
         raise BadInput(
             f"{item.label} has no results to look at, only inputs. Say --device NAME to run the call on a device of this "
-            f"machine, or capture it at ATen level, where what is written to is a result."
+            f"machine, or capture it again: OpCapture saves results, and inputs that the call writes to."
         )
     return evidence
 
@@ -236,9 +238,18 @@ def _source_strides(item: Item, evidence: Evidence) -> tuple[tuple[int, ...] | N
         found = list(_descriptions([described.get("args"), described.get("kwargs")]))
     except (OSError, ValueError, AttributeError, RecursionError):
         return ()
-    if [tuple(row["shape"]) for row in found] != [tuple(tensor.shape) for tensor in tensors]:
+    if [row["shape"] for row in found] != [list(tensor.shape) for tensor in tensors]:
         return ()
-    return tuple(tuple(row["stride"]) if "stride" in row else None for row in found)
+    return tuple(
+        _strides(row.get("stride"), tensor.dim()) for row, tensor in zip(found, tensors, strict=True)
+    )
+
+
+def _strides(said: Any, dims: int) -> tuple[int, ...] | None:
+    """Anybody may have written the description: only what can be strides counts."""
+    if not isinstance(said, list) or len(said) != dims:
+        return None
+    return tuple(said) if all(type(step) is int and 0 <= step < _FURTHEST for step in said) else None
 
 
 def _descriptions(value: Any) -> Iterator[dict[str, Any]]:
@@ -250,17 +261,23 @@ def _descriptions(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _save(path: Path, script: Script, beside: Path | None) -> None:
+    temporary, content = (path.with_name(f".{path.name}.{os.getpid()}.{kind}.tmp") for kind in ("py", "pt"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         temporary.write_text(script.text, encoding="utf-8")
         if beside is not None:
-            torch.save(script.packer.tensor(), beside)
+            torch.save(script.packer.tensor(), content)
         temporary.replace(path)
+        if beside is not None:
+            content.replace(beside)
     except OSError as error:
         raise BadInput(
             f"{path} cannot be written: {error.strerror}. Say -o FILE for another place."
         ) from error
+    finally:
+        for left in (temporary, content):  # none where all went well, or where it could not be made
+            with contextlib.suppress(OSError):
+                left.unlink()
 
 
 def _ran(path: Path, device: str) -> tuple[int, str]:
