@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from op_tools.diff import alignment
 from op_tools.diff.alignment import align, matches, possible_share
+from op_tools.diff.model import Report
 from op_tools.diff.pairing import pair_up
 from op_tools.diff.sequence import Recorded, Sequences
 from op_tools.runs import BadInput
@@ -160,6 +162,66 @@ def test_ranks_are_compared_pairwise_and_missing_ones_are_named() -> None:
     assert notes == ["only A has rank 2: not compared."]
     with pytest.raises(BadInput, match="no rank in common"):
         pair_up(Sequences({0: calls("x")}), Sequences({1: calls("x", rank=1)}), [])
+
+
+def by_thread(*pieces: tuple[int, str], **row: Any) -> list[Recorded]:
+    """Calls of several threads, in the order of the log."""
+    return [
+        Recorded({"name": name, "call_site": f"/x.py:1 f{thread % 10}: y", "thread": thread, **row})
+        for thread, names in pieces
+        for name in names
+    ]
+
+
+def test_threads_are_lined_up_one_by_one() -> None:
+    first = by_thread((11, "ab"), (22, "xyz"), (11, "cdefg"), (22, "uvw"))
+    second = by_thread((71, "a"), (92, "xyzuvw"), (71, "bcdefg"))
+    entries = pair_up(Sequences({0: first}), Sequences({0: second}), [])
+    assert {entry.pairing for entry in entries} == {"aligned"} and len(entries) == 13
+    # In the order of B, whatever the order of the threads.
+    assert [entry.call.name for entry in entries] == list("axyzuvwbcdefg")
+    # The second thread of B began first: what a thread does tells which it is.
+    assert paired(first, by_thread((52, "xyzuvw"), (61, "abcdefg"))) == [(x, x) for x in "xyzuvwabcdefg"]
+
+
+def test_threads_that_do_the_same_are_told_apart_by_first_appearance() -> None:
+    first, second = by_thread((11, "ab"), (21, "ab")), by_thread((31, "a"), (41, "ab"), (31, "b"))
+    entries = pair_up(Sequences({0: first}), Sequences({0: second}), [])
+    pairs = {(e.a.row["thread"], e.b.row["thread"]) for e in entries if e.a and e.b}
+    assert pairs == {(11, 31), (21, 41)} and len(entries) == 4
+
+
+def test_a_number_that_two_threads_had_one_after_the_other_is_no_difference() -> None:
+    first = by_thread((11, "abc"), (1, "pq")) + by_thread((11, "abc"), (1, "r"))
+    second = by_thread((11, "abc"), (1, "pq")) + by_thread((21, "abc"), (1, "r"))
+    assert paired(first, second) == [(name, name) for name in "abcpqabcr"]
+
+
+def test_backward_belongs_to_the_thread_of_its_forward_call() -> None:
+    def run(engine: int, other_first: bool) -> list[Recorded]:
+        forward = by_thread((1, "ab"), (2, "kl"))
+        for number, call in enumerate(forward):
+            dict.__setitem__(call.row, "forward_id", number)  # type: ignore[index]
+        back = [
+            Recorded({**forward[number].row, "thread": engine, "phase": "backward", "name": f"{name}'"})
+            for number, name in ((1, "b"), (0, "a"), (3, "l"), (2, "k"))
+        ]
+        return forward + (back[2:] + back[:2] if other_first else back)
+
+    entries = pair_up(Sequences({0: run(8, False)}), Sequences({0: run(9, True)}), [])
+    assert {entry.pairing for entry in entries} == {"aligned"} and len(entries) == 8
+
+
+def test_the_first_call_is_the_first_whatever_either_run_calls_its_step() -> None:
+    """B was resumed at step 100. The early fault is in B, the late one in A."""
+    first = calls("x", "y", step=0) + calls("x", "y", step=1)
+    second = calls("x", "y", step=100) + calls("x", "y", step=101)
+    entries = pair_up(Sequences({0: first}), Sequences({0: second}), [])
+    for entry, side in ((entries[0], "B"), (entries[3], "A")):
+        entry.status, entry.side = "wrong", side
+    report = Report(Path("a"), Path("b"), "captures", entries)
+    assert report.first is entries[0] and report.reported == [entries[0], entries[3]]
+    assert [entry.step for entry in entries] == [0, 0, 1, 1]
 
 
 def test_levels_are_not_mixed() -> None:

@@ -83,7 +83,10 @@ def test_equal_runs_are_equal(tmp_path: Path, level: str, store: str) -> None:
     assert report.exit_code == 0 and report.first is None and report.parted is None
     assert counts["wrong"] == counts["only in A"] == counts["only in B"] == 0
     assert counts["same"] >= 8 and counts["aligned"] == len(report.entries)
-    assert "All values of the" in headline(report)
+    equal = sum(entry.same_outputs is True for entry in report.entries)
+    assert equal == counts["aligned"] - counts["not judged"]
+    assert f"All values of the {equal} calls that were compared are equal; " in headline(report)
+    assert f"{counts['not judged']} were not compared" in headline(report)
     reasons = {entry.call.name: entry.reason for entry in report.entries if entry.status == "not judged"}
     assert any("uninitialised" in reason for reason in reasons.values())
     assert all("view" in reason or "uninitialised" in reason for reason in reasons.values()), reasons
@@ -186,7 +189,7 @@ def test_a_capture_that_is_gone_is_not_judged(tmp_path: Path) -> None:
         shutil.rmtree(folder_of(results, "torch.Tensor.mul_"))
     report = compared(a, b)
     entry = next(entry for entry in report.entries if entry.call.name == "torch.Tensor.mul_")
-    assert report.exit_code == 0 and entry.status == "not judged" and "cannot be read" in entry.reason
+    assert report.exit_code == 5 and entry.status == "not judged" and "cannot be read" in entry.reason
 
 
 def test_captures_without_a_log_are_ordered_by_number(tmp_path: Path) -> None:

@@ -121,6 +121,27 @@ def test_running_statistics(training: bool) -> None:
         assert torch.equal(own[1], mine) and torch.equal(own[2], yours)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_running_statistics_that_no_schema_mentions(training: bool) -> None:
+    x, mean, var = torch.randn(20, 3), torch.zeros(3), torch.ones(3)
+    args = (x, None, None, mean, var, training, 0.1, 1e-5)
+    reference = Recomputation(torch.ops.aten.native_batch_norm.default, args)
+    own, truth = reference.own(), reference.truth()
+    assert not mean.any() and bool((var == 1).all())
+    assert reference.written == ([1, 2] if training else []) and len(own) == 3 + len(reference.written)
+    assert truth is not None and len(truth) == len(own)
+    if training:
+        torch.testing.assert_close(own[3], 0.1 * x.mean(0))
+        torch.testing.assert_close(own[4], 0.9 + 0.1 * x.var(0))
+        torch.testing.assert_close(truth[3], 0.1 * x.double().mean(0))
+
+
+def test_running_statistics_that_stay_as_they_are_count_as_written() -> None:
+    x, mean, var = torch.randn(20, 3), torch.zeros(3), torch.ones(3)
+    reference = Recomputation(functional.batch_norm, (x, mean, var), {"training": True, "momentum": 0.0})
+    assert reference.written == [1, 2] and torch.equal(reference.own()[1], mean)
+
+
 def test_foreach_lists() -> None:
     tensors = [torch.zeros(2), torch.ones(3)]
     reference = Recomputation(torch._foreach_add_, (tensors, 1.0))

@@ -46,7 +46,7 @@ def diff_command(
     for what it was given. Without captures, logs of autocompare or observe are compared and calls are only suspected.
 
     Exit code 0: no difference but rounding; 1: wrong, suspect or missing calls; 2: bad input; 3: internal error; 5: nothing
-    was compared; 130: interrupted.
+    was compared, or a capture could not be read; 130: interrupted.
     """
     if layers:
         raise typer.Exit(_layers(a, b, as_json))

@@ -19,7 +19,8 @@ __all__ = ["compare_captures", "open_either"]
 _JUDGE = "op_tools.diff.judging:judge_call"
 _PARTS = ("input", "output", "grad_inputs", "grad_outputs")
 _STATUS = {"fail": "wrong"}
-_RANKED = ("wrong", "lower_precision", "pass", "same", "not judged")
+_RANKED = ("wrong", "not judged", "lower_precision", "pass", "same")
+_NO_CAPTURE: dict[str, Any] = {"status": "not judged", "reason": "it has no capture", "lost": True}
 Payloads = Sequence[tuple[dict[str, Any], int]]
 
 
@@ -51,7 +52,7 @@ def compare_captures(
     """Judge every call of both runs; with `only_first` no further than the first wrong one."""
     notes = [f"{name}: {note}" for name, found in (("A", a), ("B", b)) for note in found.notes]
     entries = pair_up(a, b, notes)
-    report = Report(*paths, mode="captures", entries=entries, notes=notes)
+    report = Report(*paths, mode="captures", entries=entries, notes=notes, unread=a.unread + b.unread)
     entries.sort(key=lambda entry: entry.order)
     payloads = [(_payload(entry, allow), _weight(entry) if ray else 1) for entry in entries]
     done = _Done(len(entries))
@@ -65,6 +66,7 @@ def compare_captures(
             if only_first and wrong:
                 notes.append(f"judged up to the first wrong call: {done.count} of {len(entries)} calls.")
                 break
+    notes += _about_lost(entries)
     return report
 
 
@@ -92,8 +94,7 @@ def _payload(entry: Entry, allow: Sequence[str]) -> dict[str, Any]:
     call = entry.call
     return {
         "name": call.name,
-        "phase": call.phase,
-        "level": call.level,
+        "gradients": call.is_gradient,
         "a": _folder(entry.a),
         "b": _folder(entry.b),
         "allow": list(allow),
@@ -136,20 +137,34 @@ def _results(
 
 def _fill_in(entry: Entry, result: dict[str, Any]) -> None:
     if "error" in result:
-        entry.reason = str(result["error"])
+        entry.reason, entry.is_lost = str(result["error"]), True
         return
     entry.same_inputs, entry.same_outputs = result["same_inputs"], result["same_outputs"]
     entry.random = result["random"]
-    sides = {name: result[key] for name, key in (("A", "a"), ("B", "b")) if result[key] is not None}
-    if not sides:
-        entry.reason = "it has no capture"
-        return
+    calls = {"A": entry.a, "B": entry.b}
+    sides = {name: result[name.lower()] or _NO_CAPTURE for name, call in calls.items() if call is not None}
     statuses = {name: _STATUS.get(side["status"], side["status"]) for name, side in sides.items()}
-    # The worst side speaks for the pair; a side that was judged speaks before one that was not.
+    # The worst side speaks for the pair, and one that was not judged before one that is right.
     worst = min(reversed(sides), key=lambda name: _RANKED.index(statuses[name]))
     entry.status = statuses[worst]
     at_fault = [name for name in sides if statuses[name] == entry.status]
     if entry.status in ("wrong", "lower_precision"):
         entry.side = at_fault[0] if len(at_fault) == 1 else "both"
     entry.reason = sides[worst]["reason"]
-    entry.figures = {key: value for key, value in sides[worst].items() if key not in ("status", "reason")}
+    entry.figures = {key: value for key, value in sides[worst].items() if key not in _NO_CAPTURE}
+    if entry.status == "not judged":
+        # What only one of the runs cannot be asked about is a gap in it, whatever the reason.
+        entry.is_lost = any(side["lost"] for side in sides.values()) or len(at_fault) < len(sides)
+        if len(at_fault) < len(sides):
+            entry.reason = f"in {worst}: {entry.reason}"
+
+
+def _about_lost(entries: Sequence[Entry]) -> list[str]:
+    """What is to be said of calls that could not be judged though they should have been."""
+    lost = [entry for entry in entries if entry.is_lost]
+    if not lost:
+        return []
+    return [
+        f"calls that could not be judged in both runs: {len(lost)}. Whether they are right is not known. The first is "
+        f"{lost[0].call.name} (step {lost[0].call.step}): {lost[0].reason}"
+    ]

@@ -10,6 +10,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from op_tools.categories import category_of, is_random
 from op_tools.names import RefusedName, function_named
 from op_tools.reference.recompute import Recomputation, RecomputeError, flat_results, flat_tensors
 from op_tools.replay.bounds import TooLarge, check_memory, limit_for
-from op_tools.replay.closeness import identical
+from op_tools.replay.closeness import identical, parts_of
 from op_tools.replay.items import Captured, Item, opaque_values
 from op_tools.replay.placing import place
-from op_tools.storage import CaptureError, load
+from op_tools.storage import CaptureError, Opaque, load
 from op_tools.verdict import Verdict, judge
 from op_tools.verdict.distribution import judge_random
 from op_tools.verdict.tolerance import tolerance_for
@@ -43,13 +44,25 @@ class _NotJudged(Exception):
     """Nothing can be said about this call; the message says why."""
 
 
+class _Lost(_NotJudged):
+    """What the run should have left of this call is not there, or does not fit the call."""
+
+
+@dataclass(frozen=True)
+class _Missing:
+    """Why there are no values to judge."""
+
+    reason: str
+    is_lost: bool = False
+
+
 def judge_call(payload: dict[str, Any]) -> dict[str, Any]:
     """Judge one call.
 
-    Payload: `name`, `phase` ("forward", or "backward" for the gradients of a call at API level), `a` and `b` (folder
-    and prefix of the capture in either run, or None), `level`, `allow` (packages whose functions may run). Result: `a`
-    and `b` (status, reason, figures; None where there is no capture), `same_inputs` and `same_outputs` where both are
-    there and their values mean something, and whether the call is `random`.
+    Payload: `name`, `gradients` (whether those of the call are meant, not its results), `a` and `b` (folder and prefix
+    of the capture in either run, or None), `allow` (packages whose functions may run). Result: `a` and `b` (status,
+    reason, figures, and `lost` where the capture is not whole; None where there is no capture), `same_inputs` and
+    `same_outputs` where both are there and their values mean something, and whether the call is `random`.
     """
     with warnings.catch_warnings():
         # Beta layouts, deprecated calls: they were the program's business when it was captured.
@@ -58,14 +71,16 @@ def judge_call(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _judge_call(payload: Mapping[str, Any]) -> dict[str, Any]:
-    gradients = payload["phase"] == "backward" and payload["level"] != "aten"
     allow = tuple(payload.get("allow") or ())
     result: dict[str, Any] = {"same_inputs": None, "same_outputs": None, "random": False}
     if reason := _never_judged(payload["name"], allow):
         # Not even read: what an uninitialised result holds is nobody's business, and a view holds what it is a view of.
         sides = {side: payload.get(side) and _side("not judged", reason) for side in ("a", "b")}
         return {**result, **sides}
-    a, b = (_read(payload["name"], payload.get(side), gradients) for side in ("a", "b"))
+    a, b = (
+        _admitted(_read(payload["name"], payload.get(side), payload["gradients"]), allow)
+        for side in ("a", "b")
+    )
     if isinstance(a, _Values) and isinstance(b, _Values):
         result["same_inputs"], result["same_outputs"] = _alike(a.given, b.given), _alike(a.outputs, b.outputs)
     result["random"] = any(isinstance(side, _Values) and side.is_random(allow) for side in (a, b))
@@ -73,6 +88,17 @@ def _judge_call(payload: Mapping[str, Any]) -> dict[str, Any]:
     identical_sides = result["same_inputs"] and result["same_outputs"]
     result["a"] = result["b"] if identical_sides else _judged(a, allow)
     return result
+
+
+def _admitted(values: _Values | _Missing | None, allow: tuple[str, ...]) -> _Values | _Missing | None:
+    """The values, where looking at them takes no more memory than they justify."""
+    if not isinstance(values, _Values):
+        return values
+    try:
+        _check_memory(_function(values.captured.name, allow), values.captured)
+    except (_NotJudged, RefusedName, TooLarge) as error:
+        return _Missing(str(error))
+    return values
 
 
 def _never_judged(name: str, allow: tuple[str, ...]) -> str:
@@ -101,7 +127,7 @@ class _Values:
         return is_random(func, captured.name, captured.args, captured.kwargs)
 
 
-def _read(name: str, where: Sequence[str] | None, gradients: bool) -> _Values | str | None:
+def _read(name: str, where: Sequence[str] | None, gradients: bool) -> _Values | _Missing | None:
     """The values, or why there are none; None where the run has no such call."""
     if where is None:
         return None
@@ -113,7 +139,7 @@ def _read(name: str, where: Sequence[str] | None, gradients: bool) -> _Values | 
         if gradients:
             grads = {part: tuple(load(item.file(part))["args"]) for part in grads}
     except (CaptureError, OSError) as error:
-        return f"its capture cannot be read: {error}"
+        return _Missing(f"its capture cannot be read: {error}", is_lost=True)
     header = data.get("__op_tools__") or {}
     captured = Captured(
         name=str(header.get("operator") or name),
@@ -133,10 +159,15 @@ def _written(kwargs: Any) -> tuple[Any, ...]:
 
 
 def _alike(left: Any, right: Any) -> bool | None:
-    """Equal bit for bit, devices aside; None for tensors that cannot be compared."""
+    """Equal bit for bit, devices aside; None for tensors that cannot be compared, or not without much memory."""
     try:
         return _equal(left, right)
-    except (RuntimeError, NotImplementedError, TypeError):  # layouts and dtypes without a comparison
+    except (
+        RuntimeError,
+        NotImplementedError,
+        TypeError,
+        TooLarge,
+    ):  # layouts and dtypes without a comparison
         return None
 
 
@@ -145,24 +176,51 @@ def _equal(left: Any, right: Any) -> bool:
         return len(left) == len(right) and all(map(_equal, left, right))
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
+    if isinstance(left, slice) and isinstance(right, slice):
+        return all(_equal(getattr(left, end), getattr(right, end)) for end in ("start", "stop", "step"))
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
-        return isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor) and identical(left, right)
-    if isinstance(left, bool | int | float | complex) and isinstance(right, bool | int | float | complex):
+        if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+            return False
+        _check_span(left, right)
         return identical(left, right)
-    return type(left) is type(right)
+    if isinstance(left, Opaque) and isinstance(right, Opaque):  # its text may hold an address
+        return left.type_name == right.type_name
+    return identical(left, right) or (_is_device(left) and _is_device(right))
 
 
-def _judged(values: _Values | str | None, allow: tuple[str, ...]) -> Side | None:
+def _check_span(*tensors: torch.Tensor) -> None:
+    """An expanded tensor has far more elements than memory; comparing takes as many as it shows."""
+    for tensor in tensors:
+        if tensor.layout is torch.strided:
+            limit = limit_for(tensor.untyped_storage().nbytes(), has_outputs=True)
+            if tensor.numel() * tensor.element_size() > limit:
+                raise TooLarge("it shows far more elements than it has")
+
+
+def _is_device(value: Any) -> bool:
+    """Whether a value says where: what one run has there the other need not have."""
+    if not isinstance(value, str):
+        return isinstance(value, torch.device)
+    try:
+        torch.device(value)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _judged(values: _Values | _Missing | None, allow: tuple[str, ...]) -> Side | None:
     if values is None:
         return None
-    if isinstance(values, str):
-        return _side("not judged", values)
+    if isinstance(values, _Missing):
+        return _side("not judged", values.reason, lost=values.is_lost)
     try:
         verdicts = _verdicts(values, allow)
+    except _Lost as error:
+        return _side("not judged", str(error), lost=True)
     except (_NotJudged, RefusedName, TooLarge, RecomputeError, NotImplementedError) as error:
         return _side("not judged", str(error))
     except Exception as error:  # one call that cannot be judged is no reason to stop
-        return _side("not judged", f"{type(error).__name__}: {error}")
+        return _side("not judged", f"{type(error).__name__}: {error}", lost=True)
     return _summed(verdicts)
 
 
@@ -191,8 +249,8 @@ def _size(verdict: Verdict) -> float:
     return verdict.max_abs_diff if math.isnan(size) else size
 
 
-def _side(status: str, reason: str) -> Side:
-    return {"status": status, "reason": " ".join(reason.split())[:_LONGEST_REASON]}
+def _side(status: str, reason: str, lost: bool = False) -> Side:
+    return {"status": status, "reason": " ".join(reason.split())[:_LONGEST_REASON], "lost": lost}
 
 
 def _verdicts(values: _Values, allow: tuple[str, ...]) -> list[Verdict]:
@@ -203,7 +261,6 @@ def _verdicts(values: _Values, allow: tuple[str, ...]) -> list[Verdict]:
         raise _NotJudged(f"{category} calls are not judged")
     if missing := opaque_values(captured):
         raise _NotJudged(f"of an argument only a description was saved: {missing[0].type_name}")
-    _check_memory(func, captured)
     where = str(captured.header.get("device") or "")
     args, kwargs = place((captured.args, captured.kwargs), _CPU, captured_on=where, grads=False)
     random = values.is_random(allow)
@@ -215,15 +272,14 @@ def _verdicts(values: _Values, allow: tuple[str, ...]) -> list[Verdict]:
     if random:
         return judge_random(captured.name, args, kwargs, results)
     reference = Recomputation(func, args, kwargs, autocast=_autocast(captured))
-    # What the call wrote to without returning it follows the outputs.
-    expected = reference.own()
-    if len(captured.written) == len(reference.written):
+    # What the call wrote to without returning it follows the outputs; other tools save it as outputs.
+    expected, unreturned = len(reference.own()), len(reference.written)
+    if len(captured.written) == unreturned:
         results += [_near(value) for value in captured.written]
-    else:  # other tools, and older captures, do not have it
-        expected = expected[: len(expected) - len(reference.written)]
-    if len(expected) != len(results):
-        raise _NotJudged(f"{len(results)} values were captured, the reference gives {len(expected)}")
-    return [
+    complete = len(results) == expected
+    if not complete and len(results) != expected - unreturned:
+        raise _Lost(f"{len(results)} values were captured, the reference gives {expected}")
+    verdicts = [
         judge(
             value,
             reference,
@@ -233,6 +289,12 @@ def _verdicts(values: _Values, allow: tuple[str, ...]) -> list[Verdict]:
         )
         for index, value in enumerate(results)
     ]
+    if not complete and all(verdict.status != "fail" for verdict in verdicts):
+        # Of some functions only running them tells that they write: nothing of it is in any capture.
+        raise (_Lost if captured.written else _NotJudged)(
+            f"the call writes to {unreturned} tensors that it does not return, {len(captured.written)} were captured"
+        )
+    return verdicts
 
 
 def _gradients(
@@ -242,7 +304,7 @@ def _gradients(
     outputs = [value for value in flat_results(captured.outputs) if isinstance(value, torch.Tensor)]
     given, found = list(captured.grad_outputs or ()), list(captured.grad_inputs or ())
     if len(given) != len(outputs) or len(found) != len(inputs):
-        raise _NotJudged("the captured gradients do not fit the call's inputs and outputs")
+        raise _Lost("the captured gradients do not fit the call's inputs and outputs")
     wanted = [index for index, grad in enumerate(found) if grad is not None]
     if not wanted or all(grad is None for grad in given):
         raise _NotJudged("no gradients were captured")
@@ -285,20 +347,33 @@ _small_enough: set[Any] = set()
 
 def _check_memory(func: Callable[..., Any], captured: Captured) -> None:
     """As replay does: a small file may ask for much memory. Asked once for calls of one kind."""
-    tensors = flat_tensors([captured.args, captured.outputs or ()], captured.kwargs)
-    strided = [tensor for tensor in tensors if tensor.layout is torch.strided]
-    key = (
-        func,
-        *((tensor.shape, tensor.stride(), tensor.dtype) for tensor in strided),
-        repr(_numbers(captured)),
+    results = (
+        captured.outputs or (),
+        captured.written,
+        captured.grad_inputs or (),
+        captured.grad_outputs or (),
     )
+    tensors = flat_tensors([captured.args, *results], captured.kwargs)
+    key = (func, *map(_layout_of, tensors), repr(_numbers(captured)))
     if len(key) < _LONGEST_REASON and key in _small_enough:
         return
-    held = {id(tensor): tensor.untyped_storage().nbytes() for tensor in strided}
-    check_memory(func, captured.args, captured.kwargs, limit_for(sum(held.values()), has_outputs=True))
+    held = {
+        id(tensor): sum(part.untyped_storage().nbytes() for part in parts_of(tensor)) for tensor in tensors
+    }
+    limit = limit_for(sum(held.values()), has_outputs=True)
+    for tensor in tensors:
+        # Judging a sparse tensor takes all the elements that it stands for.
+        if tensor.layout is not torch.strided and tensor.numel() * tensor.element_size() > limit:
+            raise TooLarge(f"a sparse tensor of {list(tensor.shape)} stands for more than {limit:,} bytes")
+    check_memory(func, captured.args, captured.kwargs, limit)
     if len(_small_enough) > 100_000:
         _small_enough.clear()
     _small_enough.add(key)
+
+
+def _layout_of(tensor: torch.Tensor) -> Any:
+    strides = tensor.stride() if tensor.layout is torch.strided else None
+    return tensor.shape, strides, tensor.dtype, tensor.layout
 
 
 def _numbers(captured: Captured) -> list[Any]:

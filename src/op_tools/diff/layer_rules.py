@@ -188,7 +188,8 @@ def judged(values: LayerValues) -> dict[str, Verdict]:
         return {}
     function, args, kwargs = call
     said = values.facts.get("autocast")
-    autocast = (True, said[1]) if isinstance(said, list | tuple) and len(said) == 2 else None
+    dtype = said[1] if isinstance(said, list | tuple) and len(said) == 2 else None
+    autocast = (True, dtype) if isinstance(dtype, torch.dtype) else None
     with torch.no_grad():  # what was loaded says that it wants gradients
         return _verdicts(values, function, args, kwargs, autocast)
 

@@ -118,12 +118,15 @@ def _call(log: Path, row: Mapping[str, Any]) -> LayerCall | None:
         return None
     name = str(row.get("name") or "")
     model = str(row.get("model") or "")
-    numbers = [int(row.get(column) or 0) for column in ("rank", "step", "call", "forward_id", "parent")]
+    numbers = [row.get(column) or 0 for column in ("rank", "step", "call", "forward_id", "parent")]
+    if not all(isinstance(value, int) for value in numbers):
+        return None
     rank, step, call, number, parent = numbers
     return LayerCall(
         key=(rank, step, model, "" if name == model else name, call),
         number=number,
-        parent=parent,
+        # A call begins after the one around it; anything else would make a circle.
+        parent=parent if parent < number else 0,
         name=name,
         class_name=str(row.get("class") or ""),
         folder=log.parent / CAPTURES / folder,

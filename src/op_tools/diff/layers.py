@@ -182,6 +182,11 @@ def _compare(a: RecordedLayers, pairs: Sequence[Pair], report: LayerReport, prog
     suspects: list[Growth] = []
     factors: dict[tuple[Key, str], float] = {}
     trees = list(_trees(a, measured))
+    if not trees:
+        raise BadInput(
+            f"{a.path} does not say which module call is the outermost: its log is damaged. Record it again.",
+            NOTHING,
+        )
     for roots in trees:
         growths = measured_growth(roots, floor)
         suspects += grown(growths)
@@ -193,7 +198,8 @@ def _compare(a: RecordedLayers, pairs: Sequence[Pair], report: LayerReport, prog
 
 def _autocast_epsilon(values: LayerValues) -> float:
     said = values.facts.get("autocast")
-    return torch.finfo(said[1]).eps if isinstance(said, list | tuple) and len(said) == 2 else 0.0
+    dtype = said[1] if isinstance(said, list | tuple) and len(said) == 2 else None
+    return torch.finfo(dtype).eps if isinstance(dtype, torch.dtype) and dtype.is_floating_point else 0.0
 
 
 def _parts(a: LayerValues, b: LayerValues) -> Iterator[tuple[str, Difference]]:
@@ -248,7 +254,8 @@ def _has(found: Mapping[str, tuple[str, Verdict]], status: str) -> bool:
 
 def _trees(a: RecordedLayers, measured: Mapping[Key, Measured]) -> Iterator[list[Measured]]:
     """The outermost calls of each rank and step, with those inside them; in the order in which they began."""
-    parents = {(call.key[0], call.number): call for call in a.calls.values()}
+    # Calls are numbered from one; no parent is 0.
+    parents = {(call.key[0], call.number): call for call in a.calls.values() if call.number > 0}
     roots: dict[tuple[int, int], list[Measured]] = {}
     for key, item in measured.items():
         above = parents.get((key[0], item.call.parent))

@@ -28,7 +28,7 @@ class Report:
     mode: Mode
     entries: list[Entry]
     notes: list[str] = field(default_factory=list)
-    # The forward call that the first finding belongs to, where its own row does not say.
+    unread: int = 0  # captures that are no entry because they do not even say which call they are of
 
     @property
     def reported(self) -> list[Entry]:
@@ -63,12 +63,22 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """1: something is wrong, suspect or in one run only; 5: nothing was compared; 0: no difference but rounding."""
+        """1: something is wrong, suspect or in one run only; 5: nothing was compared, or not in both runs;
+        0: no difference but rounding."""
         counts = self.counts()
         if self.first is not None or counts["only in A"] or counts["only in B"]:
             return 1
-        judged = sum(counts[name] for name in STATUSES if name != "not judged")
-        return 0 if judged else 5
+        return 0 if self.judged and not self.lost else 5
+
+    @property
+    def judged(self) -> int:
+        """How many calls were judged."""
+        return sum(entry.status != "not judged" for entry in self.entries)
+
+    @property
+    def lost(self) -> int:
+        """How many calls were not judged because a run has not what is needed: it is missing, damaged or incomplete."""
+        return self.unread + sum(entry.is_lost for entry in self.entries)
 
     def operators(self) -> list[dict[str, Any]]:
         """Operators with wrong or suspect calls, or lower precision: worst first."""
@@ -91,6 +101,7 @@ class Report:
             "first": None if first is None else described(first),
             "parted": None if parted is None else described(parted),
             "counts": self.counts(),
+            "lost": self.lost,
             "operators": self.operators(),
             "wrong": [described(entry) for entry in self.reported[:_MOST_LISTED]],
             "only_in_a": [described(entry) for entry in self.only_in("A")[:_MOST_LISTED]],

@@ -1,13 +1,14 @@
-"""Pairs the calls of two runs: rank by rank, step by step, each call with the one that is the same call."""
+"""Pairs the calls of two runs: by rank, thread and step, each call with the one that is the same call."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from op_tools.diff.alignment import Script, align, matches, possible_share, script_of
 from op_tools.diff.sequence import Recorded, Sequences, shapes_of
+from op_tools.diff.tracks import paired_tracks, tracks_of
 from op_tools.runs import NOTHING, BadInput
 
 __all__ = ["Entry", "pair_up"]
@@ -15,6 +16,7 @@ __all__ = ["Entry", "pair_up"]
 # Two runs of one program have more than this share of the shorter one's calls in common.
 LEAST_SHARE = 0.25
 _PLACES_SHOWN = 3
+Keys = tuple[list[int], list[int]]
 
 
 @dataclass
@@ -32,6 +34,8 @@ class Entry:
     same_inputs: bool | None = None
     same_outputs: bool | None = None
     random: bool = False
+    is_lost: bool = False  # what is needed to judge it was not there or could not be read
+    step: int = 0  # as A counts it: the numbers of B may be others
 
     @property
     def call(self) -> Recorded:
@@ -52,7 +56,7 @@ class Entry:
     @property
     def order(self) -> tuple[int, int, int]:
         """What comes first, over all ranks."""
-        return self.call.step or 0, self.position, self.rank
+        return self.step, self.position, self.rank
 
 
 def pair_up(a: Sequences, b: Sequences, notes: list[str]) -> list[Entry]:
@@ -72,9 +76,12 @@ def pair_up(a: Sequences, b: Sequences, notes: list[str]) -> list[Entry]:
     for rank in ranks:
         first, second = a.by_rank[rank], b.by_rank[rank]
         script = _script(first, second)
+        steps = _steps_of(script, first, second)
         entries += [
-            Entry(rank, position, None if i is None else first[i], None if j is None else second[j])
-            for position, (i, j) in enumerate(script)
+            Entry(
+                rank, position, None if i is None else first[i], None if j is None else second[j], step=step
+            )
+            for position, ((i, j), step) in enumerate(zip(script, steps, strict=True))
         ]
     return entries
 
@@ -97,37 +104,107 @@ def _script(first: Sequence[Recorded], second: Sequence[Recorded]) -> Script:
     share = possible_share(*keys)
     if share < LEAST_SHARE:
         raise _different(first, second, (keys[0], keys[1]), share)
-    script: Script = []
-    for mine, other in _by_step(first, second):
-        script += _aligned(
-            first, second, [keys[0][i] for i in mine], [keys[1][j] for j in other], mine, other
-        )
-    paired = sum(i is not None and j is not None for i, j in script)
-    share = paired / min(len(first), len(second))
+    script = _chosen(first, second, (keys[0], keys[1]))
+    share = _paired(script) / min(len(first), len(second))
     if share < LEAST_SHARE:
         raise _different(first, second, (keys[0], keys[1]), share)
     return script
 
 
+def _paired(script: Script) -> int:
+    return sum(i is not None and j is not None for i, j in script)
+
+
+def _chosen(first: Sequence[Recorded], second: Sequence[Recorded], keys: Keys) -> Script:
+    """All calls in the order of the logs, or thread by thread where that pairs no fewer."""
+    everything = _lined_up(first, second, keys, range(len(first)), range(len(second)))
+    tracks = tracks_of(first), tracks_of(second)
+    if max(map(len, tracks)) < 2:
+        return everything
+    pairs = paired_tracks(*tracks, keys)
+    longest = max(pairs, key=lambda pair: len(pair[0]) + len(pair[1]))
+    script: Script = []
+    for pair in pairs:
+        # The steps are those of the thread that trains: the others meet them at any moment.
+        script += _lined_up(first, second, keys, *pair, by_step=pair is longest)
+    # The number of a thread may be given to a later one: then the threads tell less than the order of the log.
+    return _merged(script) if _paired(script) >= _paired(everything) else everything
+
+
+def _merged(script: Script) -> Script:
+    """The pairs of all threads in the order of B; what A has alone follows what came before it in A."""
+    after: dict[int | None, int] = {}
+    last = -1
+    for i, j in sorted((pair for pair in script if pair[0] is not None), key=lambda pair: pair[0] or 0):
+        last = last if j is None else j
+        after[i] = last
+
+    def place(pair: tuple[int | None, int | None]) -> tuple[int, int, int]:
+        i, j = pair
+        return (j, 0, 0) if j is not None else (after[i], 1, i or 0)
+
+    return sorted(script, key=place)
+
+
+def _lined_up(
+    first: Sequence[Recorded],
+    second: Sequence[Recorded],
+    keys: Keys,
+    mine: Sequence[int],
+    other: Sequence[int],
+    by_step: bool = True,
+) -> Script:
+    """The script of the calls at these positions."""
+    groups = _by_step(first, second, mine, other) if by_step else [(mine, other)]
+    script: Script = []
+    for left, right in groups:
+        script += _aligned(
+            first, second, [keys[0][i] for i in left], [keys[1][j] for j in right], left, right
+        )
+    return script
+
+
+def _steps_of(script: Script, first: Sequence[Recorded], second: Sequence[Recorded]) -> list[int]:
+    """The step of each place, for both runs alike: a run that was resumed counts from elsewhere."""
+    shared = _share_steps({_step(call) for call in first}, {_step(call) for call in second})
+    steps: list[int] = []
+    last = 0
+    for i, j in script:
+        if i is not None:
+            last = _step(first[i])
+        elif shared and j is not None:
+            last = _step(second[j])
+        steps.append(last)
+    return steps
+
+
+def _step(call: Recorded) -> int:
+    return -1 if call.step is None else call.step
+
+
+def _share_steps(first: Collection[int], second: Collection[int]) -> bool:
+    """Whether a number means the same step in both: not where few numbers are in both."""
+    return 2 * len(set(first) & set(second)) > min(len(first), len(second))
+
+
 def _by_step(
-    first: Sequence[Recorded], second: Sequence[Recorded]
+    first: Sequence[Recorded], second: Sequence[Recorded], mine: Sequence[int], other: Sequence[int]
 ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
     """Positions of the calls of each step in either run: steps of one number, or in their order, or all calls at once.
 
     The numbers mean nothing where few are in both: one program may have made both runs, or one was resumed.
     """
     steps: tuple[dict[int, list[int]], dict[int, list[int]]] = ({}, {})
-    for calls, found in zip((first, second), steps, strict=True):
-        for position, call in enumerate(calls):
-            found.setdefault(-1 if call.step is None else call.step, []).append(position)
-    shared = len(steps[0].keys() & steps[1].keys())
-    if 2 * shared > min(len(steps[0]), len(steps[1])):
+    for calls, positions, found in zip((first, second), (mine, other), steps, strict=True):
+        for position in positions:
+            found.setdefault(_step(calls[position]), []).append(position)
+    if _share_steps(*steps):
         for step in sorted(steps[0].keys() | steps[1].keys()):
             yield steps[0].get(step, []), steps[1].get(step, [])
     elif len(steps[0]) == len(steps[1]):
         yield from zip(*([places for _, places in sorted(found.items())] for found in steps), strict=True)
     else:
-        yield range(len(first)), range(len(second))
+        yield mine, other
 
 
 def _aligned(

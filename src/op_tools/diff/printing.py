@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from op_tools.describe import printable
 from op_tools.diff.model import Report
 from op_tools.diff.pairing import Entry
@@ -19,9 +21,18 @@ def headline(report: Report) -> str:
     first = report.first
     if first is not None:
         return f"{_who(first)}: {_where(first.call)}: {_sentence(first.reason)}"
-    lead = "No call is wrong." if report.mode == "captures" else "No call is suspect."
-    parts = [lead, _structure(report), _parting(report)]
+    word = "wrong" if report.mode == "captures" else "suspect"
+    # What was not judged may be anything.
+    lead = f"No call that was judged is {word}." if report.lost else f"No call is {word}."
+    parts = [lead, _gaps(report), _structure(report), _parting(report)]
     return " ".join(part for part in parts if part)
+
+
+def _gaps(report: Report) -> str:
+    if not report.lost:
+        return ""
+    calls = "1 call" if report.lost == 1 else f"{report.lost} calls"
+    return f"{calls} could not be judged in both runs (the note below says why)."
 
 
 def _who(entry: Entry) -> str:
@@ -61,15 +72,9 @@ def _structure(report: Report) -> str:
 def _parting(report: Report) -> str:
     if report.mode != "captures":
         return ""
-    judged = report.exit_code != 5
     parted = report.parted
     if parted is None:
-        aligned = report.counts()["aligned"]
-        return (
-            f"All values of the {aligned} calls that both runs have are equal."
-            if judged
-            else "Nothing was judged."
-        )
+        return _equality(report)
     where = _where(parted.call)
     if any(
         e.pairing != "aligned" and e.order < parted.order for e in report.entries if e.rank == parted.rank
@@ -85,10 +90,19 @@ def _parting(report: Report) -> str:
         )
     if parted.random:
         return f"The runs drew other random numbers at {where}: their values cannot be the same after it. Same seed?"
-    return (
-        f"The values part at {where}, and differ by rounding only from there; every call that was judged is right for "
-        f"its own inputs."
-    )
+    # A call that could not be judged may be what made them part.
+    rounding = "" if report.lost else ", and differ by rounding only from there"
+    return f"The values part at {where}{rounding}; every call that was judged is right for its own inputs."
+
+
+def _equality(report: Report) -> str:
+    """Of the calls whose values were compared; those of the others may be equal or not."""
+    if not report.judged:
+        return "Nothing was judged."
+    equal = sum(entry.same_outputs is True for entry in report.entries)
+    left = report.counts()["aligned"] - equal
+    rest = f"; {left} {'was' if left == 1 else 'were'} not compared" if left else ""
+    return f"All values of the {equal} calls that were compared are equal{rest}." if equal else ""
 
 
 def next_step(report: Report) -> str:
@@ -98,10 +112,10 @@ def next_step(report: Report) -> str:
         return ""
     call = first.call
     if first.status == "wrong" and call.folder is not None:
-        return printable(f"next: op-tools reproduce {call.folder}")
+        return printable(f"next: op-tools reproduce {shlex.quote(str(call.folder))}")
     return printable(
         f"next: capture this operator in both runs and compare again: OP_CAPTURE_LEVEL={call.level} "
-        f"OP_CAPTURE_LIST={call.name.partition(' ')[0]} ditorch run --tool capture ..."
+        f"OP_CAPTURE_LIST={shlex.quote(call.name.partition(' ')[0])} ditorch run --tool capture ..."
     )
 
 

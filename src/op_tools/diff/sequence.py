@@ -30,6 +30,7 @@ class Recorded:
     row: Mapping[str, Any]
     folder: Path | None = None
     prefix: str = ""
+    is_gradient: bool = False  # the gradients of a call that has a row of its own
 
     @property
     def name(self) -> str:
@@ -59,11 +60,16 @@ class Recorded:
 
     def key(self) -> tuple[str, ...]:
         """What two calls of two runs have in common when they are the same call."""
-        return (_neutral(self.name), self.place, self.module, self.phase, self.level)
+        return (_neutral(self.name), self.place, self.module, self._moment, self.level)
 
     def weak_key(self) -> tuple[str, ...]:
         """The same where the program's text has changed."""
-        return (_neutral(self.name), self.phase, self.level)
+        return (_neutral(self.name), self._moment, self.level)
+
+    @property
+    def _moment(self) -> str:
+        """A call made inside backward is not the gradient of one, though both have the phase backward."""
+        return "gradients" if self.is_gradient else self.phase
 
 
 @dataclass
@@ -72,6 +78,7 @@ class Sequences:
 
     by_rank: dict[int, list[Recorded]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    unread: int = 0  # captures of which nothing can be said, not even which call they are of
 
     @property
     def count(self) -> int:
@@ -107,13 +114,21 @@ def of_log(run: Run, tool: str) -> Sequences:
     rows = [row for row in run.rows(tool) if row.get("name")]
     found = Sequences()
     for rank, mine in _by_rank(rows, found.notes):
-        found.by_rank[rank] = [
-            Recorded(
-                row, captures / str(row["folder"]) if captures is not None and row.get("folder") else None
-            )
-            for row in mine
-        ]
+        found.by_rank[rank] = list(_recorded(mine, captures))
     return found
+
+
+def _recorded(rows: Iterable[dict[str, Any]], captures: Path | None) -> Iterator[Recorded]:
+    """The gradients of a call at API level are a second row with the same folder."""
+    seen: set[str] = set()
+    for row in rows:
+        if captures is None or not row.get("folder"):
+            yield Recorded(row)
+            continue
+        folder = str(row["folder"])
+        is_gradient = folder in seen and row.get("phase") == "backward" and row.get("level") != "aten"
+        seen.add(folder)
+        yield Recorded(row, captures / folder, is_gradient=is_gradient)
 
 
 def _by_rank(rows: Iterable[dict[str, Any]], notes: list[str]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
@@ -140,29 +155,28 @@ def _by_rank(rows: Iterable[dict[str, Any]], notes: list[str]) -> Iterator[tuple
 def of_captures(folder: Path) -> Sequences:
     """The calls captured below a folder where no log tells their order: by number, backward after forward."""
     found = Sequences()
-    unread = 0
     for item in find_items(folder):
         row = _row_of(item)
         if row is None:
-            unread += 1
+            found.unread += 1
             continue
         calls = found.by_rank.setdefault(row["rank"], [])
         calls.append(Recorded(row, item.folder, item.prefix))
         if row["level"] == "api" and item.file("grad_inputs").exists():
-            calls.append(Recorded({**row, "phase": "backward"}, item.folder, item.prefix))
+            calls.append(Recorded({**row, "phase": "backward"}, item.folder, item.prefix, is_gradient=True))
     for calls in found.by_rank.values():
         calls.sort(key=_order)
-    if unread:
-        notes = "capture was" if unread == 1 else "captures were"
-        found.notes.append(f"{unread} {notes} left out: the input cannot be read.")
+    if found.unread:
+        notes = "capture was" if found.unread == 1 else "captures were"
+        found.notes.append(f"{found.unread} {notes} left out: the input cannot be read.")
     if found.by_rank:
         found.notes.append(f"{folder} has no log: its calls are ordered by their numbers.")
     return found
 
 
 def _order(call: Recorded) -> tuple[int, bool, int]:
-    number, backward = int(call.row["forward_id"]), call.phase == "backward" and call.level == "api"
-    return call.step or 0, backward, -number if backward else number
+    number = int(call.row["forward_id"])
+    return call.step or 0, call.is_gradient, -number if call.is_gradient else number
 
 
 def _row_of(item: Item) -> dict[str, Any] | None:

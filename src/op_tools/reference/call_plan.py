@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from op_tools import running_statistics
 from op_tools.categories import IN_PLACE_OPERATORS, base_name, may_draw
 
 Arguments = Sequence[Any]
@@ -19,8 +20,8 @@ Named = Mapping[str, Any]
 
 _CONVERSIONS = frozenset(("float", "half", "bfloat16", "double"))
 _WRITING_OPERATORS = frozenset(f"__i{name}__" for name in IN_PLACE_OPERATORS) | {"__setitem__", "__set__"}
-# Python functions that may write to inputs which their names do not give away: parameters, and when they are written.
-_STATISTICS = ("running_mean", "running_var")
+# They may write to inputs which neither their names nor their schemas give away.
+_NORMALISATIONS = ("batch_norm", "instance_norm")
 # Positions of `half_to_float`: softmax of half inputs in single precision.
 _HALF_TO_FLOAT = {"_softmax": 2, "_log_softmax": 2}
 
@@ -85,11 +86,11 @@ class Plan:
         """The tensors that the call may write to."""
         if self.overload is not None:
             chosen = _schema_targets(self.overload, args, kwargs)
+            chosen += self._written_statistics(args, kwargs) if self._statistics else []
         elif self._writes_first(args, kwargs):
             chosen = [args[0] if args else kwargs.get("input"), kwargs.get("out")]
         elif self._statistics:
-            bound = {**dict(zip(_parameter_names(self.func), args, strict=False)), **kwargs}
-            chosen = [bound.get(name) for name in _STATISTICS]
+            chosen = self._written_statistics(args, kwargs)
         elif kwargs.get("out") is not None:
             chosen = [kwargs["out"]]
         else:
@@ -105,11 +106,15 @@ class Plan:
         return self._only_first if self.overload is not None else self._writes_first(args, kwargs)
 
     def has_written(self, clone: torch.Tensor, original: torch.Tensor) -> bool:
-        # Inside a dispatch mode versions are not counted; schemas say what is written.
-        if self.overload is not None or clone._version > 0:
-            return True
-        # Running statistics are written without counting a version.
-        return self._statistics and not torch.equal(clone, original)
+        # Inside a dispatch mode versions are not counted; schemas say what is written. Running statistics are written
+        # without counting a version, also where they stay as they were.
+        return self.overload is not None or self._statistics or clone._version > 0
+
+    def _written_statistics(self, args: Arguments, kwargs: Named) -> list[Any]:
+        return list(running_statistics.written(self.func, self.name, args, kwargs))
+
+    def _writes_statistics(self, args: Arguments, kwargs: Named) -> bool:
+        return bool(self._written_statistics(args, kwargs))
 
     def _function(self, func: Callable[..., Any]) -> Callable[..., Any]:
         """`x.<device>()` is a copy to that device; on the reference it is a copy to the reference."""
@@ -144,16 +149,20 @@ class Plan:
                 a.alias_info is not None and a.alias_info.is_write for a in self.overload._schema.arguments
             ]
             self._only_first = written[:1] == [True] and not any(written[1:])
-            return _always if self.overload._schema.is_mutable else None
+            if self.overload._schema.is_mutable:
+                return _always
+            # No schema of a normalisation mentions the statistics that it keeps.
+            self._statistics = self._base.endswith(_NORMALISATIONS)
+            return self._writes_statistics if self._statistics else None
         last = self._last
         self._always_first = last in _WRITING_OPERATORS
         self._always_first |= last.endswith("_") and not last.endswith("__") and "fused" not in last
         if self._always_first or not _is_torchs(self.func) or (last.endswith("_") and "fused" in last):
             return _always
         names = _parameter_names(self.func)
-        self._statistics = _STATISTICS[0] in names or self._base in ("batch_norm", "instance_norm")
+        self._statistics = self._base.endswith(_NORMALISATIONS)
         if self._statistics:
-            return _always
+            return self._writes_statistics
         if "inplace" in names:
             self._inplace = (names.index("inplace"), False)
             return self._writes_first

@@ -10,7 +10,7 @@ import torch
 from op_tools.verdict import Verdict
 from op_tools.verdict.tolerance import Tolerance
 
-__all__ = ["against", "equal", "failed", "identical", "skipped"]
+__all__ = ["against", "equal", "failed", "identical", "parts_of", "skipped"]
 
 
 def identical(left: Any, right: Any) -> bool:
@@ -20,7 +20,7 @@ def identical(left: Any, right: Any) -> bool:
     if left.shape != right.shape or left.dtype != right.dtype or left.layout != right.layout:
         return False
     if left.layout is not torch.strided:
-        return identical(left.to_dense(), right.to_dense())
+        return _identical_sparse(left.detach(), right.detach())
     if left.is_floating_point() and left.element_size() == 1:  # float8 has no comparison
         left, right = left.float(), right.float()
     if torch.equal(left, right):
@@ -28,6 +28,32 @@ def identical(left: Any, right: Any) -> bool:
     if not (left.is_floating_point() or left.is_complex()):
         return False
     return bool(((left == right) | (left.isnan() & right.isnan())).all())
+
+
+def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors with memory of which a tensor consists: its indices and values where it is sparse."""
+    if tensor.layout is torch.strided:
+        return [tensor]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return []
+
+
+def _identical_sparse(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """By indices and values: a dense copy may have far more elements than a sparse tensor has memory."""
+    mine, other = parts_of(left), parts_of(right)
+    if not mine:
+        return identical(left.to_dense(), right.to_dense())
+    if all(map(identical, mine, other)):
+        return True
+    if left.layout is not torch.sparse_coo or (left.is_coalesced() and right.is_coalesced()):
+        return False
+    # One element may be several entries, in any order.
+    return _identical_sparse(left.coalesce(), right.coalesce())
 
 
 def _is_nan(value: Any) -> bool:
