@@ -254,3 +254,12 @@ def test_variants_are_other_samples_of_the_same_call() -> None:
     assert own[0].dtype == torch.bfloat16 and truth[0].dtype == torch.float64
     assert not torch.equal(own[0], reference.own()[0])
     assert float(((own[0].double() - truth[0]) / truth[0]).abs().max()) < 2.0**-8
+
+
+def test_a_recurrent_network_under_autocast_is_left_to_its_kernels() -> None:
+    lstm = torch.nn.LSTM(4, 4)
+    x, state = torch.randn(3, 2, 4), torch.zeros(1, 2, 4)
+    args = (x, (state, state), list(lstm.parameters()), True, 1, 0.0, False, False, False)
+    assert Recomputation(torch.lstm, args).own()[0].shape == (3, 2, 4)
+    with pytest.raises(RecomputeError, match="at level aten"):
+        Recomputation(torch.lstm, args, autocast=(True, torch.bfloat16)).own()

@@ -20,6 +20,8 @@ LOWER = names_in(
     " addmm addmv addr addbmm baddbmm linear chain_matmul multi_dot linalg_multi_dot einsum prelu gru_cell lstm_cell"
     " rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention lstm gru rnn_tanh rnn_relu"
 )
+# Of these: chains of products whose inner results each device rounds in its own way.
+ROUNDS_INSIDE = names_in("lstm gru rnn_tanh rnn_relu")
 # Functions that it runs in float32. cross_entropy is here for the log_softmax inside it.
 SINGLE = names_in(
     "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow rpow softplus layer_norm"

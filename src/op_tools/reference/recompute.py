@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from op_tools.reference.autocast_policy import AutocastPolicy, mapped
+from op_tools.categories import base_name
+from op_tools.reference.autocast_policy import ROUNDS_INSIDE, AutocastPolicy, mapped
 from op_tools.reference.call_plan import Plan, plan_for
 from op_tools.reference.perturbation import ROUNDING, Factors, InnerRoundings
 
@@ -111,6 +112,10 @@ class Recomputation:
     def own(self) -> list[Any]:
         """The flat results in the call's own dtypes, then the inputs it wrote to and did not return."""
         if self._own is None:
+            if self._low is not None and base_name(self._plan.name) in ROUNDS_INSIDE:
+                raise RecomputeError(
+                    f"{self._plan.name} under autocast rounds many times inside: judge it at level aten"
+                )
             try:
                 self._own = self._run(self.args, self.kwargs, self.grad_outputs, first=True)
             except Exception as error:
