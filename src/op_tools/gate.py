@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+import stat
 import statistics
 import sys
 from array import array
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from op_tools.runs import NOTHING, BadInput, Run, open_run
+from op_tools.runs import NOTHING, BadInput, Run, kind_of_path, open_run
 from op_tools.storage.log import SUFFIX
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Summary",
     "compare",
     "read_summary",
+    "read_with_note",
     "save_summary",
     "summarise",
 ]
@@ -42,6 +44,10 @@ _TENSOR = re.compile(r"(\w+(?:\[[\d, ]*\]| torch\.\w+ \w+)@\w+)(?::\d+)?( stride
 # An error that is this far below its bound is rounding, whatever it was before.
 _NEAR_BOUND = 0.5
 _MADS = 3
+# A call that took longer than 30 years was not measured right.
+_LONGEST_MS = 1e12
+# Of fewer ratios the middle half is made of the very operators that are judged by it.
+LEAST_FOR_MACHINE = 8
 _BETWEEN = " | "
 
 
@@ -129,8 +135,8 @@ def _times(run: Run) -> Iterator[tuple[str, Times]]:
             ("backward_elasped", "backward"),
         ):
             time = row.get(column)
-            if isinstance(time, float) and math.isfinite(time):
-                key = _signature(row, phase)
+            if isinstance(time, float) and abs(time) <= _LONGEST_MS:
+                key = _signature(row, str(phase))
                 found.setdefault(key, array("d")).append(time)
                 places.setdefault(key, str(row.get("call_site", "")))
     for key, times in found.items():
@@ -186,11 +192,18 @@ def _short(number: float) -> float:
 
 def read_summary(path: Path) -> Summary:
     """The sum of a results folder, a log, or a file made by save_summary. Raises BadInput."""
-    if path.is_file() and path.suffix != SUFFIX:
-        return _read_file(path)
-    if not path.exists() and path.suffix == ".json":
+    return read_with_note(path)[0]
+
+
+def read_with_note(path: Path) -> tuple[Summary, str]:
+    """Like read_summary, with a line about older runs in the folder that were left out, or an empty text."""
+    kind = kind_of_path(path)
+    if stat.S_ISREG(kind) and path.suffix != SUFFIX:
+        return _read_file(path), ""
+    if not kind and path.suffix == ".json":
         raise BadInput(f"{path} does not exist. Expected a baseline or a results folder. {_HOW}")
-    return summarise(open_run(path))
+    run = open_run(path)
+    return summarise(run), run.about_older()
 
 
 def _read_file(path: Path) -> Summary:
@@ -256,7 +269,11 @@ class Outcome:
     findings: list[Finding] = field(default_factory=list)
     compared_accuracy: int = 0
     compared_time: int = 0
+    too_short: int = 0  # in both, but with too few calls or too little time to compare
+    absent: tuple[str, ...] = ()  # of accuracy and time what the baseline has, but no signature in common
+    strict: bool = False
     factor: float = 1.0
+    relative_among: int | None = None  # how few there were, where --relative could not be done
     known_failures: int = 0
     new: int = 0
 
@@ -269,20 +286,24 @@ class Outcome:
         """The exit code."""
         if self.failures:
             return 1
-        return 0 if self.compared_accuracy or self.compared_time else NOTHING
+        unseen = self.absent or (self.strict and self.too_short and not self.compared_time)
+        return NOTHING if unseen or not (self.compared_accuracy or self.compared_time) else 0
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "worse": len(self.failures), "compared_accuracy": self.compared_accuracy, "compared_time": self.compared_time,
-            "machine_factor": self.factor, "known_failures": self.known_failures, "new_signatures": self.new,
+            "too_short": self.too_short, "absent": list(self.absent), "machine_factor": self.factor,
+            "known_failures": self.known_failures, "new_signatures": self.new,
             "findings": [finding.as_dict() for finding in self.findings],
         }  # fmt: skip
 
 
 def compare(baseline: Summary, run: Summary, rules: Rules) -> Outcome:
     """What of the run is worse than the baseline."""
-    outcome = Outcome()
     before, after = _alike(baseline.accuracy, run.accuracy)
+    sides = {"accuracy": (before.keys(), after.keys()), "time": (baseline.time.keys(), run.time.keys())}
+    absent = tuple(kind for kind, (old, new) in sides.items() if old and not old & new)
+    outcome = Outcome(absent=absent, strict=rules.strict)
     _compare_accuracy(before, after, rules, outcome)
     _compare_time(baseline.time, run.time, rules, outcome)
     for kind, old, new in (("accuracy", before, after), ("time", baseline.time, run.time)):
@@ -349,9 +370,14 @@ def _judged(one: Accuracy) -> str:
 def _compare_time(before: dict[str, Times], after: dict[str, Times], rules: Rules, outcome: Outcome) -> None:
     common = [key for key in before if key in after]
     eligible = [key for key in common if _is_enough(before[key], after[key], rules)]
-    outcome.compared_time = len(common)
-    if rules.relative:
-        outcome.factor = _machine_factor([after[key].median / before[key].median for key in eligible])
+    outcome.compared_time, outcome.too_short = len(eligible), len(common) - len(eligible)
+    if rules.relative and eligible:
+        ratios = [after[key].median / before[key].median for key in eligible]
+        ratios = [ratio for ratio in ratios if ratio > 0 and math.isfinite(ratio)]
+        if len(ratios) >= LEAST_FOR_MACHINE:
+            outcome.factor = _machine_factor(ratios)
+        else:
+            outcome.relative_among = len(ratios)
     for key in eligible:
         old, now = before[key], after[key]
         median, noise = now.median / outcome.factor, max(old.mad, now.mad / outcome.factor)
@@ -371,4 +397,4 @@ def _machine_factor(ratios: list[float]) -> float:
     """How much slower this machine is: the geometric mean of the middle half, which single operators do not move."""
     ratios = sorted(ratios)
     middle = ratios[len(ratios) // 4 : len(ratios) - len(ratios) // 4]
-    return statistics.geometric_mean(middle) if middle else 1.0
+    return statistics.geometric_mean(middle)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import errno
 import os
 import sys
 import threading
@@ -25,7 +26,7 @@ import torch
 from op_tools.engine import ENGINE
 from op_tools.memory_plot import Curve, plot, size_text
 from op_tools.results import Results, place_in_run
-from op_tools.settings import ToolSettings, setting
+from op_tools.settings import SettingError, ToolSettings, setting
 from op_tools.tool import Tool
 
 __all__ = ["MemoryMonitor", "MemorySettings", "ProcessTree", "main"]
@@ -35,15 +36,15 @@ COLUMNS = (
     "step", "rank", "pid",
 )  # fmt: skip
 FOLDER, FILE = "process_memory_result", "process_memory_info"
-_SHORTEST = 0.01
+_SHORTEST, _LONGEST = 0.01, 86400.0
 _MOST_POINTS = 4000
 
 
 def interval(text: str) -> float:
     """Read a number of seconds."""
     seconds = float(text)
-    if not seconds >= _SHORTEST:
-        raise ValueError(f"expected seconds, {_SHORTEST} or more, got {text!r}")
+    if not _SHORTEST <= seconds <= _LONGEST:
+        raise ValueError(f"expected seconds, {_SHORTEST} or more and {_LONGEST:.0f} or less, got {text!r}")
     return seconds
 
 
@@ -52,6 +53,12 @@ class MemorySettings(ToolSettings):
     """Settings of MemoryMonitor."""
 
     interval: float = setting(0.5, "OP_TOOLS_MEMORY_INTERVAL", interval, "seconds between two samples")
+
+    def __post_init__(self) -> None:
+        try:
+            interval(str(self.interval))
+        except ValueError as error:
+            raise SettingError(f"interval: {error}") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -306,8 +313,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    print(watch(tree, given.interval, given.out), flush=True)
+    try:
+        _require_folder(os.path.join(given.out, FOLDER))
+        print(watch(tree, given.interval, given.out), flush=True)
+    except OSError as error:
+        print(
+            f"op_tools.memory: {error.filename or given.out} cannot be written: {error.strerror or error}. "
+            "Choose another folder with --out.",
+            file=sys.stderr,
+        )
+        return 2
     return 0
+
+
+def _require_folder(folder: str) -> None:
+    """Before hours of watching: the folder is there, and files can be made in it."""
+    os.makedirs(folder, exist_ok=True)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
 
 
 if __name__ == "__main__":

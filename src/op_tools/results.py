@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypedDict
 
 import torch.distributed as dist
 
-from op_tools.storage.log import Log
+from op_tools.storage.errors import CaptureError
+from op_tools.storage.log import SUFFIX, Log, read_header
+from op_tools.storage.model import host_name
 from op_tools.storage.views import CsvView
+
+# Which run a log belongs to; one run hands it to the processes it starts.
+RUN_ID = "OP_TOOLS_RUN_ID"
 
 
 class PlaceInRun(TypedDict):
@@ -44,6 +51,95 @@ def _place_in_run(initialized: bool) -> PlaceInRun:
 os.register_at_fork(after_in_child=_place_in_run.cache_clear)
 
 
+def run_id() -> str:
+    """What the logs of one program, of its children and of its ranks have in common, and no other run has.
+
+    Children get it with the environment. os.environ itself stays as it is: it is the program's.
+    """
+    given = os.environ.get(RUN_ID)
+    if given:
+        return given
+    made = _made_run_id()
+    os.putenv(RUN_ID, made)
+    return made
+
+
+def make_run_id(environment: Mapping[str, str]) -> str:
+    """The id of the run this process is part of, from the environment it was started with.
+
+    Where the processes of a run have no unique name in common, an earlier run may get the same id: that shows too much,
+    which is better than to leave out a rank.
+    """
+    if "TORCHELASTIC_RUN_ID" in environment:
+        return _torchrun_id(environment)
+    sizes = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+    names = ("MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE")
+    job = [environment[name] for name in names if environment.get(name)]
+    if job and any(environment.get(size, "1") != "1" for size in sizes):
+        return "-".join(("ranks", *job))
+    parent = multiprocessing.parent_process()
+    pid = os.getpid() if parent is None or parent.pid is None else parent.pid
+    return f"{host_name()}-{pid}-{_start_of(pid)}"
+
+
+def _torchrun_id(environment: Mapping[str, str]) -> str:
+    run = environment["TORCHELASTIC_RUN_ID"]
+    address = "-".join(environment.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    if environment.get("GROUP_WORLD_SIZE", "1") != "1":
+        # On several hosts each agent counts its own restarts and has its own folder.
+        return f"torchrun-{run}-{address}"
+    # <logs>/<run id>_<random>/attempt_<n>/<local rank>/error.json: a name that no other job has, whatever its run id.
+    error_file = Path(environment.get("TORCHELASTIC_ERROR_FILE", ""))
+    if len(error_file.parts) > 4:
+        run = error_file.parts[-4]
+    elif run == "none":
+        run = f"{address}-{os.getppid()}"
+    return f"torchrun-{run}-{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+
+
+def _start_of(pid: int) -> str:
+    """When a process started, as its host counts: tells it from a later one with the same number."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return str(time.time_ns()) if pid == os.getpid() else ""
+
+
+def _environment_at_start() -> Mapping[str, str]:
+    """A worker that the program starts may put RANK and MASTER_PORT into os.environ; a launcher did it before."""
+    try:
+        content = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return os.environ
+    pairs = (os.fsdecode(item).partition("=") for item in content.split(b"\0") if item)
+    return {name: value for name, _, value in pairs}
+
+
+@functools.cache
+def _made_run_id() -> str:
+    return make_run_id(_environment_at_start())
+
+
+# Forked children have it from their parent.
+os.register_at_fork(before=_made_run_id)
+
+
+def mark_run(folder: str, name: str, about: Mapping[str, Any] | None = None) -> None:
+    """For a tool that wrote no row: an empty log of this run, where one of an earlier run would pass for its result."""
+    mine = run_id()
+    logs = list(Path(folder).glob(f"{name}_*{SUFFIX}"))
+    if logs and not any(_run_of(path) == mine for path in logs):
+        with Log(folder, name, about={**(about or {}), "run_id": mine}, **place_in_run()) as log:
+            log.flush()
+
+
+def _run_of(path: Path) -> Any:
+    try:
+        return read_header(path).get("run_id")
+    except (CaptureError, OSError):
+        return None
+
+
 class Results:
     """A log and its CSV view. Rows wait in memory until there are `cache_size` of them."""
 
@@ -56,7 +152,8 @@ class Results:
         about: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = folder
-        self.about = dict(about or {})
+        # Now and not with the first row: children may start before there is one.
+        self.about = {**(about or {}), "run_id": run_id()}
         self.name = name
         self.columns = tuple(columns)
         self.cache_size = max(1, cache_size)

@@ -5,18 +5,21 @@ What reads results (diff, report, check, trace, reproduce) starts here, and so d
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
-from collections.abc import Iterator, Mapping
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from op_tools.storage.errors import CaptureError
-from op_tools.storage.log import SUFFIX, LogContents, read_log
+from op_tools.storage.log import SUFFIX, LogContents, read_header, read_log
 
-__all__ = ["LOG_NAMES", "BadInput", "Run", "open_run"]
+__all__ = ["LOG_NAMES", "BadInput", "Run", "kind_of_path", "open_run"]
 
 # The tool a log belongs to, by the beginning of its file name.
 LOG_NAMES: Mapping[str, str] = MappingProxyType(
@@ -35,6 +38,7 @@ LOG_NAMES: Mapping[str, str] = MappingProxyType(
 CAPTURES = "op_capture_results"
 LAYERS = "op_layer_result"
 USAGE, NOTHING = 2, 5
+_BEFORE_PROCESS = re.compile(r"(.+?)_(?:rank\d+_.*)?pid\d+_")
 
 
 class BadInput(Exception):
@@ -47,15 +51,26 @@ class BadInput(Exception):
 
 @dataclass(frozen=True)
 class Run:
-    """The logs of a run by tool, oldest first, and where its captures are."""
+    """The logs of a run by tool, oldest first, and where its captures are.
+
+    A folder that several runs wrote to has, for each tool, the logs of the newest run; `older` counts the others.
+    """
 
     path: Path
     logs: Mapping[str, tuple[Path, ...]]
     captures: Path | None
+    older: int = 0
 
     def has(self, tool: str) -> bool:
         """Whether the run has a log of this tool."""
         return bool(self.logs.get(tool))
+
+    def about_older(self) -> str:
+        """One line that says what was left out; empty if nothing was."""
+        if not self.older:
+            return ""
+        logs = "log of an older run" if self.older == 1 else "logs of older runs"
+        return f"{self.older} {logs} left out, the newest run of each tool counts: {self.path}"
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -87,12 +102,13 @@ def _read(path: Path) -> LogContents:
 def open_run(path: str | Path) -> Run:
     """Find the logs and captures below a folder, or of one log. Raises BadInput."""
     path = Path(path)
-    if not path.exists():
+    kind = kind_of_path(path)
+    if not kind:
         raise BadInput(
             f"{path} does not exist. Expected the results folder of a run; the tools write to op_tools_results in the "
             f"folder the program was started in, or to OP_TOOLS_RESULTS."
         )
-    if path.is_file():
+    if stat.S_ISREG(kind):
         return _of_file(path)
     _check_readable(path)
     logs: dict[str, list[Path]] = {}
@@ -115,8 +131,62 @@ def open_run(path: str | Path) -> Run:
             f"a run, made for example by `ditorch run script.py --tool autocompare`.",
             NOTHING,
         )
-    ordered = {tool: tuple(sorted(paths, key=_age)) for tool, paths in logs.items()}
-    return Run(path, MappingProxyType(ordered), captures)
+    newest = {tool: tuple(sorted(_newest(paths), key=_age)) for tool, paths in logs.items()}
+    older = sum(map(len, logs.values())) - sum(map(len, newest.values()))
+    return Run(path, MappingProxyType(newest), captures, older)
+
+
+def kind_of_path(path: Path) -> int:
+    """The mode of what lies at a path, 0 if there is nothing. Raises BadInput where that cannot be found out."""
+    try:
+        return path.stat().st_mode
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+            return 0
+        raise BadInput(
+            f"{path} cannot be read: {error.strerror}. Check the path, and who may read its folders."
+        ) from None
+
+
+class _Origin(NamedTuple):
+    """Which run a log is of, and when it began: exactly, and as its name says."""
+
+    run: str
+    began: int
+    started: str
+
+
+def _origin(path: Path) -> _Origin:
+    try:
+        header = read_header(path)
+    except (CaptureError, OSError):
+        header = {}  # who reads its rows will say what is wrong
+    run, began = header.get("run_id"), header.get("started_us")
+    started = _age(path)[0][: len("2026-01-31-23-59-59")]  # the number of a second log in that second aside
+    return _Origin(run if isinstance(run, str) else "", began if isinstance(began, int) else 0, started)
+
+
+def _newest(paths: Sequence[Path]) -> list[Path]:
+    """Of the logs of a tool those of its newest run. Watchers of several processes have logs of several names."""
+    by_name: dict[str, dict[Path, _Origin]] = {}
+    for path in paths:
+        name = _BEFORE_PROCESS.match(path.name)
+        by_name.setdefault(name[1] if name else "", {})[path] = _origin(path)
+    return [path for origins in by_name.values() for path in _of_newest_run(origins)]
+
+
+def _of_newest_run(origins: Mapping[Path, _Origin]) -> list[Path]:
+    known = [origin for origin in origins.values() if origin.run]
+    if not known:
+        return list(origins)
+    newest = max(known, key=lambda origin: (origin.began, origin.started)).run
+    first = min(origin.started for origin in known if origin.run == newest)
+    # A log without an id is of an older op_tools, or its process was killed before it could say more.
+    return [
+        path
+        for path, origin in origins.items()
+        if (origin.run == newest if origin.run else origin.started >= first)
+    ]
 
 
 def _of_file(path: Path) -> Run:

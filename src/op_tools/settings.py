@@ -53,6 +53,18 @@ def size(text: str) -> int:
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
+def one_of(*choices: str) -> Callable[[str], str]:
+    """The reader of a setting that takes one of a few words."""
+
+    def read_choice(text: str) -> str:
+        word = text.strip().lower()
+        if word not in choices:
+            raise ValueError(f"expected {' or '.join(choices)}, got {text!r}")
+        return word
+
+    return read_choice
+
+
 @functools.lru_cache(maxsize=64)
 def _compiled(text: str, source: str) -> re.Pattern[str] | None:
     items = [item.strip() for item in text.split(",") if item.strip()]
@@ -120,11 +132,21 @@ def _file(folder: str, _stamp: tuple[float, ...]) -> tuple[dict[str, Any], str]:
             table: Any = tomllib.loads(file.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
             raise SettingError(f"{file} cannot be read: {error}") from error
-        for key in path:
-            table = table.get(key, {})
+        for depth, key in enumerate(path, 1):
+            table = _table(table, key, ".".join(path[:depth]), str(file))
         if table:
             return table, str(file)
     return {}, ""
+
+
+def _table(parent: Mapping[str, Any], key: str, name: str, file: str) -> dict[str, Any]:
+    """A table of the file; empty where there is none."""
+    table = parent.get(key, {})
+    if not isinstance(table, dict):
+        raise SettingError(
+            f"{file}: {name} must be a table, got {table!r}. Write [{name}] and the settings below it."
+        )
+    return table
 
 
 def settings_file() -> tuple[dict[str, Any], str]:
@@ -161,13 +183,16 @@ def read(
             f"{section}: unknown setting {sorted(unknown)[0]!r}; known are: {', '.join(fields)}"
         )
     table, file = settings_file()
-    in_file = {**{k: v for k, v in table.items() if not isinstance(v, dict)}, **table.get(section, {})}
+    own = _table(table, section, f"op_tools.{section}", file)
+    in_file = {**{k: v for k, v in table.items() if not isinstance(v, dict)}, **own}
     values: dict[str, Any] = {}
     sources: dict[str, Source] = {}
     for name, field in fields.items():
         env = field.metadata["env"]
-        if arguments.get(name) is not None:
-            values[name], origin = arguments[name], "argument"
+        if (given := arguments.get(name)) is not None:
+            checked = isinstance(given, str) and isinstance(field.default, str)
+            values[name] = _from_text(field, given, f"argument {name}") if checked else given
+            origin = "argument"
         elif env in environ:
             values[name], origin = (
                 _from_text(field, environ[env], f"environment variable {env}"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from op_tools.engine import ENGINE, Call, site
-from op_tools.results import Results, place_in_run
+from op_tools.results import Results, mark_run, place_in_run, run_id
 from op_tools.settings import Names, ToolSettings, read
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Tool:
         if self.running:
             return self
         self.read_settings()
+        run_id()  # children that start before the first row belong to this run
         self.opened()
         self.run += 1
         self.running = True
@@ -78,6 +79,8 @@ class Tool:
         self.running = False
         ENGINE.stop(self)
         ENGINE.guarded(self, None, self.closed)
+        if self.result_file:
+            ENGINE.guarded(self, None, mark_run, self._result_folder(), self.result_file)
 
     end = stop
 
@@ -213,12 +216,15 @@ class Tool:
     def open_results(self) -> Results:
         """The row log of this tool, in the folder the documents name."""
         if self.results is None:
-            folder = os.path.join(self.settings.results, self.result_folder)
+            folder = self._result_folder()
             settings = {name: str(source.value) for name, source in self.sources.items()}
             about = {"tool": type(self).__name__, "torch": torch.__version__, "settings": settings}
             size = self.settings.max_cache_size
             self.results = Results(folder, self.result_file, self.columns, size, about)
         return self.results
+
+    def _result_folder(self) -> str:
+        return os.path.join(self.settings.results, self.result_folder)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import re
 import statistics
 import sys
@@ -39,14 +41,14 @@ def judged(name: str, verdict: str, error: float = float("nan"), **more: Any) ->
     return plain | {"verdict": verdict, "error_over_bound": error} | more
 
 
-def run(folder: str, rows: list[dict[str, Any]], tool: str = "op_elasped_info") -> str:
-    with Log(folder, tool) as log:
+def run(folder: str, rows: list[dict[str, Any]], tool: str = "op_elasped_info", **about: Any) -> str:
+    with Log(folder, tool, about=about) as log:
         log.extend(rows)
     return folder
 
 
-def compared(folder: str, rows: list[dict[str, Any]]) -> str:
-    return run(folder, rows, "op_autocompare_info")
+def compared(folder: str, rows: list[dict[str, Any]], **about: Any) -> str:
+    return run(folder, rows, "op_autocompare_info", **about)
 
 
 def check(capfd: Any, *arguments: str, expect: int) -> str:
@@ -199,6 +201,8 @@ def test_times_that_became_longer(
 ) -> None:
     run("a", timed("torch.mul", before))
     run("b", timed("torch.mul", after))
+    for folder in ("a", "b"):
+        run(folder, timed("torch.add", spread(1.0)))
     out = check(capfd, "a", "b", *options, expect=int(slower))
     assert ("SLOWER  torch.mul forward: " in out) == slower
     if slower:
@@ -223,12 +227,86 @@ def test_backward_is_compared_by_itself(capfd: Any) -> None:
     assert "SLOWER  torch.mul backward: 1 -> 2 ms" in check(capfd, "a", "b", expect=1)
 
 
+def test_what_is_too_short_to_compare_is_not_called_compared(capfd: Any) -> None:
+    run("a", timed("torch.mul", [1.0] * 4))
+    run("b", timed("torch.mul", [100.0] * 4))
+    err = check(capfd, "a", "b", expect=5)
+    assert "1 signatures have fewer than 5 calls or less than 1 ms in all" in err and "--min-calls" in err
+    check(capfd, "a", "b", "--min-calls", "4", expect=1)
+    for folder in ("a", "b"):
+        compared(folder, [judged("torch.mul", "same")])
+    out = check(capfd, "a", "b", expect=0)
+    assert out.startswith("not worse: 1 signatures compared in accuracy, 0 in time\n")
+    assert "time not compared: 1 signatures have fewer than 5 calls" in out
+    check(capfd, "a", "b", "--strict", expect=5)
+    told = json.loads(_json(capfd, "a", "b", "--json"))
+    assert (told["compared_time"], told["too_short"], told["absent"]) == (0, 1, [])
+
+
+def _json(capfd: Any, *arguments: str) -> str:
+    with pytest.raises(SystemExit):
+        main(["check", *arguments])
+    return capfd.readouterr().out
+
+
+@pytest.mark.parametrize("left", [[], [judged("torch.other", "same")]])
+def test_a_kind_of_the_baseline_that_is_not_in_the_run_is_nothing_known(left: Any, capfd: Any) -> None:
+    for folder in ("a", "b"):
+        run(folder, timed("torch.mul", spread(1.0)))
+    compared("a", [judged("torch.mul", "same")])
+    if left:
+        compared("b", left)
+    err = check(capfd, "a", "b", expect=5)
+    assert "nothing to compare in accuracy" in err and "(--tool autocompare)" in err
+    assert json.loads(_json(capfd, "a", "b", "--json"))["absent"] == ["accuracy"]
+    check(capfd, "b", "b", expect=0)
+    run("b", timed("torch.sin", spread(9.0), input="()"))
+    compared("b", [judged("torch.sin", "fail")])
+    assert "WRONG   torch.sin" in check(capfd, "a", "b", expect=1), "what is wrong is known all the same"
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_few_times_say_nothing_about_the_machine(count: int, capfd: Any) -> None:
+    names = [f"torch.op{n}" for n in range(count)]
+    run("a", [one for name in names for one in timed(name, spread(1.0))])
+    run("b", [one for name in names for one in timed(name, spread(3.0))])
+    out = check(capfd, "a", "b", "--relative", expect=1)
+    assert out.startswith(f"{count} worse") and "1 -> 3 ms, 3.00 times" in out
+    assert f"not divided out: {count} times compared, --relative needs 8" in out
+
+
+def test_times_of_zero_have_no_part_in_the_speed_of_the_machine(capfd: Any) -> None:
+    names = [f"torch.op{n}" for n in range(9)]
+    run("a", [one for name in names for one in timed(name, spread(1.0))])
+    run("b", [one for name in names for one in timed(name, [0.0] * 11)])
+    out = check(capfd, "a", "b", "--relative", "--min-ms", "0", expect=0)
+    assert "not divided out: 0 times compared" in out
+    run("b", timed("torch.op8", [2.0] * 40))
+    run("b", [one for name in names[:8] for one in timed(name, [2.0] * 40)])
+    assert "took 2.00 times as long" in check(capfd, "a", "b", "--relative", "--min-ms", "0", expect=0)
+
+
+def test_rows_with_strange_values_cost_themselves_only(capfd: Any) -> None:
+    good = timed("torch.mul", spread(1.0))
+    strange = [
+        good[0] | {"phase": 5},
+        good[0] | {"forward_elasped": 1e305},
+        good[0] | {"level": [1], "name": {}},
+    ]
+    run("a", good + strange)
+    found = {Signature.of_key(key): one for key, one in read_summary(Path("a")).time.items()}
+    assert {(one.name, one.phase): times.calls for one, times in found.items()} == {
+        ("torch.mul", "forward"): 11, ("torch.mul", "5"): 1, ("{}", "forward"): 1,
+    }  # fmt: skip
+    assert "1 in time" in check(capfd, "a", "a", expect=0)
+
+
 # --- missing, output, and bad input ----------------------------------------------------------------------
 
 
 def test_missing_operators_are_told_and_fail_when_strict(capfd: Any) -> None:
-    run("a", timed("torch.mul", [1.0]) + timed("torch.add", [1.0]))
-    run("b", timed("torch.mul", [1.0]))
+    run("a", timed("torch.mul", spread(1.0)) + timed("torch.add", [1.0]))
+    run("b", timed("torch.mul", spread(1.0)))
     assert "not in this run: 1 signatures of the baseline: torch.add" in check(capfd, "a", "b", expect=0)
     assert "MISSING torch.add forward: measured in the baseline, not now" in check(
         capfd, "a", "b", "--strict", expect=1
@@ -243,7 +321,7 @@ def test_at_most_twenty_lines_of_a_hundred_columns_and_all_as_json(capfd: Any) -
     run("b", [one | {"forward_elasped": one["forward_elasped"] * 2} for calls in rows for one in calls])
     lines = check(capfd, "a", "b", expect=1).splitlines()
     assert lines[0].startswith("40 worse") and 10 < len(lines) <= 20 and max(map(len, lines)) <= 100
-    assert "33 more" in "\n".join(lines)
+    assert "34 more" in "\n".join(lines)
     told = json.loads(check(capfd, "a", "b", "--json", expect=1))
     assert told["worse"] == 40 and told["compared_time"] == 40 and len(told["findings"]) == 41
     assert told["findings"][0]["name"] == f"{name}39", "the one that costs most comes first"
@@ -318,6 +396,34 @@ def test_a_real_kernel_that_became_wrong(capfd: Any) -> None:
     out = check(capfd, "baseline.json", "wrong", expect=1)
     assert "1 worse: 2 signatures compared in accuracy, 0 in time" in out
     assert "WRONG   torch.Tensor.exp output forward: same -> fail" in out and "test_check.py:" in out
+
+
+def test_a_right_run_after_a_wrong_one_in_the_same_folder(capfd: Any) -> None:
+    compared("good", [judged("torch.mul", "same")])
+    compared("a", [judged("torch.mul", "fail", 9.0)], run_id="first")
+    assert "WRONG" in check(capfd, "good", "a", expect=1)
+    compared("a", [judged("torch.mul", "same")], run_id="second")
+    out = check(capfd, "good", "a", expect=0)
+    assert "1 log of an older run left out, the newest run of each tool counts: a" in out
+    assert "left out" in check(capfd, "--save", "b.json", "a", expect=0)
+    assert "left out" not in check(capfd, "good", "good", expect=0)
+
+
+@pytest.mark.parametrize("target", ["{long}", "{long}.json", "locked/inner", "locked/inner.json"])
+def test_paths_that_cannot_be_looked_at(target: str, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("good", timed("torch.mul", spread(1.0)))
+    real = os.stat
+
+    def refuse(path: Any, *rest: Any, **more: Any) -> Any:
+        if "locked" in str(path):  # root may look everywhere
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    path = target.format(long="n" * 300)
+    for arguments in ((path, "good"), ("good", path), ("--save", "b.json", path)):
+        err = check(capfd, *arguments, expect=2)
+        assert "cannot be read: " in err and path in err and err.startswith("op-tools: ")
 
 
 # --- the example -----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import os
 import subprocess
 import sys
@@ -91,6 +92,45 @@ def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OP_TOOLS_MEMORY_INTERVAL", "0")
     with pytest.raises(SettingError, match=r"OP_TOOLS_MEMORY_INTERVAL: expected seconds, 0\.01 or more"):
         MemoryMonitor()
+
+
+@pytest.mark.parametrize("seconds", ["inf", "1e10", "nan", "86401"])
+def test_an_interval_that_no_clock_can_wait_for(
+    seconds: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SettingError, match="and 86400 or less"):
+        MemoryMonitor(interval=float(seconds))
+    monkeypatch.setenv("OP_TOOLS_MEMORY_INTERVAL", seconds)
+    with pytest.raises(SettingError, match="and 86400 or less"):
+        MemoryMonitor()
+    with pytest.raises(SystemExit) as ended:
+        memory.main(["--pid", str(os.getpid()), "--interval", seconds])
+    assert ended.value.code == 2 and "--interval" in capsys.readouterr().err
+    assert memory.interval("86400") == 86400.0
+
+
+@pytest.mark.parametrize("out", ["/proc/nope", "a_file", "n" * 300])
+def test_a_folder_that_cannot_be_written_is_told_before_watching(
+    out: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("a_file").write_text("")
+    watched: list[object] = []
+    monkeypatch.setattr(memory, "watch", lambda *arguments: watched.append(arguments) or "")
+    assert memory.main(["--pid", str(os.getpid()), "--out", out]) == 2
+    err = capsys.readouterr().err
+    assert "cannot be written: " in err and out in err and "--out" in err
+    assert not watched
+
+
+def test_a_disk_that_fails_at_the_end_is_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(memory, "watch", full)
+    assert memory.main(["--pid", str(os.getpid()), "--out", "out"]) == 2
+    assert "op_tools.memory: out cannot be written: No space left" in capsys.readouterr().err
 
 
 def test_a_forked_child_writes_nothing(own_place: Path) -> None:

@@ -22,6 +22,7 @@ from op_tools.report import columnar, first_divergence, headline, html_of, write
 from op_tools.report.columnar import LONGEST_TEXT, Table
 from op_tools.report.tallies import Memory, Steps
 from op_tools.runs import BadInput, open_run
+from op_tools.storage.log import Log
 
 pytestmark = pytest.mark.unit
 
@@ -378,6 +379,21 @@ def test_one_log_is_a_run_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (tmp_path / "r" / "report.html").is_file()
 
 
+def test_a_right_run_after_a_wrong_one_in_the_same_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run, verdict in (("first", "fail"), ("second", "same")):
+        with Log(tmp_path / "run", "op_autocompare_info", about={"run_id": run}) as log:
+            log.append(runs.compared(1, verdict=verdict))
+    code, out, _ = run_cli(capsys, "run")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == "Nothing is wrong: 1 compared value."
+    assert lines[1] == "1 log of an older run left out, the newest run of each tool counts: run"
+    code, out, _ = run_cli(capsys, "run", "--json")
+    assert (json.loads(out)["older_logs"], json.loads(out)["state"]) == (1, "right")
+
+
 def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run_cli(capsys, "missing")
     assert (code, "missing does not exist" in err) == (2, True)
@@ -398,6 +414,11 @@ def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run_cli(capsys, str(folder), "-o", str(tmp_path / "foreign.json" / "report.html"))
     assert (code, "cannot be written" in err) == (2, True)
     assert "Traceback" not in err
+    for target, said in ((".", "is a folder"), ("/", "is a folder"), ("n" * 300, "File name too long")):
+        code, _, err = run_cli(capsys, str(folder), "-o", target)
+        assert (code, said in err, "Traceback" in err) == (2, True, False)
+    code, _, err = run_cli(capsys, "n" * 300)
+    assert (code, "File name too long" in err) == (2, True)
 
 
 # -- notebooks -------------------------------------------------------------------------------------------------
@@ -423,3 +444,23 @@ def test_nothing_to_report_raises(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="nothing to report") as found:
         write_report(open_run(tmp_path), tmp_path / "report.html")
     assert found.value.code == 5
+
+
+def test_the_first_divergence_is_the_first_that_happened(tmp_path: Path) -> None:
+    """Gradients go by the number of their forward call, which is smaller than that of calls before them."""
+    wrong = {"verdict": "fail", "status": "wrong", "side": "B", "step": 0}
+    rows = [
+        runs.row(10, "torch.gelu", **wrong),
+        runs.row(3, "torch.relu", **wrong | {"phase": "backward"}),
+    ]
+    runs.write(tmp_path / "diff", "op_diff_info", rows)
+    assert summary_of(tmp_path / "diff")["first"]["operator"] == "torch.gelu"
+    # Step numbers of two runs may differ; what diff says first is first.
+    runs.write(tmp_path / "steps", "op_diff_info", [{**rows[0], "step": 7}, rows[1]])
+    assert summary_of(tmp_path / "steps")["first"]["operator"] == "torch.gelu"
+    runs.write(tmp_path / "compared", "op_autocompare_info", rows)
+    assert summary_of(tmp_path / "compared")["first"]["operator"] == "torch.gelu"
+    # An optimizer runs behind the gradients, and its calls are forward calls.
+    rows = [{**rows[1]}, runs.row(20, "torch._foreach_add_", **wrong)]
+    runs.write(tmp_path / "optimizer", "op_autocompare_info", rows)
+    assert summary_of(tmp_path / "optimizer")["first"]["operator"] == "torch.relu"

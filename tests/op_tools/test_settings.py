@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import op_tools
-from op_tools.settings import Names, SettingError, ToolSettings, flag, read, setting, size
+from op_tools.settings import Names, SettingError, ToolSettings, flag, one_of, read, setting, size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +88,54 @@ def test_a_bad_file_and_an_unknown_argument_are_clear(tmp_path: Path) -> None:
     (tmp_path / "ditorch.toml").write_text('[op_tools.observe]\nverbose = "maybe"\n')
     with pytest.raises(SettingError, match=r"verbose in .*ditorch\.toml.*maybe"):
         op_tools.OpObserve()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("ditorch.toml", "op_tools = 3", "op_tools must be a table, got 3"),
+        ("ditorch.toml", "op_tools = 0", "op_tools must be a table, got 0"),
+        ("ditorch.toml", "[[op_tools]]\nverbose = true", "op_tools must be a table, got "),
+        ("ditorch.toml", "[op_tools]\nobserve = 5", r"op_tools\.observe must be a table, got 5"),
+        ("ditorch.toml", "[[op_tools.observe]]\nverbose = true", r"op_tools\.observe must be a table"),
+        ("pyproject.toml", "[tool]\nditorch = 3", r"tool\.ditorch must be a table, got 3"),
+        ("pyproject.toml", "tool = []", r"tool must be a table, got \[\]"),
+    ],
+)
+def test_a_file_of_the_wrong_shape_is_clear(file: str, text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_text(text)
+    with pytest.raises(SettingError, match=rf"{file}: {words}"):
+        op_tools.OpObserve()
+    if "observe" in text:  # of another tool
+        assert op_tools.OpCapture().settings.verbose is False
+
+
+CHOICES = [
+    ("OpCapture", "level", "OP_CAPTURE_LEVEL", "api or aten"),
+    ("OpCapture", "store", "OP_CAPTURE_STORE", "files or blobs"),
+    ("OpObserve", "level", "OP_OBSERVE_LEVEL", "api or aten"),
+    ("OpTimeMeasure", "level", "OP_TIME_MEASURE_LEVEL", "api or aten"),
+    ("OpOverflowCheck", "level", "OP_OVERFLOW_CHECK_LEVEL", "api or aten"),
+    ("OpAutoCompare", "mode", "OP_AUTOCOMPARE_MODE", "one of every, sampled, changed"),
+]
+
+
+@pytest.mark.parametrize(("tool", "name", "variable", "choices"), CHOICES)
+def test_a_choice_that_there_is_not_is_refused(
+    tool: str, name: str, variable: str, choices: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = getattr(op_tools, tool)
+    word = choices.rsplit(maxsplit=1)[-1]
+    assert getattr(make(**{name: word}).settings, name) == word
+    with pytest.raises(SettingError, match=f"argument {name}: expected {choices}, got 'foo'"):
+        make(**{name: "foo"})
+    monkeypatch.setenv(variable, "foo")
+    with pytest.raises(SettingError, match=f"{variable}: expected {choices}, got 'foo'"):
+        make()
+    monkeypatch.setenv(variable, f" {word.upper()} ")
+    assert getattr(make().settings, name) == word
+    with pytest.raises(ValueError, match="expected a or b, got 'c'"):
+        one_of("a", "b")("c")
 
 
 def test_lists_match_whole_names_and_alternatives_stay_apart() -> None:

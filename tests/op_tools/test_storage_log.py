@@ -16,7 +16,7 @@ import pytest
 
 from op_tools.storage import CaptureError, CsvView, Log, read_log, write_csv, write_sqlite
 from op_tools.storage import log as log_module
-from op_tools.storage.log import MAGIC, find_logs, require_intact
+from op_tools.storage.log import MAGIC, find_logs, read_header, require_intact
 
 pytestmark = pytest.mark.unit
 
@@ -44,6 +44,20 @@ class TestLog:
         assert (found.header["rank"], found.header["pid"]) == (1, os.getpid())
         assert path.name.startswith("autocompare_rank1_") and f"pid{os.getpid()}_" in path.name
         assert find_logs(tmp_path, "autocompare") == [path] and find_logs(tmp_path, "auto") == []
+
+    def test_the_header_alone(self, tmp_path: Path) -> None:
+        before = time.time() * 1e6
+        path = written(tmp_path, rows(5), about={"run_id": "r", "settings": {"a": "1"}})
+        header = read_header(path)
+        assert header == read_log(path).header and header["run_id"] == "r"
+        assert before - 1 <= header["started_us"] <= time.time() * 1e6
+        content = path.read_bytes()
+        end = content.index(b"started_us")
+        for torn in (b"", content[: len(MAGIC)], content[: len(MAGIC) + 3], content[:end], b"x" * 99):
+            path.write_bytes(torn)
+            assert read_header(path) == {}
+        with pytest.raises(CaptureError):
+            read_header(tmp_path / "missing.oplog")
 
     def test_nan_and_odd_values(self, tmp_path: Path) -> None:
         path = written(tmp_path, [{"a": math.nan, "b": Path("x"), 3: 1 << 80}])  # type: ignore[dict-item]

@@ -238,7 +238,7 @@ def row(number: int, start: float, milliseconds: float, **more: Any) -> dict[str
     return plain | more
 
 
-def write(rows: list[dict[str, Any]], name: str = "op_elasped_info", **place: int) -> None:
+def write(rows: list[dict[str, Any]], name: str = "op_elasped_info", **place: Any) -> None:
     with Log("made/logs", name, **place) as log:
         log.extend(rows)
 
@@ -326,6 +326,36 @@ def test_times_that_are_none_are_left_out_and_texts_are_data() -> None:
     assert event["name"] == hostile and event["args"]["call_site"] == hostile
 
 
+def test_strange_values_are_no_start_and_no_time(capfd: Any) -> None:
+    strange = [
+        row(2, 0, 0.1, start_us=1e308), row(3, 0, 0.1, start_us=-5.0), row(4, 0, 1e305), row(5, 10, 0.1, step=[0]),
+        row(6, 20, 0.1, backward_elasped=1e305, backward_start_us=T0), row(7, 30, 0.1, phase=3),
+        row(8, 40, 0.1, backward_elasped=0.1, backward_start_us=1e308),
+    ]  # fmt: skip
+    write([row(1, 0, 0.01), *strange])
+    write(
+        [{"time_s": 1e308, "host_rss_bytes": 5}, {"start_us": 1e308, "host_rss_bytes": 6}],
+        "process_memory_info",
+    )
+    events = traced(Path("made"))
+    assert [event["args"]["forward_id"] for event in calls_of(events)] == [1, 5, 6, 7, 8]
+    assert not [event for event in events if event["ph"] == "C"]
+    capfd.readouterr()
+    call(["trace", "made", "-o", "t.json", "--json", "--steps", "0,1"])
+    said = json.loads(capfd.readouterr().out)
+    assert (said["slices"], said["without_start"], said["without_time"]) == (4, 2, 1)
+
+
+def test_older_runs_in_the_folder_are_left_out(capfd: Any) -> None:
+    write([row(1, 0, 0.1)], about={"run_id": "first"})
+    write([row(2, 50, 0.1), row(3, 200, 0.1)], about={"run_id": "second"})
+    call(["trace", "made", "-o", "t.json"])
+    assert "1 log of an older run left out" in capfd.readouterr().out
+    assert [event["name"] for event in calls_of(events_of(Path("t.json")))] == ["torch.op2", "torch.op3"]
+    call(["trace", "made", "-o", "t.json", "--json"])
+    assert json.loads(capfd.readouterr().out)["older_logs"] == 1
+
+
 def test_many_rows_in_little_memory(capfd: Any) -> None:
     count = 20_000
     write([row(n, 30 * n, 0.01, step=n // 1000, module=f"Net.{n // 10 % 7}") for n in range(count)])
@@ -363,6 +393,11 @@ def test_the_trace_lies_in_the_run_and_some_steps_can_be_chosen(trained: Path, c
         (["good", "--steps", "x"], 2, "expected a number"),
         (["good", "-o", "file.csv/trace.json"], 2, "cannot be written"),
         (["broken"], 2, "cannot be read"),
+        (["good", "-o", "."], 2, "is a folder"),
+        (["good", "-o", "/"], 2, "is a folder"),
+        (["good", "-o", "empty"], 2, "is a folder"),
+        (["n" * 300], 2, "cannot be read: File name too long"),
+        (["good", "-o", "n" * 300], 2, "cannot be read: File name too long"),
     ],
 )
 def test_bad_input_is_said_plainly(arguments: list[str], code: int, said: str, capfd: Any) -> None:

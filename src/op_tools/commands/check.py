@@ -11,12 +11,13 @@ import typer
 from op_tools.runs import NOTHING, BadInput
 
 if TYPE_CHECKING:
-    from op_tools.gate import Finding, Outcome
+    from op_tools.gate import Finding, Outcome, Rules
 
 __all__ = ["check_command"]
 
-_MOST_FINDINGS = 7
+_MOST_FINDINGS = 6
 _WIDTH = 100
+_TOOLS = {"accuracy": "autocompare", "time": "time"}
 
 
 def check_command(
@@ -41,10 +42,16 @@ def check_command(
         float, typer.Option(min=0.0, help="Operators that take less time than this in all are not compared.")
     ] = 1.0,
     relative: Annotated[
-        bool, typer.Option("--relative", help="Divide out how fast the machine was as a whole.")
+        bool,
+        typer.Option(
+            "--relative", help="Divide out how fast the machine was as a whole; needs 8 signatures."
+        ),
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Operators of the baseline that are missing fail the check.")
+        bool,
+        typer.Option(
+            "--strict", help="Fail if operators of the baseline are missing, or no time is compared."
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
@@ -52,7 +59,8 @@ def check_command(
 
     Operators are compared by signature: name, phase, level, and the dtypes, shapes and devices of their tensors.
 
-    Exit code 0: not worse; 1: worse; 2: wrong usage; 5: nothing in common to compare.
+    Exit code 0: not worse; 1: worse; 2: wrong usage; 5: nothing to compare, or no accuracy or no time at all where the
+    baseline has it.
     """
     from op_tools import gate
 
@@ -64,21 +72,36 @@ def check_command(
             f"expected BASELINE and RUN, got {len(paths)} path{'s' if len(paths) > 1 else ''}. "
             "To make a baseline: `op-tools check --save baseline.json RUN`."
         )
-    baseline, run = map(gate.read_summary, paths)
-    outcome = gate.compare(
-        baseline, run, gate.Rules(time_ratio, accuracy_ratio, min_calls, min_ms, relative, strict)
-    )
+    (baseline, old_note), (run, new_note) = map(gate.read_with_note, paths)
+    rules = gate.Rules(time_ratio, accuracy_ratio, min_calls, min_ms, relative, strict)
+    outcome = gate.compare(baseline, run, rules)
+    notes = [note for note in dict.fromkeys((old_note, new_note)) if note]
     if as_json:
-        typer.echo(json.dumps(outcome.as_dict(), indent=2))
+        typer.echo(json.dumps({**outcome.as_dict(), "notes": notes}, indent=2))
     elif outcome.code != NOTHING:
-        typer.echo("\n".join(_lines(outcome)))
+        typer.echo("\n".join(_lines(outcome, rules) + [_cut(note) for note in notes]))
     if outcome.code == NOTHING:
-        raise BadInput(
-            f"nothing to compare: no operator of {paths[0]} has the same signature in {paths[1]}. Are they runs of the "
-            "same program, with the same shapes, device and tools?",
-            NOTHING,
-        )
+        raise BadInput(_nothing(outcome, rules, paths), NOTHING)
     raise typer.Exit(outcome.code)
+
+
+def _nothing(outcome: Outcome, rules: Rules, paths: list[Path]) -> str:
+    """Why nothing is known."""
+    if outcome.too_short and not outcome.absent:
+        return (
+            f"nothing to compare in time: {_too_short(outcome, rules)}. Run more steps, or choose --min-calls and "
+            "--min-ms."
+        )
+    tools = " ".join(f"--tool {_TOOLS[kind]}" for kind in outcome.absent)
+    return (
+        f"nothing to compare{' in ' if tools else ''}{' and '.join(outcome.absent)}: no operator of {paths[0]} has the "
+        f"same signature in {paths[1]}. Are they runs of the same program, with the same shapes, device and tools"
+        f"{f' ({tools})' if tools else ''}?"
+    )
+
+
+def _too_short(outcome: Outcome, rules: Rules) -> str:
+    return f"{outcome.too_short} signatures have fewer than {rules.min_calls} calls or less than {rules.min_ms:g} ms in all"
 
 
 def _save(paths: list[Path], target: Path) -> None:
@@ -86,7 +109,7 @@ def _save(paths: list[Path], target: Path) -> None:
 
     if len(paths) != 1:
         raise BadInput("--save takes one run: `op-tools check --save baseline.json RUN`.")
-    summary = gate.read_summary(paths[0])
+    summary, note = gate.read_with_note(paths[0])
     if not (summary.time or summary.accuracy):
         raise BadInput(f"{paths[0]} has logs, but no rows that a baseline could hold.", NOTHING)
     gate.save_summary(summary, target)
@@ -94,17 +117,27 @@ def _save(paths: list[Path], target: Path) -> None:
         f"{target}: accuracy of {len(summary.accuracy)} signatures, time of {len(summary.time)}; commit it and compare "
         f"with `op-tools check {target} RUN`"
     )
+    if note:
+        typer.echo(note)
 
 
-def _lines(outcome: Outcome) -> list[str]:
+def _lines(outcome: Outcome, rules: Rules) -> list[str]:
     """At most 20 lines: the verdict, the worst findings with their places, and what else is to know."""
+    from op_tools.gate import LEAST_FOR_MACHINE
+
     worse = outcome.failures
     compared = f"{outcome.compared_accuracy} signatures compared in accuracy, {outcome.compared_time} in time"
-    lines = [f"{f'{len(worse)} worse' if worse else 'not worse'}: {compared}"]
+    absent = f"; no {' and no '.join(outcome.absent)} in common" if outcome.absent else ""
+    lines = [f"{f'{len(worse)} worse' if worse else 'not worse'}: {compared}{absent}"]
     for finding in worse[:_MOST_FINDINGS]:
         lines += _told(finding)
     if len(worse) > _MOST_FINDINGS:
         lines.append(f"and {len(worse) - _MOST_FINDINGS} more; --json shows all")
+    if outcome.too_short:
+        lines.append(f"time not compared: {_too_short(outcome, rules)}")
+    if outcome.relative_among is not None:
+        few = f"{outcome.relative_among} times compared, --relative needs {LEAST_FOR_MACHINE}"
+        lines.append(f"the speed of the machine is not divided out: {few}")
     if outcome.factor != 1.0:
         lines.append(f"this machine took {outcome.factor:.2f} times as long as the baseline's; divided out")
     if outcome.known_failures:

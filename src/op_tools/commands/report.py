@@ -49,6 +49,8 @@ def _as_text(written: Written) -> str:
     lines = [headline(written.summary)]
     if found is not None:
         lines += [first, f"    {found['call_site']}", f"    {found['reason']}", f"    {found['reproduce']}"]
+    if written.summary["older"]:
+        lines.append(written.summary["older"])
     if written.summary["environment"]["dropped"]:
         lines.append("The logs are incomplete: the last rows of a killed process are missing.")
     lines.append(f"{written.path}: {written.size / 1e6:.2f} MB, {written.rows:,} rows")
@@ -60,7 +62,8 @@ def _as_json(written: Written) -> str:
     return json.dumps(
         {
             "path": str(written.path), "bytes": written.size, "rows": written.rows,
-            "left_out": summary["left_out"], "state": summary["state"], "headline": headline(summary),
+            "left_out": summary["left_out"], "older_logs": summary["older_logs"],
+            "state": summary["state"], "headline": headline(summary),
             "first_divergence": first_divergence(summary), "counts": dict(summary["counts"]),
             "first": summary["first"], "first_overflow": summary["first_overflow"],
         },

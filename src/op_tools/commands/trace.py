@@ -51,5 +51,7 @@ def trace_command(
         f"{written.slices} slices of {written.rows} calls, {ranks}, {written.bytes / 1e6:.1f} MB: {written.path}"
     )
     if written.without_start:
-        typer.echo(f"left out: {written.without_start} calls of an older log that say no start")
+        typer.echo(f"left out: {written.without_start} calls that say no start, or none that can be")
+    if opened.older:
+        typer.echo(opened.about_older())
     typer.echo("open it at https://ui.perfetto.dev; it stays on your machine")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import html
 import json
 import math
 import os
 import re
+import stat
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 from op_tools.report.collect import Collected, collect
 from op_tools.report.place import without_controls
 from op_tools.report.static import summary_html
-from op_tools.runs import BadInput, Run
+from op_tools.runs import BadInput, Run, kind_of_path
 
 __all__ = ["Written", "page_of", "write_report"]
 
@@ -38,7 +40,7 @@ class Written:
 def write_report(run: Run, target: str | Path, title: str = "") -> Written:
     """Write the report of a run. Raises BadInput when there is nothing to report or the file cannot be written."""
     target = Path(target)
-    if target.is_dir():
+    if not target.name or stat.S_ISDIR(kind_of_path(target)):
         raise BadInput(f"{target} is a folder. Give the file to write, for example {target / 'report.html'}.")
     collected = collect(run, title)
     summary = collected.summary()
@@ -53,8 +55,8 @@ def write_report(run: Run, target: str | Path, title: str = "") -> Written:
             f"{target} cannot be written: {error.strerror or error}. Choose another file with -o."
         ) from error
     finally:
-        if temporary.exists():
-            temporary.unlink()
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
     return Written(target, len(content), len(collected.table), summary)
 
 

@@ -153,6 +153,7 @@ class _Core:
                 "world_size": self.world_size,
                 "host": host_name(),
                 "started": self.started,
+                "started_us": time.time_ns() // 1000,
             }
         )
         return MAGIC + _RECORD.pack(len(header), zlib.crc32(header)) + header
@@ -316,6 +317,18 @@ def read_log(path: str | Path) -> LogContents:
             contents.rows.append(value)
     contents.dropped_bytes = len(content) - end
     return contents
+
+
+def read_header(path: str | Path) -> dict[str, Any]:
+    """What a log says of itself, without reading its rows; empty where it says nothing. Raises a CaptureError."""
+    descriptor, size = open_regular(path)
+    with os.fdopen(descriptor, "rb") as file:
+        start = file.read(len(MAGIC) + _RECORD.size)
+        if not start.startswith(MAGIC) or len(start) < len(MAGIC) + _RECORD.size:
+            return {}
+        length, _ = _RECORD.unpack_from(start, len(MAGIC))
+        content = start + file.read(min(length, size, MAX_RECORD))
+    return next((value for _, value in iterate(content, len(MAGIC))), {})
 
 
 def find_logs(folder: str | Path, name: str = "") -> list[Path]:

@@ -8,6 +8,7 @@ randomness inside is opened up and judged at ATen level.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from typing import Any, ClassVar
@@ -301,6 +302,9 @@ class OpAutoCompare(Tool):
             results.append(row)
             if verdict.status in {"fail", "lower_precision"}:
                 self._tell(call, name, verdict, row)
+        if any(verdict.status == "fail" for verdict in verdicts):
+            with contextlib.suppress(OSError):  # the log has said it
+                results.flush()  # a worker may be killed before the timer does it
 
     def _tell(self, call: Call, name: str, verdict: Verdict, row: dict[str, Any]) -> None:
         seen = self.failed_names.get(call.name, 0)

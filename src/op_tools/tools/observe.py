@@ -11,7 +11,7 @@ import torch
 from op_tools import brief, describe
 from op_tools.engine import Call
 from op_tools.engine.call import tensors_of
-from op_tools.settings import ToolSettings, flag, setting
+from op_tools.settings import ToolSettings, flag, one_of, setting
 from op_tools.tool import LevelTool
 
 
@@ -21,7 +21,9 @@ class ObserveSettings(ToolSettings):
 
     list: str = setting(".*", "OP_OBSERVE_LIST", str, "operators to watch")
     disable_list: str = setting("", "OP_OBSERVE_DISABLE_LIST", str, "operators to leave out")
-    level: str = setting("api", "OP_OBSERVE_LEVEL", str, "api, or aten for what reaches the kernels")
+    level: str = setting(
+        "api", "OP_OBSERVE_LEVEL", one_of("api", "aten"), "api, or aten for what reaches the kernels"
+    )
     statistics: bool = setting(False, "OP_OBSERVE_STATISTICS", flag, "note the statistics of every output")
 
 

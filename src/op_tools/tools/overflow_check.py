@@ -6,6 +6,7 @@ call after that) is counted. An infinity that the program asks for, such as a ma
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -19,7 +20,7 @@ from op_tools.categories import category_of
 from op_tools.device_error import DeviceError
 from op_tools.engine import Call
 from op_tools.engine.call import is_wrapper, tensors_of
-from op_tools.settings import ToolSettings, setting
+from op_tools.settings import ToolSettings, one_of, setting
 from op_tools.tool import Tool
 
 
@@ -30,7 +31,10 @@ class OverflowSettings(ToolSettings):
     list: str = setting(".*", "OP_OVERFLOW_CHECK_LIST", str, "operators to check")
     disable_list: str = setting("", "OP_OVERFLOW_CHECK_DISABLE_LIST", str, "operators to leave out")
     level: str = setting(
-        "aten", "OP_OVERFLOW_CHECK_LEVEL", str, "aten sees backward too; api only forward calls"
+        "aten",
+        "OP_OVERFLOW_CHECK_LEVEL",
+        one_of("api", "aten"),
+        "aten sees backward too; api only forward calls",
     )
     max_rows: int = setting(1000, "OP_OVERFLOW_CHECK_MAX_ROWS", int, "births written in detail")
 
@@ -268,6 +272,10 @@ class OpOverflowCheck(Tool):
         if self.first is None:
             self.first = row
             self.say(self._birth_text(row, before))
+        # A worker that is killed within the second of the log's timer must not take the row with it.
+        if self.results is not None:
+            with contextlib.suppress(OSError):  # the log has said it
+                self.results.flush()
 
     @staticmethod
     def _birth_text(row: dict[str, Any], before: Found) -> str:

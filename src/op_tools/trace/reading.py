@@ -105,7 +105,7 @@ def read_run(run: Run, steps: Container[int] | None = None) -> Timed:
             header = next(records, {})
             process = _process(header, processes) if header else None
             for row in records:
-                if process is None or (steps is not None and row.get("step") not in steps):
+                if process is None or (steps is not None and not _is_of(row.get("step"), steps)):
                     continue
                 if tool == "memory":
                     _add_memory(process, row, str(header.get("started", "")))
@@ -175,7 +175,7 @@ class _Texts:
 
 def _add_calls(process: Process, row: dict[str, Any], texts: _Texts, timed: Timed) -> None:
     start = row.get("start_us")
-    if not _is_finite(start):
+    if not _is_time(start):
         timed.without_start += 1
         return
     step, module = _number(row.get("step")), texts.once(row.get("module"))
@@ -190,11 +190,11 @@ def _add_calls(process: Process, row: dict[str, Any], texts: _Texts, timed: Time
         row.get(key) for key in ("forward_elasped", "backward_elasped", "backward_start_us")
     )
     kind = BACKWARD if row.get("phase") == "backward" else FORWARD
-    if _is_finite(forward):
+    if _is_length(forward):
         process.slices.append(Slice(_tick(start), _nanoseconds(forward), kind, thread, facts))
     else:
         timed.without_time += 1
-    if _is_finite(back) and _is_finite(begun):
+    if _is_length(back) and _is_time(begun):
         process.slices.append(Slice(_tick(begun), _nanoseconds(back), BACKWARD, thread, facts))
 
 
@@ -214,11 +214,12 @@ def _add_memory(process: Process, row: dict[str, Any], started: str) -> None:
 def _time_of_sample(row: dict[str, Any], started: str) -> float | None:
     """In microseconds since 1970; where a sample only says the seconds since the first one, from when the log began."""
     exact, seconds = row.get("start_us"), row.get("time_s")
-    if _is_finite(exact):
+    if _is_time(exact):
         return exact
     if not _is_finite(seconds):
         return None
-    return (seconds if seconds > _SURELY_SINCE_1970 else seconds + _seconds_of(started)) * 1e6
+    when = (seconds if seconds > _SURELY_SINCE_1970 else seconds + _seconds_of(started)) * 1e6
+    return when if _is_time(when) else None
 
 
 @functools.lru_cache(maxsize=64)
@@ -231,6 +232,20 @@ def _seconds_of(started: str) -> float:
 
 def _is_finite(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _is_time(value: Any) -> TypeGuard[float]:
+    """Whether this can be microseconds since 1970; what lies beyond the year 3000 is damage."""
+    return isinstance(value, int | float) and 0 <= value < 4e16
+
+
+def _is_length(value: Any) -> TypeGuard[float]:
+    """Whether this can be the milliseconds of a call: less than 30 years."""
+    return isinstance(value, int | float) and abs(value) < 1e12
+
+
+def _is_of(step: Any, steps: Container[int]) -> bool:
+    return isinstance(step, int) and step in steps
 
 
 def _number(value: Any, otherwise: int = 0) -> int:

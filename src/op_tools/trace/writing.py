@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import itertools
 import os
+import stat
 from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import IO, Any
 
 import msgspec
 
-from op_tools.runs import NOTHING, BadInput, Run
+from op_tools.runs import NOTHING, BadInput, Run, kind_of_path
 from op_tools.trace.layout import Enclosing, Track, enclosed, lay_out
 from op_tools.trace.reading import FORWARD, Process, Slice, Timed, read_run
 
@@ -32,6 +33,8 @@ class Written:
     slices: int
     flows: int
     without_start: int
+    without_time: int = 0
+    older_logs: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -39,10 +42,22 @@ class Written:
 
 def write_trace(run: Run, path: Path, steps: Container[int] | None = None) -> Written:
     """Write the trace of a run, or of some steps; compressed if the name ends with .gz. Raises BadInput."""
+    if not path.name or stat.S_ISDIR(kind_of_path(path)):
+        raise BadInput(f"{path} is a folder. Give the file to write, for example {path / 'trace.json'}.")
     timed = read_run(run, steps)
     _require(run, timed, steps is not None)
     origin = timed.origin()
-    written = Written(str(path), 0, len(timed.processes), timed.rows, 0, 0, timed.without_start)
+    written = Written(
+        str(path),
+        0,
+        len(timed.processes),
+        timed.rows,
+        0,
+        0,
+        timed.without_start,
+        timed.without_time,
+        run.older,
+    )
     other = {
         "made_by": "op-tools trace",
         "run": str(run.path),
