@@ -243,7 +243,8 @@ def _unknown_keys(table: Mapping[str, Any], file: str) -> Iterator[str]:
     everything = {name for fields in groups.values() for name in fields}
     for key, value in table.items():
         if not isinstance(value, dict):
-            if key not in everything:
+            # A tool that is no table is refused where its settings are read.
+            if key not in everything and (key == COMMON or key not in groups):
                 yield f"{file}: unknown key {key!r} in [op_tools].{guess(key, (*everything, *groups))}"
         elif key not in groups or key == COMMON:
             known = [name for name in groups if name != COMMON]
@@ -267,8 +268,8 @@ def _unknown_tables() -> Iterator[str]:
         except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError):
             continue  # of the file that is not used: the other one has been read
         for key in path:
-            table = table.get(key, {})
-        for key in table:
+            table = table.get(key, {}) if isinstance(table, dict) else {}
+        for key in table if isinstance(table, dict) else ():
             if key != COMMON:
                 where = ".".join((*path, key))
                 yield f"{file}: unknown table or key [{where}].{guess(key, (COMMON,))} Only op_tools is read."

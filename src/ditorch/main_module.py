@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-__all__ = ["CannotRun", "Prepared", "prepare_module", "prepare_script", "without_our_frames"]
+__all__ = ["CannotRun", "Prepared", "expect_module", "prepare_module", "prepare_script", "without_our_frames"]
 
 _PACKAGES = str(Path(__file__).resolve().parent.parent)
 # What stands between a program and torch. Where an error is raised in one of these it is shown, but the engine of the
@@ -98,13 +98,26 @@ def _compiled(script: str, path: str) -> CodeType:
         raise CannotRun(f"{script} is not a Python program{place}. Give a Python script.") from error
 
 
-def prepare_module(name: str) -> Prepared:
-    """Find a module, or the `__main__` of a package, as `python -m` does. Raises CannotRun."""
+def expect_module(name: str, arguments: Sequence[str]) -> None:
+    """Make ready for prepare_module, and look as far as one can without importing anything. Raises CannotRun."""
     _search_here(os.getcwd())
-    sys.argv[0] = "-m"
+    sys.argv[:] = ["-m", *arguments]
+    if "." in name:
+        _found(name.partition(".")[0], shown_as=name)
+    else:
+        _found(name)
+
+
+def prepare_module(name: str) -> Prepared:
+    """Find a module, or the `__main__` of a package, as `python -m` does. Raises CannotRun.
+
+    That imports the packages it is in: what they raise comes out as it is, and is the program's own.
+    """
+    _import_parent(name)
     spec = _found(name)
     if spec.submodule_search_locations is not None:
         name = f"{name}.__main__"
+        _import_parent(name)
         spec = _found(name, "is a package without a __main__ and cannot be run")
     read = getattr(spec.loader, "get_code", None)
     code = read(name) if read is not None else None
@@ -123,16 +136,28 @@ def prepare_module(name: str) -> Prepared:
     )
 
 
-def _found(name: str, problem: str = "was not found") -> importlib.machinery.ModuleSpec:
+def _import_parent(name: str) -> None:
+    parent = name.rpartition(".")[0]
+    if not parent:
+        return
+    try:
+        __import__(parent)
+    except ImportError as error:
+        # That the parent is not there is said when the module is looked for. All else is an error inside of it.
+        if error.name is None or not f"{parent}.".startswith(f"{error.name}."):
+            raise
+
+
+def _found(name: str, problem: str = "was not found", shown_as: str = "") -> importlib.machinery.ModuleSpec:
     advice = (
         "Give the name that `import` would take, without .py; it is looked for in the working folder too."
     )
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise CannotRun(f"module {name} {problem}: {error}. {advice}") from error
+        raise CannotRun(f"module {shown_as or name} {problem}: {error}. {advice}") from error
     if spec is None:
-        raise CannotRun(f"module {name} {problem}. {advice}")
+        raise CannotRun(f"module {shown_as or name} {problem}. {advice}")
     return spec
 
 
@@ -145,23 +170,27 @@ def without_our_frames(error: BaseException, program: CodeType) -> None:
         if current is None or id(current) in seen:
             continue
         seen.add(id(current))
-        current.__traceback__ = _stripped(current.__traceback__, program)
+        current.__traceback__ = _stripped(current, program)
         waiting += [current.__cause__, current.__context__]
 
 
-def _stripped(trace: TracebackType | None, program: CodeType) -> TracebackType | None:
+def _stripped(error: BaseException, program: CodeType) -> TracebackType | None:
     frames: list[TracebackType] = []
+    trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code is program:
             frames.clear()
         if not trace.tb_frame.f_code.co_filename.startswith(_ENGINE):
             frames.append(trace)
         trace = trace.tb_next
-    # An error raised by our own code is ours to show.
-    kept = [frame for frame in frames[:-1] if not _is_ours(frame)] + frames[-1:]
+    # An error raised by our own code is ours to show, but a file that we compile or import says itself where it is wrong.
+    own = 0 if isinstance(error, SyntaxError) else 1
+    kept = [frame for n, frame in enumerate(frames) if n >= len(frames) - own or not _is_ours(frame)]
+    if not kept:
+        return None
     for frame, following in zip(kept, [*kept[1:], None], strict=True):
         frame.tb_next = following
-    return kept[0] if kept else None
+    return kept[0]
 
 
 def _is_ours(trace: TracebackType) -> bool:

@@ -7,15 +7,25 @@ import a command-line library into the user's process.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import shlex
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ditorch.main_module import CannotRun, Prepared, prepare_module, prepare_script, without_our_frames
-from ditorch.run_tools import BadRequest, Plan, RunningTools, follow_spawned, guess
+from ditorch.main_module import (
+    CannotRun,
+    Prepared,
+    expect_module,
+    prepare_module,
+    prepare_script,
+    without_our_frames,
+)
+from ditorch.ranks import Companions, launched_as
+from ditorch.run_tools import BadRequest, Plan, RunningTools, follow_forked, follow_spawned, guess
 
 if TYPE_CHECKING:
     from ditorch.gates import Gate, Watch
@@ -41,7 +51,7 @@ Options:
 --tool, --gate, --results and --set may also stand directly after the script, up to the first word that is none
 of them. Put -- before the arguments of a script that has such an option itself:
     ditorch run train.py --tool time -- --tool hammer
-The exit code is the program's; 2 if it could not be started."""
+The exit code is the program's; 2 if it could not be started; of a gate, 1 if it fails and 5 if nothing is known."""
 
 _VALUES = ("--tool", "--gate", "--results", "--set")
 _FLAGS = ("--no-ditorch", "--help", "-h")
@@ -71,7 +81,10 @@ class Request:
         elif option == "--set":
             self.settings.append(value)
         else:
-            (self.tools if option == "--tool" else self.gates).extend(filter(None, value.split(",")))
+            names = [word.strip() for word in value.split(",") if word.strip()]
+            if not names:
+                raise BadRequest(f"{option} {value}: there is no name in it.")
+            (self.tools if option == "--tool" else self.gates).extend(names)
 
 
 def parse(words: Sequence[str]) -> Request:
@@ -135,14 +148,15 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
         gates = _gates(request.gates)
         tools = [*request.tools, *(gate.tool for gate in gates)]
         plan = Plan.of(tools, request.results, request.settings, request.mapping)
-        prepared = _prepared(request)
+        prepare = _prepare(request)
         if plan.mapping:
             _start_mapping()
-        ended = _Run(prepared, plan, gates).run(request.arguments)
+        run = _Run(prepare, plan, gates)
+        ended = run.run(request.arguments)
     except (BadRequest, CannotRun) as error:
         print(f"ditorch run: {error}", file=sys.stderr)
         sys.exit(_USAGE_ERROR)
-    _leave(ended, prepared)
+    _leave(ended, run.prepared)
 
 
 def _usage() -> str:
@@ -160,9 +174,14 @@ def _gates(texts: Sequence[str]) -> list[Gate]:
     return [parse_gate(text) for text in texts]
 
 
-def _prepared(request: Request) -> Prepared:
+def _prepare(request: Request) -> Callable[[], Prepared]:
+    """A script is read now. A module is only looked for: its packages are part of the program and need the tools."""
+    if request.module:
+        expect_module(request.target, request.arguments)
+        return functools.partial(prepare_module, request.target)
     try:
-        return prepare_module(request.target) if request.module else prepare_script(request.target)
+        prepared = prepare_script(request.target)
+        return lambda: prepared
     except SyntaxError as error:
         error.__traceback__ = None  # Python shows the place in the script, and no frames
         sys.excepthook(SyntaxError, error, None)
@@ -181,11 +200,13 @@ def _start_mapping() -> None:
 class _Run:
     """One program with its tools and gates."""
 
-    def __init__(self, prepared: Prepared, plan: Plan, gates: Sequence[Gate]) -> None:
-        self.prepared = prepared
+    def __init__(self, prepare: Callable[[], Prepared], plan: Plan, gates: Sequence[Gate]) -> None:
+        self.prepare = prepare
+        self.prepared: Prepared | None = None
         self.plan = plan
         self.gates = gates
-        self.speaks = os.environ.get("RANK", "0") in ("", "0")
+        self.place = launched_as()
+        self.speaks = self.place.rank == 0
         self.pid = os.getpid()
 
     def run(self, arguments: Sequence[str]) -> BaseException | None:
@@ -195,55 +216,100 @@ class _Run:
         watch = self._watch(tools)
         if self.plan.mapping or self.plan.tools:
             follow_spawned(self.plan)
-        ended = _outcome(self.prepared, arguments)
+        if tools.started:
+            follow_forked(tools)
+        try:
+            ended = self._outcome(arguments)
+        except CannotRun:
+            tools.stop_silently()
+            raise
         if not tools.started:
             return ended
         ended = _wait_for_threads() or ended
+        if watch is not None:
+            watch.hold_logs()
         tools.stop()
         if os.getpid() != self.pid:
             return ended  # a child that the program forked: the rest is its parent's
-        if self.speaks:
-            _say_where(tools.folders)
-        return ended if _failed(ended) or watch is None else _gate(watch) or ended
+        try:
+            code = 0 if _failed(ended) or watch is None else self._gate(watch)
+            if self.speaks:
+                _say_where(tools.folders)
+            if code:
+                self.companions.wait()
+        except KeyboardInterrupt as error:
+            return error
+        return SystemExit(code) if code else ended
 
     def _watch(self, tools: RunningTools) -> Watch | None:
         if not self.gates:
             return None
         from ditorch.gates import Watch
 
-        return Watch(self.gates, tools.started)
+        watch = Watch(self.gates, tools.started, self.place)
+        self.companions = Companions(self.place, watch.results)
+        self.companions.begin()
+        return watch
 
+    def _outcome(self, arguments: Sequence[str]) -> BaseException | None:
+        try:
+            self.prepared = self.prepare()
+        except CannotRun:
+            raise
+        except BaseException as error:  # of a package that the module is in
+            return error
+        try:
+            self.prepared.run(arguments)
+        except BaseException as error:  # also SystemExit and KeyboardInterrupt: the tools end first
+            return error
+        return None
 
-def _outcome(prepared: Prepared, arguments: Sequence[str]) -> BaseException | None:
-    try:
-        prepared.run(arguments)
-    except BaseException as error:  # also SystemExit and KeyboardInterrupt: the tools end first
-        return error
-    return None
+    def _gate(self, watch: Watch) -> int:
+        try:
+            code, lines = watch.verdict()
+        except Exception as error:  # of ours; a gate that was not looked at is not passed
+            code, lines = 5, [f"nothing is known: the gates cannot be read: {type(error).__name__}: {error}"]
+        who = "" if self.place.alone else f" rank {self.place.rank}:"
+        with contextlib.suppress(OSError, ValueError):
+            for line in lines:
+                print(line if line.startswith(" ") else f"ditorch:{who} {line}", file=sys.stderr)
+        return code
 
 
 def _failed(ended: BaseException | None) -> bool:
-    return ended is not None and not (isinstance(ended, SystemExit) and ended.code in (None, 0))
+    if not isinstance(ended, SystemExit):
+        return ended is not None
+    # A program may leave with any object, such as a tensor: none of its own methods is asked.
+    return not (ended.code is None or (isinstance(ended.code, int) and ended.code == 0))
 
 
 def _wait_for_threads() -> BaseException | None:
-    """The program's threads still compute; Python would wait for them too, but after us."""
-    pool = sys.modules.get("concurrent.futures.thread")
-    # Threads of a pool wait for the end of the interpreter.
-    idle: Any = getattr(pool, "_threads_queues", {})
+    """The program's threads still compute; Python would wait for them too, but after us. In the same order."""
     try:
-        for thread in threading.enumerate():
-            if thread is not threading.current_thread() and not thread.daemon and thread not in idle:
+        for name in ("concurrent.futures.process", "concurrent.futures.thread"):
+            # What a pool has been given it computes; its threads wait for the end of the interpreter.
+            end_of_pools: Any = getattr(sys.modules.get(name), "_python_exit", None)
+            if end_of_pools is not None:
+                end_of_pools()
+        while waiting := [thread for thread in threading.enumerate() if _is_waited_for(thread)]:
+            for thread in waiting:
                 thread.join()
     except BaseException as error:
         return error
     return None
 
 
+def _is_waited_for(thread: threading.Thread) -> bool:
+    return not thread.daemon and thread is not threading.current_thread()
+
+
 def _say_where(folders: Sequence[str]) -> None:
     with contextlib.suppress(OSError, ValueError):  # a closed standard output is no reason to fail
         for folder in map(_short, folders):
-            print(f"ditorch: results are in {folder}; to read them: op-tools report {folder}", flush=True)
+            print(
+                f"ditorch: results are in {folder}; to read them: op-tools report {shlex.quote(folder)}",
+                flush=True,
+            )
 
 
 def _short(folder: str) -> str:
@@ -255,25 +321,15 @@ def _short(folder: str) -> str:
     return folder if relative.startswith(os.pardir) else relative
 
 
-def _gate(watch: Watch) -> SystemExit | None:
-    try:
-        code, lines = watch.verdict()
-    except Exception as error:  # of ours: says so, and leaves the program's exit code alone
-        code, lines = 0, [f"the gates cannot be read: {type(error).__name__}: {error}"]
-    who = f" rank {os.environ.get('RANK')}:" if os.environ.get("WORLD_SIZE", "1") not in ("", "1") else ""
-    for line in lines:
-        print(line if line.startswith(" ") else f"ditorch:{who} {line}", file=sys.stderr)
-    return SystemExit(code) if code else None
-
-
-def _leave(ended: BaseException | None, prepared: Prepared) -> NoReturn:
+def _leave(ended: BaseException | None, prepared: Prepared | None) -> NoReturn:
     """Leave as the program did. The interpreter itself prints, runs exit handlers and finds the exit code."""
     if ended is None:
         sys.exit(0)
     hook = sys.excepthook
+    beginning = prepare_module.__code__ if prepared is None else prepared.code
 
     def show(kind: Any, error: BaseException, trace: Any) -> None:
-        without_our_frames(error, prepared.code)
+        without_our_frames(error, beginning)
         hook(kind, error, error.__traceback__)
 
     sys.excepthook = show

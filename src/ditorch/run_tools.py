@@ -165,11 +165,21 @@ class RunningTools:
                         file=sys.stderr,
                     )
 
+    def stop_silently(self) -> None:
+        """The same without a word: there was nothing to look at."""
+        for tool in self.started:
+            _silent(tool)
+        self.stop()
+
     @property
     def folders(self) -> list[str]:
         """Where results were written, each folder once."""
-        folders = dict.fromkeys(tool.settings.results for tool in self.started if tool.result_folder)
-        return [folder for folder in folders if os.path.isdir(folder)]
+        written = (
+            tool.settings.results
+            for tool in self.started
+            if tool.result_folder and os.path.isdir(os.path.join(tool.settings.results, tool.result_folder))
+        )
+        return list(dict.fromkeys(written))
 
 
 def _quiet(tool_class: type[Tool]) -> type[Tool]:
@@ -197,7 +207,7 @@ def _silent(tool: Tool) -> Tool:
     return tool
 
 
-# -- processes that the program spawns -------------------------------------------------------------------------
+# -- processes that the program starts -------------------------------------------------------------------------
 
 # Before `import ditorch`, which speaks and acts at once unless it is one of our programs that imports it.
 _IN_CHILD = """
@@ -236,10 +246,15 @@ def follow_spawned(plan: Plan) -> None:
     spawn.get_preparation_data = get_preparation_data
 
 
-def start_in_child(plan: Plan) -> None:
-    """What a spawned process does first; the tools end with it."""
+def follow_forked(tools: RunningTools) -> None:
+    """In the processes that multiprocessing forks the tools go on; they leave by os._exit, and the tools end before that."""
     from multiprocessing import util
 
+    util.register_after_fork(tools, _stop_at_the_end)
+
+
+def start_in_child(plan: Plan) -> None:
+    """What a spawned process does first; the tools end with it."""
     import ditorch
 
     if plan.mapping:
@@ -251,7 +266,7 @@ def start_in_child(plan: Plan) -> None:
         # Such a process leaves by os._exit, after its finalizers. One that comes from a fork server forgets those that were
         # registered before it began.
         _stop_at_the_end(tools)
-        util.register_after_fork(tools, _stop_at_the_end)
+        follow_forked(tools)
     follow_spawned(plan)
 
 

@@ -131,6 +131,21 @@ def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
     assert one(found, "ditorch", "DITORCH_DEVICE").value == "dipu"
 
 
+def test_a_file_of_the_wrong_shape(tmp_path: Path) -> None:
+    file = tmp_path / "ditorch.toml"
+    for text in ("op_tools = 3", "[[op_tools]]\nverbose = true"):
+        file.write_text(text)
+        assert f"{file}: op_tools must be a table" in read().problems[0]
+    file.write_text("[op_tools]\nautocompare = 5\nverbose = true\n")
+    (tmp_path / "pyproject.toml").write_text("[tool]\nditorch = 3\n")  # not read beside the other
+    found = read()
+    (problem,) = found.problems
+    assert f"{file}: op_tools.autocompare must be a table, got 5" in problem
+    assert one(found, "op_tools", "verbose").value is True
+    file.unlink()
+    assert "pyproject.toml: tool.ditorch must be a table, got 3" in read().problems[0]
+
+
 def test_narrowed() -> None:
     found = read(OP_TIME_MEASURE_TOP="3", OP_OBSERVE_LEVEL="aten")
     assert {f.group for f in found.narrowed("time", False).findings} == {"op_tools", "time_measure"}

@@ -135,7 +135,6 @@ def test_all_options_are_understood() -> None:
         ("binary", "is not a Python program"),
         ("shell.sh", "is not a Python program (line 2"),
         ("-m no.such.module", "module no.such.module was not found"),
-        ("-m folder", "a package without a __main__"),
     ],
 )
 def test_what_cannot_be_run_is_said_before_anything_starts(
@@ -151,7 +150,7 @@ def test_what_cannot_be_run_is_said_before_anything_starts(
     monkeypatch.setattr(run_tools.RunningTools, "start", lambda self: pytest.fail("started"))
     write(tmp_path, "x.py", "pass")
     write(tmp_path, "shell.sh", "#!/bin/sh\nif true; then echo yes; fi\n")
-    write(tmp_path, "folder/__init__.py", "")
+    (tmp_path / "folder").mkdir()
     (tmp_path / "binary").write_bytes(b"\x7fELF\0\0")
     with pytest.raises(SystemExit) as ended:
         run.main(words.split())
@@ -184,6 +183,10 @@ def test_the_tracebacks_lose_our_frames_only(tmp_path: Path) -> None:
         names.append(trace.tb_frame.f_code.co_name)
         trace = trace.tb_next
     assert names == ["<module>", "f"]
+    never_raised = ValueError("the cause")
+    error.__cause__ = never_raised
+    main_module.without_our_frames(error, prepared.code)
+    assert never_raised.__traceback__ is None
 
 
 # -- as Python would run it ----------------------------------------------------------------------------------
@@ -210,6 +213,49 @@ def test_a_program_finds_what_it_would_find_without_us(tmp_path: Path) -> None:
         )
         assert (ended.code, ended.err) == (0, "")
         assert json.loads(ended.out) == json.loads(plain.stdout), words
+
+
+def test_the_packages_of_a_module_are_part_of_the_program(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "work/__init__.py",
+        "import sys, torch\nprint(sys.argv, (torch.ones(2, device='cuda') + 1).device)",
+    )
+    write(tmp_path, "work/train.py", "print(__name__)")
+    write(tmp_path, "empty/__init__.py", "")
+    write(tmp_path, "raises/__init__.py", "def f():\n    1 / 0\nf()")
+    write(tmp_path, "raises/train.py", "print('never')")
+    write(tmp_path, "needs/__init__.py", "import no_such_library")
+    write(tmp_path, "needs/train.py", "print('never')")
+    write(tmp_path, "leaves/__init__.py", "raise SystemExit(7)")
+    write(tmp_path, "leaves/__main__.py", "print('never')")
+    write(tmp_path, "spoilt/__init__.py", "x = (")
+    write(tmp_path, "spoilt/train.py", "print('never')")
+    work, without, raises, needs, leaves, spoilt, missing = run_all(
+        tmp_path,
+        ["run", "--tool", "observe", "-m", "work.train", "--lr", "1"],
+        ["run", "--tool", "time", "--results", "none", "-m", "empty"],
+        ["run", "--tool", "time", "-m", "raises.train"],
+        ["run", "-m", "needs.train"],
+        ["run", "-m", "leaves"],
+        ["run", "-m", "spoilt.train"],
+        ["run", "-m", "empty.nothing"],
+    )
+    assert (work.code, work.err) == (0, "")
+    assert "['-m', '--lr', '1'] dipu:0" in work.out and "__main__" in work.out.splitlines()
+    assert lines_of(tmp_path, "op_tools_results/op_observe_result") == 1
+    assert (without.code, without.out) == (2, "")
+    assert "module empty.__main__ is a package without a __main__" in without.err
+    assert raises.code == 1 and raises.err.endswith("ZeroDivisionError: division by zero\n")
+    assert raises.err.startswith(
+        f'Traceback (most recent call last):\n  File "{tmp_path}/raises/__init__.py", line 3, in <module>\n'
+    )
+    assert "op elasped info saved to" in raises.out or "OpTimeMeasure" in raises.out
+    assert needs.code == 1 and needs.err.count("  File ") == 1
+    assert needs.err.endswith("ModuleNotFoundError: No module named 'no_such_library'\n")
+    assert (leaves.code, leaves.out, leaves.err) == (7, "", "")
+    assert spoilt.code == 1 and spoilt.err.startswith(f'  File "{tmp_path}/spoilt/__init__.py", line 1')
+    assert missing.code == 2 and "module empty.nothing was not found" in missing.err
 
 
 def test_a_program_leaves_as_it_would_leave_without_us(tmp_path: Path) -> None:

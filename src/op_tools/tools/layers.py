@@ -15,7 +15,7 @@ from torch.nn.modules import module as torch_module
 
 from op_tools.engine import ENGINE, private, site
 from op_tools.results import place_in_run
-from op_tools.settings import SettingError, ToolSettings, setting
+from op_tools.settings import SettingError, ToolSettings, one_of, setting
 from op_tools.storage import CallInfo, CaptureStore
 from op_tools.storage.store import folder_of
 from op_tools.tool import Tool
@@ -40,7 +40,9 @@ class LayersSettings(ToolSettings):
     steps: Any = setting(
         frozenset({0}), "OP_LAYERS_STEPS", wanted_steps, "iterations to record, from start()"
     )
-    store: str = setting("blobs", "OP_LAYERS_STORE", str, "files, or blobs: every tensor once")
+    store: str = setting(
+        "blobs", "OP_LAYERS_STORE", one_of("files", "blobs"), "files, or blobs: every tensor once"
+    )
 
 
 class Visit:
