@@ -203,7 +203,7 @@ def test_what_a_tool_has_written_when_it_starts_is_of_this_run(tmp_path: Path) -
     with Log(tmp_path / "there", "info") as log:
         log.append(BORN)
         log.flush()
-        tool.results = type("Results", (), {"_log": log})
+        tool.results = type("Results", (), {"log": log})
         assert Watch([Gate("overflow")], [tool], Place()).verdict()[0] == 1
         tool.results = None
         assert Watch([Gate("overflow")], [tool], Place()).verdict()[0] == 0

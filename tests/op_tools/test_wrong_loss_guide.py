@@ -59,7 +59,7 @@ def test_commands_of_the_guide_have_the_options_it_shows() -> None:
 
 
 def run(folder: Path, *words: str, expect: int = 0) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-m", *words],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=200, check=False,

@@ -102,6 +102,7 @@ class OpObserve(LevelTool):
         "error_info",
     )
     takes_compiled = True
+    _statistics: _Statistics | None = None
 
     def opened(self) -> None:
         self.calls = 0
