@@ -168,14 +168,15 @@ def test_names_of_sections_are_names_of_tools() -> None:
     assert parse_gate("memory=2G") == Gate("memory", 2 * 2**30)
 
 
-def test_the_tracebacks_lose_our_frames_only(tmp_path: Path) -> None:
+def test_the_tracebacks_lose_our_frames_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # preparing puts the script's folder in the first place
     prepared = main_module.prepare_script(str(tmp_path / write(tmp_path, "x.py", "def f():\n  1 / 0\nf()\n")))
-    before = sys.modules["__main__"], sys.argv[:], sys.path[:]
+    before = sys.modules["__main__"], sys.argv[:]
     try:
         with pytest.raises(ZeroDivisionError) as raised:
             prepared.run([])
     finally:
-        sys.modules["__main__"], sys.argv[:], sys.path[:] = before
+        sys.modules["__main__"], sys.argv[:] = before
     error = raised.value
     main_module.without_our_frames(error, prepared.code)
     trace, names = error.__traceback__, []
