@@ -336,6 +336,10 @@ class OpAutoCompare(Tool):
             self.say(tables.comparison_table(self._shown))
         self._shown = []
 
+    def _saved_file(self, path: str) -> None:
+        if self.settings.verbose:
+            self.say(f"{path} saved")
+
     def _note(self, call: Call, what: str, reason: str) -> None:
         """A call that was not compared is a row too."""
         self.counts["skipped"] = self.counts.get("skipped", 0) + 1
@@ -356,9 +360,7 @@ class OpAutoCompare(Tool):
             return
         self._saved += 1
         if self._store is None:
-            self._store = CaptureStore(
-                self.settings.results, "files", None, lambda path: self.say(f"{path} saved")
-            )
+            self._store = CaptureStore(self.settings.results, "files", None, self._saved_file)
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
         for side, values in (("device", results), ("cpu", reference.own())):
             info = CallInfo(
