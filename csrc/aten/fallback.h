@@ -24,6 +24,14 @@ template <>
 struct Unbox<at::Tensor> {
     static at::Tensor from(torch::jit::Stack& stack) { return std::move(stack[0]).toTensor(); }
 };
+template <>
+struct Unbox<bool> {
+    static bool from(torch::jit::Stack& stack) { return stack[0].toBool(); }
+};
+template <>
+struct Unbox<std::vector<at::Tensor>> {
+    static std::vector<at::Tensor> from(torch::jit::Stack& stack) { return std::move(stack[0]).toTensorVector(); }
+};
 template <class... T>
 struct Unbox<std::tuple<T...>> {
     static std::tuple<T...> from(torch::jit::Stack& stack) { return from(stack, std::index_sequence_for<T...>{}); }

@@ -59,7 +59,7 @@ at::Tensor broadcast(const at::Tensor& condition, const at::Tensor& a, const at:
 
 bool expandable(const at::Tensor& small, const at::Tensor& to) { return at::is_expandable_to(small.sizes(), to.sizes()); }
 
-bool one_dtype(std::initializer_list<std::reference_wrapper<const at::Tensor>> tensors) {
+bool one_dtype_of(std::initializer_list<std::reference_wrapper<const at::Tensor>> tensors) {
     std::optional<at::ScalarType> type;
     for (const at::Tensor& tensor : tensors) {
         if (!tensor.defined()) continue;

@@ -111,8 +111,12 @@ inline at::Tensor scalar_like(const at::Tensor& tensor) { return empty_on(index_
 DIPU_API at::Tensor broadcast(const at::Tensor& a, const at::Tensor& b, at::ScalarType type);
 DIPU_API at::Tensor broadcast(const at::Tensor& condition, const at::Tensor& a, const at::Tensor& b);
 DIPU_API bool expandable(const at::Tensor& small, const at::Tensor& to);
-DIPU_API bool one_dtype(std::initializer_list<std::reference_wrapper<const at::Tensor>> tensors);
+DIPU_API bool one_dtype_of(std::initializer_list<std::reference_wrapper<const at::Tensor>> tensors);
 DIPU_API bool one_dtype(const at::ITensorListRef& tensors);
+template <class First, class Second, class... Rest>
+bool one_dtype(const First& first, const Second& second, const Rest&... rest) {
+    return one_dtype_of({value(first), value(second), value(rest)...});
+}
 inline bool full_precision(const at::Tensor& tensor) { return tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble; }
 
 inline at::Tensor masked(bool wanted, const at::Tensor& tensor) { return wanted && tensor.defined() ? like_contiguous(tensor) : at::Tensor(); }

@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include <string>
+#include <vector>
 
 #include "../diopi/context.h"
 #include "../runtime/generator.h"
@@ -15,6 +16,11 @@
 #include "fallback.h"
 #include "outputs.h"
 #include "record.h"
+#include "rules/attention.h"
+#include "rules/elementwise.h"
+#include "rules/loss.h"
+#include "rules/selection.h"
+#include "rules/vision.h"
 
 namespace dipu {
 
@@ -46,6 +52,28 @@ class DIPU_API Operator {
 // True if the call is done, false if the vendor leaves it to the fallback; raises the vendor's error.
 DIPU_API bool settle(diopiError_t status, const Operator& op, const OpRecord& record);
 
+// A tensor that the vendor makes by diopiRequireTensor because its size depends on the data.
+class Made {
+   public:
+    diopiTensorHandle_t* pointer() { return &handle_; }
+    void take() {
+        if (handle_) tensor_ = tensor_of(handle_);
+    }
+    at::Tensor tensor() { return std::move(tensor_); }
+
+   private:
+    diopiTensorHandle_t handle_ = nullptr;
+    at::Tensor tensor_;
+};
+struct MadeArgument {
+    Made& made;
+    operator diopiTensorHandle_t*() const { return made.pointer(); }
+};
+inline MadeArgument made(Made& made) { return {made}; }
+inline void take_made(const MadeArgument& argument) { argument.made.take(); }
+template <class T>
+void take_made(const T&) {}
+
 class Call {
    public:
     Call(Operator& op, OpRecord& record) : op_(op), record_(record) {}
@@ -58,8 +86,8 @@ class Call {
     }
     // Outputs the user gave: on the same device, dense.
     template <class... Tensors>
-    bool holds(const Tensors&... outputs) {
-        return (takes(~DtypeMask(0), outputs) && ...);
+    bool holds(DtypeMask mask, const Tensors&... outputs) {
+        return op_.function() && (takes(mask, outputs) && ...) && device_ >= 0;
     }
     template <class Function, class... Arguments>
     bool run(Arguments&&... arguments) {
@@ -68,6 +96,7 @@ class Call {
         const diopiError_t status = reinterpret_cast<Function>(op_.function())(context.handle(), std::forward<Arguments>(arguments)...);
         if (C10_LIKELY(status == diopiSuccess)) {
             record_.count(Way::Diopi);
+            (take_made(arguments), ...);  // before the context that owns them is gone
             return true;
         }
         if (context.failure) std::rethrow_exception(context.failure);
@@ -86,6 +115,11 @@ class Call {
     bool takes(DtypeMask mask, const at::ITensorListRef& tensors) {
         for (const at::Tensor& tensor : tensors)
             if (!takes(mask, tensor)) return false;
+        return true;
+    }
+    bool takes(DtypeMask mask, const c10::List<std::optional<at::Tensor>>& tensors) {
+        for (const std::optional<at::Tensor>& tensor : tensors)
+            if (tensor && !takes(mask, *tensor)) return false;
         return true;
     }
 
@@ -148,6 +182,8 @@ struct PointerArgument {
 inline PointerArgument<int64_t> pointer(std::optional<int64_t> value) { return {value}; }
 inline PointerArgument<int64_t> pointer(int64_t value) { return {value}; }
 inline PointerArgument<bool> pointer(std::optional<bool> value) { return {value}; }
+inline PointerArgument<double> pointer(std::optional<double> value) { return {value}; }
+inline PointerArgument<double> pointer(double value) { return {value}; }
 
 struct TextArgument {
     std::string value;
@@ -166,7 +202,42 @@ inline HandleList handles(const at::ITensorListRef& list) {
     for (const at::Tensor& tensor : made.tensors) made.values.push_back(handle(tensor));
     return made;
 }
+inline HandleList handles(const c10::List<std::optional<at::Tensor>>& list) {
+    HandleList made;
+    for (const std::optional<at::Tensor>& tensor : list) made.tensors.push_back(tensor ? *tensor : at::Tensor());
+    for (const at::Tensor& tensor : made.tensors) made.values.push_back(handle(tensor));
+    return made;
+}
 inline int64_t count(const at::ITensorListRef& list) { return static_cast<int64_t>(list.size()); }
+inline int64_t count(const c10::List<std::optional<at::Tensor>>& list) { return static_cast<int64_t>(list.size()); }
+
+// Tensors of a list that the function writes.
+struct WrittenList {
+    c10::SmallVector<at::Tensor, 8> tensors;
+    c10::SmallVector<diopiTensorHandle_t, 8> values;
+    operator diopiTensorHandle_t*() { return values.data(); }
+};
+inline WrittenList handles_to(at::TensorList list) {
+    WrittenList made;
+    made.tensors.append(list.begin(), list.end());
+    for (at::Tensor& tensor : made.tensors) made.values.push_back(handle(tensor));
+    return made;
+}
+
+// ---- what the conditions of the table ask; diopi.mapping has the same in Python ----
+
+inline bool is_bool(const at::Scalar& number) { return number.isBoolean(); }
+inline bool is_integer(const at::Scalar& number) { return number.isIntegral(/*includeBool=*/true); }
+inline bool or_true(std::optional<bool> value) { return value.value_or(true); }
+inline bool or_false(std::optional<bool> value) { return value.value_or(false); }
+inline bool floating_or_none(std::optional<at::ScalarType> type) { return !type || c10::isFloatingType(*type); }
+template <class T>
+bool present(const std::optional<T>& value) { return value.has_value(); }
+inline bool present(const at::Tensor& tensor) { return tensor.defined(); }
+inline bool present(const at::OptionalIntArrayRef& list) { return list.has_value(); }
+template <class T>
+bool absent(const T& value) { return !present(value); }
+inline bool is_floating(const at::Tensor& tensor) { return at::isFloatingType(tensor.scalar_type()); }
 
 struct GeneratorArgument {
     at::Generator value;

@@ -57,6 +57,12 @@ diopiError_t guarded(Body&& body) {
     }
 }
 
+// A question about a tensor: without one, or without a place for the answer, it is an error.
+template <class Handle, class Answer, class Body>
+diopiError_t asked(Handle th, Answer* answer, Body&& body) {
+    return th && answer ? guarded([&] { *answer = body(tensor_of(th)); }) : diopiErrorOccurred;
+}
+
 // The same, but the caller of the operator gets to see the exception (out of memory, above all).
 template <class Body>
 diopiError_t guarded_in(diopiContextHandle_t ctx, Body&& body) {
@@ -81,46 +87,40 @@ namespace served {
 const char* GetVersion() { return "DIOPI 1.2.0"; }
 
 diopiError_t GetTensorData(diopiTensorHandle_t th, void** data) {
-    return guarded([&] { *data = tensor_of(th).mutable_data_ptr(); });
+    return asked(th, data, [](const at::Tensor& t) { return t.mutable_data_ptr(); });
 }
 diopiError_t GetTensorDataConst(diopiConstTensorHandle_t th, const void** data) {
-    return guarded([&] { *data = tensor_of(th).const_data_ptr(); });
+    return asked(th, data, [](const at::Tensor& t) { return t.const_data_ptr(); });
 }
 diopiError_t GetTensorShape(diopiConstTensorHandle_t th, diopiSize_t* size) {
-    *size = size_of(tensor_of(th).sizes());
-    return diopiSuccess;
+    return asked(th, size, [](const at::Tensor& t) { return size_of(t.sizes()); });
 }
 diopiError_t GetTensorStride(diopiConstTensorHandle_t th, diopiSize_t* stride) {
-    return guarded([&] { *stride = size_of(tensor_of(th).strides()); });
+    return asked(th, stride, [](const at::Tensor& t) { return size_of(t.strides()); });
 }
 diopiError_t GetTensorDtype(diopiConstTensorHandle_t th, diopiDtype_t* dtype) {
-    *dtype = diopi_dtype(tensor_of(th).scalar_type());
-    return diopiSuccess;
+    return asked(th, dtype, [](const at::Tensor& t) { return diopi_dtype(t.scalar_type()); });
 }
 diopiError_t GetTensorDevice(diopiConstTensorHandle_t th, diopiDevice_t* device) {
-    *device = tensor_of(th).is_cpu() ? diopi_host : diopi_device;
-    return diopiSuccess;
+    return asked(th, device, [](const at::Tensor& t) { return t.is_cpu() ? diopi_host : diopi_device; });
 }
 diopiError_t GetTensorNumel(diopiConstTensorHandle_t th, int64_t* numel) {
-    *numel = tensor_of(th).numel();
-    return diopiSuccess;
+    return asked(th, numel, [](const at::Tensor& t) { return t.numel(); });
 }
 diopiError_t GetTensorElemSize(diopiConstTensorHandle_t th, int64_t* itemsize) {
-    *itemsize = static_cast<int64_t>(tensor_of(th).dtype().itemsize());
-    return diopiSuccess;
+    return asked(th, itemsize, [](const at::Tensor& t) { return static_cast<int64_t>(t.dtype().itemsize()); });
 }
 diopiError_t GetTensorStoragePtr(diopiConstTensorHandle_t th, void** storage) {
-    return guarded([&] { *storage = const_cast<void*>(tensor_of(th).storage().data()); });
+    return asked(th, storage, [](const at::Tensor& t) { return const_cast<void*>(t.storage().data()); });
 }
 diopiError_t GetTensorStorageOffset(diopiConstTensorHandle_t th, int64_t* offset) {
-    return guarded([&] { *offset = tensor_of(th).storage_offset(); });
+    return asked(th, offset, [](const at::Tensor& t) { return t.storage_offset(); });
 }
 diopiError_t GetTensorStorageNbytes(diopiConstTensorHandle_t th, size_t* nbytes) {
-    return guarded([&] { *nbytes = tensor_of(th).storage().nbytes(); });
+    return asked(th, nbytes, [](const at::Tensor& t) { return t.storage().nbytes(); });
 }
 diopiError_t GetTensorDeviceIndex(diopiConstTensorHandle_t th, diopiDeviceIndex_t* index) {
-    *index = tensor_of(th).device().index();
-    return diopiSuccess;
+    return asked(th, index, [](const at::Tensor& t) { return t.device().index(); });
 }
 
 // Parts of a sparse tensor: the handle points into a thread's ring, valid for the call that asked.
@@ -132,17 +132,16 @@ diopiConstTensorHandle_t sparse_part(at::Tensor part) {
     return handle(const_cast<const at::Tensor&>(slot));
 }
 diopiError_t GetTensorCrowIndices(diopiConstTensorHandle_t th, diopiConstTensorHandle_t* crow_indices) {
-    return guarded([&] { *crow_indices = sparse_part(tensor_of(th).crow_indices()); });
+    return asked(th, crow_indices, [](const at::Tensor& t) { return sparse_part(t.crow_indices()); });
 }
 diopiError_t GetTensorColIndices(diopiConstTensorHandle_t th, diopiConstTensorHandle_t* col_indices) {
-    return guarded([&] { *col_indices = sparse_part(tensor_of(th).col_indices()); });
+    return asked(th, col_indices, [](const at::Tensor& t) { return sparse_part(t.col_indices()); });
 }
 diopiError_t GetTensorValues(diopiConstTensorHandle_t th, diopiConstTensorHandle_t* values) {
-    return guarded([&] { *values = sparse_part(tensor_of(th).values()); });
+    return asked(th, values, [](const at::Tensor& t) { return sparse_part(t.values()); });
 }
 diopiError_t IsTensorSparse(diopiConstTensorHandle_t th, bool* is_sparse) {
-    *is_sparse = tensor_of(th).layout() != at::kStrided;
-    return diopiSuccess;
+    return asked(th, is_sparse, [](const at::Tensor& t) { return t.layout() != at::kStrided; });
 }
 
 diopiError_t GetCurrentDeviceIndex(diopiDeviceIndex_t* index) {

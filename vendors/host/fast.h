@@ -31,7 +31,7 @@ template <class T>
 T* flat_data(diopiConstTensorHandle_t handle, diopiSize_t& shape, int64_t& numel) {
     diopiDtype_t dtype;
     diopiSize_t size, stride;
-    diopiGetTensorDtype(handle, &dtype);
+    if (!handle || diopiGetTensorDtype(handle, &dtype) != diopiSuccess) return nullptr;
     if (dtype != flat_dtype<T>()) return nullptr;
     diopiGetTensorShape(handle, &size);
     diopiGetTensorStride(handle, &stride);
@@ -81,7 +81,7 @@ std::optional<diopiError_t> flat(diopiContextHandle_t ctx, const char* name, F f
     const auto from = std::make_tuple(static_cast<const float*>(flat_data<float>(inputs, shape, numel))...);
     const bool usable = std::apply([&](auto... in) { return ((in && !overlaps_in_part(to, in, numel)) && ...); }, from);
     if (!usable) return std::nullopt;
-    return launch(ctx, name, [f, numel, to, from] { std::apply([&](auto... in) { flat_loop(f, numel, to, in...); }, from); });
+    return LAUNCH(ctx, name, [f, numel, to, from] { std::apply([&](auto... in) { flat_loop(f, numel, to, in...); }, from); });
 }
 
 inline bool is_integer(const diopiScalar_t* value) {
@@ -90,13 +90,14 @@ inline bool is_integer(const diopiScalar_t* value) {
 
 // A scalar as the float32 a kernel would use; nothing if it does not fit (ATen decides whether that is an error).
 inline std::optional<float> flat_scalar(const diopiScalar_t* value) {
+    if (!value) return std::nullopt;
     if (is_integer(value)) return static_cast<float>(value->ival);
     const float narrow = static_cast<float>(value->fval);
     if (std::isinf(narrow) && !std::isinf(value->fval)) return std::nullopt;
     return narrow;
 }
 
-inline bool is_one(const diopiScalar_t* value) { return is_integer(value) ? value->ival == 1 : value->fval == 1.0; }
+inline bool is_one(const diopiScalar_t* value) { return value && ( is_integer(value) ? value->ival == 1 : value->fval == 1.0); }
 
 // out[i] = f(in[i], number).
 template <class F>

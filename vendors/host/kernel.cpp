@@ -11,6 +11,7 @@ namespace dipu_host {
 namespace {
 
 thread_local std::string error_text;
+constexpr int64_t kMostDims = 1 << 20;
 
 struct Geometry {
     void* data;
@@ -20,6 +21,7 @@ struct Geometry {
 };
 
 Geometry geometry(diopiConstTensorHandle_t handle) {
+    TORCH_CHECK(handle, "a tensor is NULL that must be given");
     const void* data = nullptr;
     diopiSize_t size{}, stride{};
     diopiDtype_t dtype{};
@@ -82,6 +84,12 @@ at::ScalarType scalar_type(diopiDtype_t dtype) {
     }
 }
 
+diopiDtype_t diopi_dtype(at::ScalarType type) {
+    for (int code = diopi_dtype_int8; code <= diopi_dtype_complex128; ++code)
+        if (code != diopi_dtype_tfloat32 && scalar_type(static_cast<diopiDtype_t>(code)) == type) return static_cast<diopiDtype_t>(code);
+    TORCH_CHECK(false, "dtype ", type, " has no DIOPI code");
+}
+
 at::Tensor view(diopiConstTensorHandle_t handle) {
     const Geometry g = geometry(handle);
     TensorPointer impl = asynchronous() ? make(g) : recycled(g);
@@ -95,7 +103,47 @@ std::optional<at::Tensor> optional_view(diopiConstTensorHandle_t handle) {
 
 at::Tensor view_or_undefined(diopiConstTensorHandle_t handle) { return handle ? view(handle) : at::Tensor(); }
 
+Dims dims(diopiSize_t size) {
+    TORCH_CHECK(size.len >= 0 && size.len <= kMostDims && (size.data || size.len == 0), "a list of ", size.len, " numbers cannot be right");
+    return Dims(size.data, size.data + size.len);
+}
+
+namespace {
+
+template <class Handle>
+std::vector<at::Tensor> tensors_of(HandleList<Handle> given) {
+    TORCH_CHECK(given.count >= 0 && (given.handles || given.count == 0), "a list of ", given.count, " tensors cannot be right");
+    std::vector<at::Tensor> tensors;
+    for (int64_t i = 0; i < given.count; ++i) tensors.push_back(view_or_undefined(given.handles[i]));
+    return tensors;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> argument(HandleList<diopiConstTensorHandle_t> given) { return tensors_of(given); }
+std::vector<at::Tensor> argument(HandleList<diopiTensorHandle_t> given) { return tensors_of(given); }
+
+void Written::check() const {
+    TORCH_CHECK(tensor.sizes() == at::IntArrayRef(sizes), "the output has the shape ", at::IntArrayRef(sizes), " but the result has ",
+                tensor.sizes());
+}
+
+diopiTensorHandle_t require_like(diopiContextHandle_t ctx, const at::Tensor& result) {
+    diopiTensorHandle_t made = nullptr;
+    const diopiSize_t size{result.sizes().data(), result.dim()};
+    const auto status = diopiRequireTensor(ctx, &made, &size, nullptr, diopi_dtype(result.scalar_type()), diopi_device);
+    TORCH_CHECK(status == diopiSuccess && made, "no tensor could be made for the result (error ", static_cast<int>(status), ")");
+    view(made).copy_(result);
+    return made;
+}
+
+at::Tensor wide(const at::Tensor& tensor) {
+    const auto type = tensor.scalar_type();
+    return type == at::kHalf || type == at::kBFloat16 ? tensor.to(at::kFloat) : tensor;
+}
+
 std::vector<at::Tensor> views(diopiConstTensorHandle_t* handles, int64_t count) {
+    TORCH_CHECK(count >= 0 && (handles || count == 0), "a list of ", count, " tensors cannot be right");
     std::vector<at::Tensor> tensors;
     tensors.reserve(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) tensors.push_back(view(handles[i]));
@@ -103,6 +151,7 @@ std::vector<at::Tensor> views(diopiConstTensorHandle_t* handles, int64_t count) 
 }
 
 at::Scalar scalar(const diopiScalar_t* value) {
+    TORCH_CHECK(value, "a number is NULL that must be given");
     if (value->stype == diopi_dtype_bool) return at::Scalar(value->ival != 0);
     return value->stype <= diopi_dtype_uint64 ? at::Scalar(value->ival) : at::Scalar(value->fval);
 }
@@ -116,7 +165,7 @@ const char* last_error() { return error_text.c_str(); }
 
 Stream* stream_of(diopiContextHandle_t ctx) {
     diopiStreamHandle_t stream = nullptr;
-    diopiGetStream(ctx, &stream);
+    TORCH_CHECK(ctx && diopiGetStream(ctx, &stream) == diopiSuccess && stream, "the context has no stream");
     return static_cast<Stream*>(stream);
 }
 

@@ -1,12 +1,16 @@
 // How an operator of the simulated chip is written: read the handles, launch a body on the context's stream.
 //
-//   diopiError_t diopiExp(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
-//     return launch(ctx, __func__, [o = view(out), x = view(input)]() mutable { at::cpu::exp_out(o, x); });
+//   diopiError_t diopiHardswish(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+//       return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x) { at::hardswish_out(o, x); }, out, input);
 //   }
 //
 // The body owns what it needs (tensors by value, lists copied): in asynchronous mode it runs later, on the stream's own
-// thread, when the caller's handles are gone. It may throw; the error is reported with the operator's name, at once in
-// synchronous mode, else by the next synchronisation of the stream.
+// thread, when the caller's handles are gone. It may throw, and so may reading the arguments; the error is reported with the
+// operator's name, at once in synchronous mode, else by the next synchronisation of the stream. `LAUNCH` is the same for bodies
+// that capture what they need: LAUNCH(ctx, __func__, [o = view(out), x = view(input)]() mutable { ... }).
+//
+// Results whose size depends on the data need the inputs' values now: `run_now` waits for the stream, runs the body at once, and
+// `require_like` makes the output.
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -19,6 +23,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -37,8 +43,9 @@ std::vector<at::Tensor> views(diopiConstTensorHandle_t* handles, int64_t count);
 
 at::Scalar scalar(const diopiScalar_t* value);
 std::optional<at::Scalar> optional_scalar(const diopiScalar_t* value);
-inline Dims dims(diopiSize_t size) { return Dims(size.data, size.data + size.len); }
+Dims dims(diopiSize_t size);
 at::ScalarType scalar_type(diopiDtype_t dtype);
+diopiDtype_t diopi_dtype(at::ScalarType type);
 
 // `DIPU_HOST_NUMERICS=reordered`: sums are to be split and blocked (reordered.h).
 bool reordered();
@@ -53,24 +60,127 @@ struct KernelScope {
     c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
 
+// One way out for everything that throws.
 template <class Body>
-diopiError_t launch(diopiContextHandle_t ctx, const char* name, Body&& body) {
+diopiError_t guarded(const char* name, Body&& body) {
     try {
-        if (!asynchronous()) {
-            KernelScope scope;
-            body();
-            return diopiSuccess;
-        }
-        // std::function wants a copyable body, as the bodies are
-        stream_of(ctx)->push(name, [body = std::forward<Body>(body)]() mutable {
-            KernelScope scope;
-            body();
-        });
+        body();
         return diopiSuccess;
     } catch (const std::exception& error) {
         set_error(std::string(name) + ": " + what(error));
-        return diopiErrorOccurred;
+    } catch (...) {
+        set_error(std::string(name) + ": an unknown error");
     }
+    return diopiErrorOccurred;
 }
+
+// `prepare` reads the handles and gives the body.
+template <class Prepare>
+diopiError_t launch(diopiContextHandle_t ctx, const char* name, Prepare&& prepare) {
+    return guarded(name, [&] {
+        auto body = prepare();
+        if (!asynchronous()) {
+            KernelScope scope;
+            body();
+            return;
+        }
+        // std::function wants a copyable body, as the bodies are
+        stream_of(ctx)->push(name, [body = std::move(body)]() mutable {
+            KernelScope scope;
+            body();
+        });
+    });
+}
+#define LAUNCH(ctx, name, ...) launch(ctx, name, [&] { return __VA_ARGS__; })
+
+// ---- arguments of `run`, by their C type ----
+
+// An argument that may be NULL: a std::optional of what it is otherwise.
+template <class Handle>
+struct Maybe {
+    Handle handle;
+};
+template <class Handle>
+Maybe<Handle> maybe(Handle handle) {
+    return {handle};
+}
+// `count` handles: a std::vector<at::Tensor>; absent ones are undefined tensors.
+template <class Handle>
+struct HandleList {
+    Handle* handles;
+    int64_t count;
+};
+template <class Handle>
+HandleList<Handle> list(Handle* handles, int64_t count) {
+    return {handles, count};
+}
+
+inline at::Tensor argument(diopiConstTensorHandle_t handle) { return view(handle); }
+inline std::optional<at::Tensor> argument(Maybe<diopiConstTensorHandle_t> given) { return optional_view(given.handle); }
+inline std::optional<at::Tensor> argument(Maybe<diopiTensorHandle_t> given) { return optional_view(given.handle); }
+inline at::Scalar argument(const diopiScalar_t* value) { return scalar(value); }
+inline std::optional<at::Scalar> argument(Maybe<const diopiScalar_t*> given) { return optional_scalar(given.handle); }
+inline Dims argument(diopiSize_t size) { return dims(size); }
+inline std::string argument(const char* text) {
+    TORCH_CHECK(text, "a text is NULL");
+    return text;
+}
+template <class T>
+std::optional<T> optional_number(const T* value) {
+    return value ? std::optional<T>(*value) : std::nullopt;
+}
+inline std::optional<int64_t> argument(const int64_t* value) { return optional_number(value); }
+inline std::optional<double> argument(const double* value) { return optional_number(value); }
+inline std::optional<bool> argument(const bool* value) { return optional_number(value); }
+std::vector<at::Tensor> argument(HandleList<diopiConstTensorHandle_t> given);
+std::vector<at::Tensor> argument(HandleList<diopiTensorHandle_t> given);
+template <class T, class = std::enable_if_t<std::is_arithmetic_v<T> || std::is_enum_v<T>>>
+T argument(T value) {
+    return value;
+}
+
+// A tensor the kernel writes. ATen resizes an output of the wrong shape; here the caller has allocated it, so that is an error.
+struct Written {
+    at::Tensor tensor;
+    Dims sizes;
+    explicit Written(diopiTensorHandle_t handle) : tensor(view(handle)), sizes(tensor.sizes().begin(), tensor.sizes().end()) {}
+    operator at::Tensor&() { return tensor; }
+    void check() const;
+};
+inline Written argument(diopiTensorHandle_t handle) { return Written(handle); }
+inline void check_written(const Written& written) { written.check(); }
+template <class T>
+void check_written(const T&) {}
+
+// Converts the arguments, then calls `body` with them in the stream's order.
+template <class Body, class... Arguments>
+diopiError_t run(diopiContextHandle_t ctx, const char* name, Body body, Arguments... arguments) {
+    return launch(ctx, name, [&] {
+        return [body, owned = std::make_tuple(argument(arguments)...)]() mutable {
+            std::apply(
+                [&](auto&... values) {
+                    body(values...);
+                    (check_written(values), ...);
+                },
+                owned);
+        };
+    });
+}
+
+// Runs at once, after everything that is queued on the stream.
+template <class Body>
+diopiError_t run_now(diopiContextHandle_t ctx, const char* name, Body&& body) {
+    return guarded(name, [&] {
+        if (asynchronous()) stream_of(ctx)->synchronize();
+        KernelScope scope;
+        body();
+    });
+}
+
+// A new device tensor with the values of `result`.
+diopiTensorHandle_t require_like(diopiContextHandle_t ctx, const at::Tensor& result);
+
+// The same values in float32 where the dtype is a half, which some of ATen's kernels do not know.
+at::Tensor wide(const at::Tensor& tensor);
 
 }  // namespace dipu_host

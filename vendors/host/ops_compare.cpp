@@ -22,12 +22,12 @@ using namespace dipu_host;
     diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,                  \
                              diopiConstTensorHandle_t other) {                                                                   \
         if (auto done = flat(ctx, __func__, [](float x, float y) { return x op y; }, out, input, other)) return *done;           \
-        return launch(ctx, __func__, [o = view(out), x = view(input), y = view(other)]() mutable { at::cpu::kernel(o, x, y); }); \
+        return LAUNCH(ctx, __func__, [o = view(out), x = view(input), y = view(other)]() mutable { at::cpu::kernel(o, x, y); }); \
     }                                                                                                                            \
     diopiError_t diopi##Name##Scalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,          \
                                      const diopiScalar_t* other) {                                                               \
         if (auto done = flat_with(ctx, __func__, [](float x, float y) { return x op y; }, out, input, other)) return *done;      \
-        return launch(ctx, __func__,                                                                                             \
+        return LAUNCH(ctx, __func__, \
                       [o = view(out), x = view(input), y = scalar(other)]() mutable { at::cpu::kernel(o, x, y); });              \
     }
 
@@ -40,13 +40,13 @@ COMPARE(Lt, lt_out, <)
 
 #define UNARY(Name, call)                                                                                         \
     diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) { \
-        return launch(ctx, __func__, [o = view(out), x = view(input)]() mutable { at::cpu::call; });              \
+        return LAUNCH(ctx, __func__, [o = view(out), x = view(input)]() mutable { at::cpu::call; });              \
     }
 
 #define BINARY(Name, call)                                                                                            \
     diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,       \
                              diopiConstTensorHandle_t other) {                                                        \
-        return launch(ctx, __func__, [o = view(out), x = view(input), y = view(other)]() mutable { at::cpu::call; }); \
+        return LAUNCH(ctx, __func__, [o = view(out), x = view(input), y = view(other)]() mutable { at::cpu::call; }); \
     }
 
 UNARY(BitwiseNot, bitwise_not_out(o, x))

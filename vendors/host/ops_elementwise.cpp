@@ -56,7 +56,7 @@ using namespace dipu_host;
 #define UNARY(Name, kernel)                                                                              \
     static diopiError_t run##Name(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out,   \
                                   diopiConstTensorHandle_t input) {                                      \
-        return launch(ctx, name, [o = view(out), x = view(input)]() mutable { at::cpu::kernel(o, x); }); \
+        return LAUNCH(ctx, name, [o = view(out), x = view(input)]() mutable { at::cpu::kernel(o, x); }); \
     }                                                                                                    \
     BOTH_FORMS(Name)
 
@@ -65,7 +65,7 @@ using namespace dipu_host;
     static diopiError_t run##Name(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out,       \
                                   diopiConstTensorHandle_t input) {                                          \
         if (auto done = flat(ctx, name, [](float x) -> float { return formula; }, out, input)) return *done; \
-        return launch(ctx, name, [o = view(out), x = view(input)]() mutable { at::cpu::long_way; });         \
+        return LAUNCH(ctx, name, [o = view(out), x = view(input)]() mutable { at::cpu::long_way; });         \
     }                                                                                                        \
     BOTH_FORMS(Name)
 
@@ -90,7 +90,7 @@ UNARY(Silu, silu_out)
 #define BACKWARD(Name, kernel)                                                                                                 \
     diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output,   \
                              diopiConstTensorHandle_t saved) {                                                                 \
-        return launch(ctx, __func__,                                                                                           \
+        return LAUNCH(ctx, __func__, \
                       [o = view(grad_input), g = view(grad_output), x = view(saved)]() mutable { at::cpu::kernel(o, g, x); }); \
     }
 
@@ -105,28 +105,26 @@ diopiError_t diopiThresholdBackward(diopiContextHandle_t ctx, diopiTensorHandle_
         const auto gate = [limit = *limit](float g, float x) { return x <= limit ? 0.0f : g; };
         if (auto done = flat(ctx, __func__, gate, grad_input, grad_output, input)) return *done;
     }
-    return launch(ctx, __func__, [o = view(grad_input), g = view(grad_output), x = view(input), t = scalar(threshold)]() mutable {
+    return LAUNCH(ctx, __func__, [o = view(grad_input), g = view(grad_output), x = view(input), t = scalar(threshold)]() mutable {
         at::cpu::threshold_backward_out(o, g, x, t);
     });
 }
 
 diopiError_t diopiGelu(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
                        const char* approximate) {
-    return launch(ctx, __func__,
-                  [o = view(out), x = view(input), form = std::string(approximate)]() mutable { at::cpu::gelu_out(o, x, form); });
+    return LAUNCH(ctx, __func__, [o = view(out), x = view(input), form = std::string(approximate)]() mutable { at::cpu::gelu_out(o, x, form); });
 }
 
 diopiError_t diopiGeluBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output,
                                diopiConstTensorHandle_t input, const char* approximate) {
-    return launch(ctx, __func__,
-                  [o = view(grad_input), g = view(grad_output), x = view(input), form = std::string(approximate)]() mutable {
+    return LAUNCH(ctx, __func__, [o = view(grad_input), g = view(grad_output), x = view(input), form = std::string(approximate)]() mutable {
                       at::cpu::gelu_backward_out(o, g, x, form);
                   });
 }
 
 static diopiError_t leaky_relu(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out,
                                diopiConstTensorHandle_t input, const diopiScalar_t* slope) {
-    return launch(ctx, name, [o = view(out), x = view(input), s = scalar(slope)]() mutable { at::cpu::leaky_relu_out(o, x, s); });
+    return LAUNCH(ctx, name, [o = view(out), x = view(input), s = scalar(slope)]() mutable { at::cpu::leaky_relu_out(o, x, s); });
 }
 
 diopiError_t diopiLeakyRelu(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
@@ -141,8 +139,7 @@ diopiError_t diopiLeakyReluInp(diopiContextHandle_t ctx, diopiTensorHandle_t inp
 diopiError_t diopiLeakyReluBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input,
                                     diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input,
                                     const diopiScalar_t* negative_slope, bool input_is_result) {
-    return launch(ctx, __func__,
-                  [o = view(grad_input), g = view(grad_output), x = view(input), s = scalar(negative_slope),
+    return LAUNCH(ctx, __func__, [o = view(grad_input), g = view(grad_output), x = view(input), s = scalar(negative_slope),
                    input_is_result]() mutable { at::cpu::leaky_relu_backward_out(o, g, x, s, input_is_result); });
 }
 
@@ -153,7 +150,7 @@ diopiError_t diopiLeakyReluBackward(diopiContextHandle_t ctx, diopiTensorHandle_
         if (is_one(alpha)) {                                                                                                    \
             if (auto done = flat(ctx, name, [](float x, float y) { return x op y; }, out, input, other)) return *done;          \
         }                                                                                                                       \
-        return launch(ctx, name, [o = view(out), x = view(input), y = view(other), a = scalar(alpha)]() mutable {               \
+        return LAUNCH(ctx, name, [o = view(out), x = view(input), y = view(other), a = scalar(alpha)]() mutable {               \
             at::cpu::kernel(o, x, y, a);                                                                                        \
         });                                                                                                                     \
     }                                                                                                                           \
@@ -163,7 +160,7 @@ diopiError_t diopiLeakyReluBackward(diopiContextHandle_t ctx, diopiTensorHandle_
         if (is_one(alpha)) {                                                                                                    \
             if (auto done = flat_with(ctx, name, [](float x, float y) { return x op y; }, out, input, other)) return *done;     \
         }                                                                                                                       \
-        return launch(ctx, name, [o = view(out), x = view(input), y = scalar(other), a = scalar(alpha)]() mutable {             \
+        return LAUNCH(ctx, name, [o = view(out), x = view(input), y = scalar(other), a = scalar(alpha)]() mutable {             \
             at::cpu::kernel(o, x, at::native::wrapped_scalar_tensor(y), a);                                                     \
         });                                                                                                                     \
     }                                                                                                                           \
@@ -190,13 +187,13 @@ ADDITIVE(Sub, sub_out, -)
 static diopiError_t multiply(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
                              diopiConstTensorHandle_t other) {
     if (auto done = flat(ctx, name, [](float x, float y) { return x * y; }, out, input, other)) return *done;
-    return launch(ctx, name, [o = view(out), x = view(input), y = view(other)]() mutable { at::cpu::mul_out(o, x, y); });
+    return LAUNCH(ctx, name, [o = view(out), x = view(input), y = view(other)]() mutable { at::cpu::mul_out(o, x, y); });
 }
 
 static diopiError_t multiply(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
                              const diopiScalar_t* other) {
     if (auto done = flat_with(ctx, name, [](float x, float y) { return x * y; }, out, input, other)) return *done;
-    return launch(ctx, name, [o = view(out), x = view(input), y = scalar(other)]() mutable {
+    return LAUNCH(ctx, name, [o = view(out), x = view(input), y = scalar(other)]() mutable {
         at::cpu::mul_out(o, x, at::native::wrapped_scalar_tensor(y));
     });
 }
@@ -232,7 +229,7 @@ static diopiError_t divide(diopiContextHandle_t ctx, const char* name, diopiTens
     if (mode == RoundModeNone) {
         if (auto done = flat(ctx, name, [](float x, float y) { return x / y; }, out, input, other)) return *done;
     }
-    return launch(ctx, name, [o = view(out), x = view(input), y = view(other), mode]() mutable { divide(o, x, y, mode); });
+    return LAUNCH(ctx, name, [o = view(out), x = view(input), y = view(other), mode]() mutable { divide(o, x, y, mode); });
 }
 
 static diopiError_t divide(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
@@ -240,7 +237,7 @@ static diopiError_t divide(diopiContextHandle_t ctx, const char* name, diopiTens
     if (mode == RoundModeNone) {
         if (auto done = flat_with(ctx, name, [](float x, float y) { return x / y; }, out, input, other)) return *done;
     }
-    return launch(ctx, name, [o = view(out), x = view(input), y = scalar(other), mode]() mutable {
+    return LAUNCH(ctx, name, [o = view(out), x = view(input), y = scalar(other), mode]() mutable {
         divide(o, x, at::native::wrapped_scalar_tensor(y), mode);
     });
 }
@@ -268,7 +265,7 @@ diopiError_t diopiDivInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t inp
 #define BINARY(Name, kernel)                                                                                                     \
     diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,                  \
                              diopiConstTensorHandle_t other) {                                                                   \
-        return launch(ctx, __func__, [o = view(out), x = view(input), y = view(other)]() mutable { at::cpu::kernel(o, x, y); }); \
+        return LAUNCH(ctx, __func__, [o = view(out), x = view(input), y = view(other)]() mutable { at::cpu::kernel(o, x, y); }); \
     }
 
 BINARY(Maximum, maximum_out)
@@ -277,7 +274,7 @@ BINARY(PowTensor, pow_out)
 
 static diopiError_t power(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
                           const diopiScalar_t* exponent) {
-    return launch(ctx, name, [o = view(out), x = view(input), e = scalar(exponent)]() mutable { at::cpu::pow_out(o, x, e); });
+    return LAUNCH(ctx, name, [o = view(out), x = view(input), e = scalar(exponent)]() mutable { at::cpu::pow_out(o, x, e); });
 }
 
 diopiError_t diopiPow(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
@@ -291,7 +288,7 @@ diopiError_t diopiPowInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, co
 
 diopiError_t diopiPowScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, const diopiScalar_t* input,
                             diopiConstTensorHandle_t exponent) {
-    return launch(ctx, __func__, [o = view(out), x = scalar(input), e = view(exponent)]() mutable { at::cpu::pow_out(o, x, e); });
+    return LAUNCH(ctx, __func__, [o = view(out), x = scalar(input), e = view(exponent)]() mutable { at::cpu::pow_out(o, x, e); });
 }
 
 // input + value * tensor1 (* or /) tensor2.
@@ -299,7 +296,7 @@ diopiError_t diopiPowScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, c
     static diopiError_t run##Name(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out,                         \
                                   diopiConstTensorHandle_t input, diopiConstTensorHandle_t tensor1,                            \
                                   diopiConstTensorHandle_t tensor2, const diopiScalar_t* value) {                              \
-        return launch(ctx, name,                                                                                               \
+        return LAUNCH(ctx, name, \
                       [o = view(out), x = view(input), a = view(tensor1), b = view(tensor2), v = scalar(value)]() mutable {    \
                           at::cpu::kernel(o, x, a, b, v);                                                                      \
                       });                                                                                                      \
@@ -318,20 +315,19 @@ ADDC(Addcdiv, addcdiv_out)
 
 diopiError_t diopiLerpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
                              diopiConstTensorHandle_t end, const diopiScalar_t* weight) {
-    return launch(ctx, __func__, [o = view(out), x = view(input), y = view(end), w = scalar(weight)]() mutable {
+    return LAUNCH(ctx, __func__, [o = view(out), x = view(input), y = view(end), w = scalar(weight)]() mutable {
         at::cpu::lerp_out(o, x, y, w);
     });
 }
 
 diopiError_t diopiLerpTensor(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
                              diopiConstTensorHandle_t end, diopiConstTensorHandle_t weight) {
-    return launch(ctx, __func__,
-                  [o = view(out), x = view(input), y = view(end), w = view(weight)]() mutable { at::cpu::lerp_out(o, x, y, w); });
+    return LAUNCH(ctx, __func__, [o = view(out), x = view(input), y = view(end), w = view(weight)]() mutable { at::cpu::lerp_out(o, x, y, w); });
 }
 
 static diopiError_t clamp(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
                           const diopiScalar_t* min, const diopiScalar_t* max) {
-    return launch(ctx, name, [o = view(out), x = view(input), low = optional_scalar(min), high = optional_scalar(max)]() mutable {
+    return LAUNCH(ctx, name, [o = view(out), x = view(input), low = optional_scalar(min), high = optional_scalar(max)]() mutable {
         at::cpu::clamp_out(o, x, low, high);
     });
 }
@@ -349,7 +345,7 @@ diopiError_t diopiClampInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t i
 #define CLAMP_ONE_SIDE(Name, kernel)                                                                                       \
     diopiError_t diopi##Name##Scalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,    \
                                      const diopiScalar_t* limit) {                                                         \
-        return launch(ctx, __func__,                                                                                       \
+        return LAUNCH(ctx, __func__, \
                       [o = view(out), x = view(input), l = scalar(limit)]() mutable { at::cpu::kernel(o, x, l); });        \
     }                                                                                                                      \
     diopiError_t diopi##Name##InpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* limit) { \
@@ -361,8 +357,7 @@ CLAMP_ONE_SIDE(ClampMax, clamp_max_out)
 
 diopiError_t diopiMSELossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output,
                                   diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiReduction_t reduction) {
-    return launch(ctx, __func__,
-                  [o = view(grad_input), g = view(grad_output), x = view(input), t = view(target), reduction]() mutable {
+    return LAUNCH(ctx, __func__, [o = view(grad_input), g = view(grad_output), x = view(input), t = view(target), reduction]() mutable {
                       at::cpu::mse_loss_backward_out(o, g, x, t, reduction);
                   });
 }

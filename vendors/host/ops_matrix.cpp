@@ -20,7 +20,7 @@ using namespace dipu_host;
 
 diopiError_t diopiMm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
                      diopiConstTensorHandle_t mat2) {
-    return launch(ctx, __func__, [o = view(out), a = view(input), b = view(mat2), split = reordered()]() mutable {
+    return LAUNCH(ctx, __func__, [o = view(out), a = view(input), b = view(mat2), split = reordered()]() mutable {
         if (split) return split_sums::addmm(o, std::nullopt, a, b, 0, 1);
         at::cpu::mm_out(o, a, b);
     });
@@ -28,7 +28,7 @@ diopiError_t diopiMm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiCon
 
 diopiError_t diopiBmm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
                       diopiConstTensorHandle_t mat2) {
-    return launch(ctx, __func__, [o = view(out), a = view(input), b = view(mat2), split = reordered()]() mutable {
+    return LAUNCH(ctx, __func__, [o = view(out), a = view(input), b = view(mat2), split = reordered()]() mutable {
         if (split) return split_sums::addmm(o, std::nullopt, a, b, 0, 1);
         at::cpu::bmm_out(o, a, b);
     });
@@ -37,8 +37,7 @@ diopiError_t diopiBmm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiCo
 diopiError_t diopiAddmm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
                         diopiConstTensorHandle_t mat1, diopiConstTensorHandle_t mat2, const diopiScalar_t* beta,
                         const diopiScalar_t* alpha) {
-    return launch(ctx, __func__,
-                  [o = view(out), x = view(input), a = view(mat1), b = view(mat2), input_scale = scalar(beta),
+    return LAUNCH(ctx, __func__, [o = view(out), x = view(input), a = view(mat1), b = view(mat2), input_scale = scalar(beta),
                    product_scale = scalar(alpha), split = reordered()]() mutable {
                       if (split) return split_sums::addmm(o, x, a, b, input_scale.toDouble(), product_scale.toDouble());
                       at::cpu::addmm_out(o, x, a, b, input_scale, product_scale);
@@ -47,8 +46,7 @@ diopiError_t diopiAddmm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopi
 
 diopiError_t diopiBaddbmm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
                           diopiConstTensorHandle_t batch1, diopiConstTensorHandle_t batch2, double beta, double alpha) {
-    return launch(
-        ctx, __func__,
+    return LAUNCH(ctx, __func__,
         [o = view(out), x = view(input), a = view(batch1), b = view(batch2), beta, alpha, split = reordered()]() mutable {
             if (split) return split_sums::addmm(o, x, a, b, beta, alpha);
             at::cpu::baddbmm_out(o, x, a, b, beta, alpha);
@@ -57,8 +55,7 @@ diopiError_t diopiBaddbmm(diopiContextHandle_t ctx, diopiTensorHandle_t out, dio
 
 diopiError_t diopiBaddbmmInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t batch1,
                              diopiConstTensorHandle_t batch2, double beta, double alpha) {
-    return launch(ctx, __func__,
-                  [x = view(input), a = view(batch1), b = view(batch2), beta, alpha, split = reordered()]() mutable {
+    return LAUNCH(ctx, __func__, [x = view(input), a = view(batch1), b = view(batch2), beta, alpha, split = reordered()]() mutable {
                       if (split) return split_sums::addmm(x, x, a, b, beta, alpha);
                       at::cpu::baddbmm_(x, a, b, beta, alpha);
                   });
@@ -72,8 +69,7 @@ diopiError_t diopiConvolution2d(diopiContextHandle_t ctx, diopiTensorHandle_t ou
                                 diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiSize_t stride,
                                 diopiSize_t padding, diopiSize_t dilation, int64_t groups) {
     split_sums::Convolution how{dims(stride), dims(padding), dims(dilation), groups};
-    return launch(ctx, __func__,
-                  [o = view(out), x = view(input), w = view(weight), b = optional_view(bias), how = std::move(how),
+    return LAUNCH(ctx, __func__, [o = view(out), x = view(input), w = view(weight), b = optional_view(bias), how = std::move(how),
                    split = reordered()]() mutable {
                       if (split) return split_sums::convolution2d(o, x, w, b, how);
                       o.copy_(at::native::convolution(x, w, b, how.stride, how.padding, how.dilation, /*transposed=*/false,
@@ -86,8 +82,7 @@ diopiError_t diopiConvolution2dBackward(diopiContextHandle_t ctx, diopiTensorHan
                                         diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiSize_t* bias_sizes,
                                         diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, int64_t groups) {
     split_sums::Convolution how{dims(stride), dims(padding), dims(dilation), groups};
-    return launch(
-        ctx, __func__,
+    return LAUNCH(ctx, __func__,
         [gx = view_or_undefined(grad_input), gw = view_or_undefined(grad_weight), gb = view_or_undefined(grad_bias),
          g = view(grad_output), x = view(input), w = view(weight), how = std::move(how), split = reordered()]() mutable {
             if (split) return split_sums::convolution2d_backward(gx, gw, gb, g, x, w, how);
@@ -104,8 +99,7 @@ diopiError_t diopiConvolution2dBackward(diopiContextHandle_t ctx, diopiTensorHan
 diopiError_t diopiMaxPool2dWithIndices(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t indices,
                                        diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride,
                                        diopiSize_t padding, diopiSize_t dilation, bool ceil_mode) {
-    return launch(
-        ctx, __func__,
+    return LAUNCH(ctx, __func__,
         [o = view(out), i = view(indices), x = view(input), k = dims(kernel_size), s = dims(stride), p = dims(padding),
          d = dims(dilation), ceil_mode]() mutable { at::cpu::max_pool2d_with_indices_out(o, i, x, k, s, p, d, ceil_mode); });
 }
@@ -114,8 +108,7 @@ diopiError_t diopiMaxPool2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_
                                     diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiSize_t kernel_size,
                                     diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode,
                                     diopiConstTensorHandle_t indices) {
-    return launch(ctx, __func__,
-                  [o = view(grad_input), g = view(grad_output), x = view(input), k = dims(kernel_size), s = dims(stride),
+    return LAUNCH(ctx, __func__, [o = view(grad_input), g = view(grad_output), x = view(input), k = dims(kernel_size), s = dims(stride),
                    p = dims(padding), d = dims(dilation), ceil_mode, i = view(indices)]() mutable {
                       at::cpu::max_pool2d_with_indices_backward_out(o, g, x, k, s, p, d, ceil_mode, i);
                   });
@@ -130,8 +123,7 @@ static split_sums::Pooling pooling(diopiSize_t kernel, diopiSize_t stride, diopi
 diopiError_t diopiAvgPool2d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
                             diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, bool ceil_mode,
                             bool count_include_pad, const int64_t* divisor_override) {
-    return launch(
-        ctx, __func__,
+    return LAUNCH(ctx, __func__,
         [o = view(out), x = view(input), how = pooling(kernel_size, stride, padding, count_include_pad, divisor_override),
          ceil_mode, split = reordered()]() mutable {
             if (split) return split_sums::avg_pool2d(o, x, how);
@@ -143,8 +135,7 @@ diopiError_t diopiAvgPool2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_
                                     diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiSize_t kernel_size,
                                     diopiSize_t stride, diopiSize_t padding, bool ceil_mode, bool count_include_pad,
                                     const int64_t* divisor_override) {
-    return launch(ctx, __func__,
-                  [o = view(grad_input), g = view(grad_output), x = view(input),
+    return LAUNCH(ctx, __func__, [o = view(grad_input), g = view(grad_output), x = view(input),
                    how = pooling(kernel_size, stride, padding, count_include_pad, divisor_override), ceil_mode,
                    split = reordered()]() mutable {
                       if (split) return split_sums::avg_pool2d_backward(o, g, how);
@@ -155,7 +146,7 @@ diopiError_t diopiAvgPool2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_
 
 diopiError_t diopiAdaptiveAvgPool2d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
                                     diopiSize_t output_size) {
-    return launch(ctx, __func__, [o = view(out), x = view(input), size = dims(output_size), split = reordered()]() mutable {
+    return LAUNCH(ctx, __func__, [o = view(out), x = view(input), size = dims(output_size), split = reordered()]() mutable {
         if (split) return split_sums::adaptive_avg_pool2d(o, x);
         at::cpu::adaptive_avg_pool2d_out(o, x, size);
     });
@@ -163,7 +154,7 @@ diopiError_t diopiAdaptiveAvgPool2d(diopiContextHandle_t ctx, diopiTensorHandle_
 
 diopiError_t diopiAdaptiveAvgPool2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input,
                                             diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input) {
-    return launch(ctx, __func__, [o = view(grad_input), g = view(grad_output), x = view(input), split = reordered()]() mutable {
+    return LAUNCH(ctx, __func__, [o = view(grad_input), g = view(grad_output), x = view(input), split = reordered()]() mutable {
         if (split) return split_sums::adaptive_avg_pool2d_backward(o, g);
         o.copy_(at::cpu::_adaptive_avg_pool2d_backward(g, x));
     });

@@ -93,7 +93,7 @@ diopiError_t fill_random(diopiContextHandle_t ctx, const char* name, diopiTensor
     at::Tensor drawn = at::detail::empty_strided_cpu(target.sizes(), target.strides(), target.scalar_type());
     const auto error = draw_now(ctx, name, handle, [&](at::Generator& generator) { draw(drawn, generator); });
     if (error != diopiSuccess) return error;
-    return launch(ctx, name, [target, drawn]() mutable { target.copy_(drawn); });
+    return LAUNCH(ctx, name, [target, drawn]() mutable { target.copy_(drawn); });
 }
 
 }  // namespace
@@ -114,7 +114,7 @@ diopiError_t diopiNormalInp(diopiContextHandle_t ctx, diopiTensorHandle_t inout,
 diopiError_t diopiDropout(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t mask,
                           diopiConstTensorHandle_t input, double p, bool train, diopiGeneratorHandle_t generator) {
     if (!train) {
-        return launch(ctx, __func__, [o = view(out), m = view(mask), x = view(input)]() mutable { o.copy_(x), m.fill_(true); });
+        return LAUNCH(ctx, __func__, [o = view(out), m = view(mask), x = view(input)]() mutable { o.copy_(x), m.fill_(true); });
     }
     at::Tensor x = view(input), noise;
     const auto error = draw_now(ctx, __func__, generator, [&](at::Generator& g) {
@@ -122,7 +122,7 @@ diopiError_t diopiDropout(diopiContextHandle_t ctx, diopiTensorHandle_t out, dio
         at::cpu::bernoulli_(noise, 1 - p, g);
     });
     if (error != diopiSuccess) return error;
-    return launch(ctx, __func__, [o = view(out), m = view(mask), x, noise, p]() mutable {
+    return LAUNCH(ctx, __func__, [o = view(out), m = view(mask), x, noise, p]() mutable {
         at::cpu::ne_out(m, noise, at::Scalar(0));
         if (p < 1) at::cpu::div_(noise, at::native::wrapped_scalar_tensor(1 - p));
         at::cpu::mul_out(o, x, noise);

@@ -59,8 +59,8 @@ at::Tensor _adaptive_avg_pool2d(const at::Tensor & self, at::IntArrayRef output_
     {
         static Operator op("diopiAdaptiveAvgPool2d");
         Call call(op, record);
-        if (call.accepts(kFp, self) && (self.dim() == 4 && self.numel() > 0 && self.is_contiguous())) {
-            at::Tensor out0 = pool_out(self, output_size);
+        if (call.accepts(kFp, self) && ((self.dim() == 4) && (self.numel() > 0) && self.is_contiguous())) {
+            auto out0 = pool_out(self, output_size);
             if (call.run<decltype(&::diopiAdaptiveAvgPool2d)>(handle(out0), handle(self), size(output_size))) { return out0; }
         }
     }
@@ -100,7 +100,7 @@ at::Tensor add_Tensor(const at::Tensor & self, const at::Tensor & other, const a
     {
         static Operator op("diopiAddScalar");
         Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && plain(alpha) && (!alpha.isBoolean())) {
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && plain(alpha) && (!is_bool(alpha))) {
             Outputs<at::meta::structured_add_Tensor, 1, Kind::Fresh> results(call.device());
             if (!results.like({self})) results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiAddScalar)>(handle(results[0]), handle(self), scalar(cpu_value(other)), scalar(alpha))) { return std::move(results[0]); }
@@ -109,7 +109,7 @@ at::Tensor add_Tensor(const at::Tensor & self, const at::Tensor & other, const a
     {
         static Operator op("diopiAdd");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self, other) && plain(alpha) && (!alpha.isBoolean())) {
+        if (call.accepts(kFp | kInt, self, other) && plain(alpha) && (!is_bool(alpha))) {
             Outputs<at::meta::structured_add_Tensor, 1, Kind::Fresh> results(call.device());
             if (!results.like({self, other})) results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiAdd)>(handle(results[0]), handle(self), handle(other), scalar(alpha))) { return std::move(results[0]); }
@@ -123,7 +123,7 @@ at::Tensor & addcdiv_out(const at::Tensor & self, const at::Tensor & tensor1, co
     {
         static Operator op("diopiAddcdiv");
         Call call(op, record);
-        if (call.accepts(kFp, self, tensor1, tensor2) && call.holds(out) && plain(value)) {
+        if (call.accepts(kFp, self, tensor1, tensor2) && call.holds(~DtypeMask(0), out) && plain(value)) {
             Outputs<at::meta::structured_addcdiv, 1, Kind::Given> results(call.device(), out);
             results.meta(self, tensor1, tensor2, value);
             if (call.run<decltype(&::diopiAddcdiv)>(handle(results[0]), handle(self), handle(tensor1), handle(tensor2), scalar(value))) { results.finish(); return out; }
@@ -238,7 +238,7 @@ at::Tensor & bitwise_not_out(const at::Tensor & self, at::Tensor & out) {
     {
         static Operator op("diopiBitwiseNot");
         Call call(op, record);
-        if (call.accepts(kInt | kBool, self) && call.holds(out)) {
+        if (call.accepts(kInt | kBool, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_bitwise_not, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
             if (call.run<decltype(&::diopiBitwiseNot)>(handle(results[0]), handle(self))) { results.finish(); return out; }
@@ -253,7 +253,7 @@ at::Tensor & bmm_out(const at::Tensor & self, const at::Tensor & mat2, at::Tenso
     {
         static Operator op("diopiBmm");
         Call call(op, record);
-        if (call.accepts(kFp, self, mat2) && call.holds(out)) {
+        if (call.accepts(kFp, self, mat2) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_bmm, 1, Kind::Given> results(call.device(), out);
             results.meta(self, mat2);
             if (call.run<decltype(&::diopiBmm)>(handle(results[0]), handle(self), handle(mat2))) { results.finish(); return out; }
@@ -268,7 +268,7 @@ at::Tensor & ceil_out(const at::Tensor & self, at::Tensor & out) {
     {
         static Operator op("diopiCeil");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_ceil, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
             if (call.run<decltype(&::diopiCeil)>(handle(results[0]), handle(self))) { results.finish(); return out; }
@@ -312,8 +312,8 @@ at::Tensor convolution_overrideable(const at::Tensor & input, const at::Tensor &
     {
         static Operator op("diopiConvolution2d");
         Call call(op, record);
-        if (call.accepts(kFp, input, weight, bias) && (!transposed && input.dim() == 4 && input.numel() > 0 && one_dtype({input, weight, value(bias)}))) {
-            at::Tensor out0 = conv2d_out(input, weight, stride, padding, dilation);
+        if (call.accepts(kFp, input, weight, bias) && (!transposed && (input.dim() == 4) && (input.numel() > 0) && one_dtype(input, weight, bias))) {
+            auto out0 = conv2d_out(input, weight, stride, padding, dilation);
             if (call.run<decltype(&::diopiConvolution2d)>(handle(out0), handle(input), handle(weight), handle(bias), size(stride), size(padding), size(dilation), groups)) { return out0; }
         }
     }
@@ -363,7 +363,7 @@ at::Tensor & eq_Scalar_out(const at::Tensor & self, const at::Scalar & other, at
     {
         static Operator op("diopiEqScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out) && plain(other)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out) && plain(other)) {
             Outputs<at::meta::structured_eq_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiEqScalar)>(handle(results[0]), handle(self), scalar(other))) { results.finish(); return out; }
@@ -378,7 +378,7 @@ at::Tensor & erf_out(const at::Tensor & self, at::Tensor & out) {
     {
         static Operator op("diopiErf");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_erf, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
             if (call.run<decltype(&::diopiErf)>(handle(results[0]), handle(self))) { results.finish(); return out; }
@@ -408,7 +408,7 @@ at::Tensor & floor_out(const at::Tensor & self, at::Tensor & out) {
     {
         static Operator op("diopiFloor");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_floor, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
             if (call.run<decltype(&::diopiFloor)>(handle(results[0]), handle(self))) { results.finish(); return out; }
@@ -465,8 +465,8 @@ at::Tensor index_select(const at::Tensor & self, int64_t dim, const at::Tensor &
     {
         static Operator op("diopiIndexSelect");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.accepts(kInt, index) && (self.dim() > 0 && index.dim() <= 1)) {
-            at::Tensor out0 = selected(self, dim, index);
+        if (call.accepts(kFp | kInt | kBool, self) && call.accepts(kInt, index) && ((self.dim() > 0) && (index.dim() <= 1))) {
+            auto out0 = selected(self, dim, index);
             if (call.run<decltype(&::diopiIndexSelect)>(handle(out0), handle(self), dim, handle(index))) { return out0; }
         }
     }
@@ -507,7 +507,7 @@ at::Tensor & lerp_Scalar_out(const at::Tensor & self, const at::Tensor & end, co
     {
         static Operator op("diopiLerpScalar");
         Call call(op, record);
-        if (call.accepts(kFp, self, end) && call.holds(out) && plain(weight)) {
+        if (call.accepts(kFp, self, end) && call.holds(~DtypeMask(0), out) && plain(weight)) {
             Outputs<at::meta::structured_lerp_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, end, weight);
             if (call.run<decltype(&::diopiLerpScalar)>(handle(results[0]), handle(self), handle(end), scalar(weight))) { results.finish(); return out; }
@@ -537,7 +537,7 @@ at::Tensor & log_out(const at::Tensor & self, at::Tensor & out) {
     {
         static Operator op("diopiLog");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_log, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
             if (call.run<decltype(&::diopiLog)>(handle(results[0]), handle(self))) { results.finish(); return out; }
@@ -553,7 +553,7 @@ at::Tensor logical_or(const at::Tensor & self, const at::Tensor & other) {
         static Operator op("diopiLogicalOr");
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool, self, other)) {
-            at::Tensor out0 = broadcast(self, other, at::kBool);
+            auto out0 = broadcast(self, other, at::kBool);
             if (call.run<decltype(&::diopiLogicalOr)>(handle(out0), handle(self), handle(other))) { return out0; }
         }
     }
@@ -565,7 +565,7 @@ at::Tensor & lt_Tensor_out(const at::Tensor & self, const at::Tensor & other, at
     {
         static Operator op("diopiLt");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_lt_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiLt)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
@@ -622,7 +622,7 @@ at::Tensor mean_dim(const at::Tensor & self, at::OptionalIntArrayRef dim, bool k
     {
         static Operator op("diopiMin");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(min, min_indices)) {
+        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), min, min_indices)) {
             Outputs<at::meta::structured_min_dim, 2, Kind::Given> results(call.device(), min, min_indices);
             results.meta(self, dim, keepdim);
             if (call.run<decltype(&::diopiMin)>(handle(results[0]), handle(results[1]), handle(self), dim)) { results.finish(); return {min, min_indices}; }
@@ -637,7 +637,7 @@ at::Tensor & mm_out(const at::Tensor & self, const at::Tensor & mat2, at::Tensor
     {
         static Operator op("diopiMm");
         Call call(op, record);
-        if (call.accepts(kFp, self, mat2) && call.holds(out)) {
+        if (call.accepts(kFp, self, mat2) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_mm, 1, Kind::Given> results(call.device(), out);
             results.meta(self, mat2);
             if (call.run<decltype(&::diopiMm)>(handle(results[0]), handle(self), handle(mat2))) { results.finish(); return out; }
@@ -684,10 +684,10 @@ at::Tensor mul_Tensor(const at::Tensor & self, const at::Tensor & other) {
     {
         static Operator op("diopiBatchNormBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_out, input, weight, running_mean, running_var, save_mean, save_invstd) && (one_dtype({grad_out, input, value(weight)}) && input.numel() > 0 && input.is_contiguous() && full_precision(input))) {
-            at::Tensor out0 = masked(output_mask[0], input);
-            at::Tensor out1 = masked_stat(output_mask[1], input);
-            at::Tensor out2 = masked_stat(output_mask[2], input);
+        if (call.accepts(kFp, grad_out, input, weight, running_mean, running_var, save_mean, save_invstd) && (one_dtype(grad_out, input, weight) && (input.numel() > 0) && input.is_contiguous() && full_precision(input))) {
+            auto out0 = masked(output_mask[0], input);
+            auto out1 = masked_stat(output_mask[1], input);
+            auto out2 = masked_stat(output_mask[2], input);
             if (call.run<decltype(&::diopiBatchNormBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_out), handle(input), handle(weight), handle(running_mean), handle(running_var), handle(save_mean), handle(save_invstd), train, eps)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
         }
     }
@@ -699,10 +699,10 @@ at::Tensor mul_Tensor(const at::Tensor & self, const at::Tensor & other) {
     {
         static Operator op("diopiLayerNormBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_out, input, mean, rstd, weight, bias) && (one_dtype({grad_out, input, value(weight)}) && input.numel() > 0)) {
-            at::Tensor out0 = masked(output_mask[0], input);
-            at::Tensor out1 = masked_affine(output_mask[1], input, normalized_shape);
-            at::Tensor out2 = masked_affine(output_mask[2], input, normalized_shape);
+        if (call.accepts(kFp, grad_out, input, mean, rstd, weight, bias) && (one_dtype(grad_out, input, weight) && (input.numel() > 0))) {
+            auto out0 = masked(output_mask[0], input);
+            auto out1 = masked_affine(output_mask[1], input, normalized_shape);
+            auto out2 = masked_affine(output_mask[2], input, normalized_shape);
             if (call.run<decltype(&::diopiLayerNormBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_out), handle(input), handle(weight), handle(bias), handle(mean), handle(rstd), size(normalized_shape))) { return {std::move(out0), std::move(out1), std::move(out2)}; }
         }
     }
@@ -714,7 +714,7 @@ at::Tensor & ne_Tensor_out(const at::Tensor & self, const at::Tensor & other, at
     {
         static Operator op("diopiNe");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_ne_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiNe)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
@@ -756,7 +756,7 @@ at::Tensor & pow_Tensor_Scalar_out(const at::Tensor & self, const at::Scalar & e
     {
         static Operator op("diopiPow");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(out) && plain(exponent)) {
+        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out) && plain(exponent)) {
             Outputs<at::meta::structured_pow_Tensor_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, exponent);
             if (call.run<decltype(&::diopiPow)>(handle(results[0]), handle(self), scalar(exponent))) { results.finish(); return out; }
@@ -812,7 +812,7 @@ at::Tensor & sigmoid_backward_grad_input(const at::Tensor & grad_output, const a
     {
         static Operator op("diopiSigmoidBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, output) && call.holds(grad_input)) {
+        if (call.accepts(kFp, grad_output, output) && call.holds(~DtypeMask(0), grad_input)) {
             Outputs<at::meta::structured_sigmoid_backward, 1, Kind::Given> results(call.device(), grad_input);
             results.meta(grad_output, output);
             if (call.run<decltype(&::diopiSigmoidBackward)>(handle(results[0]), handle(grad_output), handle(output))) { results.finish(); return grad_input; }
@@ -856,7 +856,7 @@ at::Tensor & sqrt_out(const at::Tensor & self, at::Tensor & out) {
     {
         static Operator op("diopiSqrt");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_sqrt, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
             if (call.run<decltype(&::diopiSqrt)>(handle(results[0]), handle(self))) { results.finish(); return out; }
@@ -871,7 +871,7 @@ at::Tensor & sub__Tensor(at::Tensor & self, const at::Tensor & other, const at::
     {
         static Operator op("diopiSubInpScalar");
         Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && plain(alpha) && (!alpha.isBoolean())) {
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && plain(alpha) && (!is_bool(alpha))) {
             Outputs<at::meta::structured_sub_Tensor, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({self})) results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiSubInpScalar)>(handle(results[0]), scalar(cpu_value(other)), scalar(alpha))) { results.finish(); return self; }
@@ -880,7 +880,7 @@ at::Tensor & sub__Tensor(at::Tensor & self, const at::Tensor & other, const at::
     {
         static Operator op("diopiSubInp");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self, other) && plain(alpha) && (!alpha.isBoolean())) {
+        if (call.accepts(kFp | kInt, self, other) && plain(alpha) && (!is_bool(alpha))) {
             Outputs<at::meta::structured_sub_Tensor, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({other})) results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiSubInp)>(handle(results[0]), handle(other), scalar(alpha))) { results.finish(); return self; }
@@ -895,7 +895,7 @@ at::Tensor & tanh_out(const at::Tensor & self, at::Tensor & out) {
     {
         static Operator op("diopiTanh");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_tanh, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
             if (call.run<decltype(&::diopiTanh)>(handle(results[0]), handle(self))) { results.finish(); return out; }

@@ -61,8 +61,8 @@ at::Tensor _adaptive_avg_pool2d_backward(const at::Tensor & grad_output, const a
     {
         static Operator op("diopiAdaptiveAvgPool2dBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && (self.dim() == 4 && self.numel() > 0 && self.is_contiguous())) {
-            at::Tensor out0 = like_contiguous(self);
+        if (call.accepts(kFp, grad_output, self) && ((self.dim() == 4) && (self.numel() > 0) && self.is_contiguous())) {
+            auto out0 = like_contiguous(self);
             if (call.run<decltype(&::diopiAdaptiveAvgPool2dBackward)>(handle(out0), handle(grad_output), handle(self))) { return out0; }
         }
     }
@@ -74,7 +74,7 @@ at::Tensor & _log_softmax_backward_data_out(const at::Tensor & grad_output, cons
     {
         static Operator op("diopiLogSoftmaxBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, output) && call.holds(out) && (grad_output.scalar_type() == input_dtype)) {
+        if (call.accepts(kFp, grad_output, output) && call.holds(~DtypeMask(0), out) && (grad_output.scalar_type() == input_dtype)) {
             Outputs<at::meta::structured__log_softmax_backward_data, 1, Kind::Given> results(call.device(), out);
             results.meta(grad_output, output, dim, input_dtype);
             if (call.run<decltype(&::diopiLogSoftmaxBackward)>(handle(results[0]), handle(grad_output), handle(output), dim)) { results.finish(); return out; }
@@ -89,7 +89,7 @@ at::Tensor & _softmax_backward_data_out(const at::Tensor & grad_output, const at
     {
         static Operator op("diopiSoftmaxBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, output) && call.holds(grad_input) && (grad_output.scalar_type() == input_dtype)) {
+        if (call.accepts(kFp, grad_output, output) && call.holds(~DtypeMask(0), grad_input) && (grad_output.scalar_type() == input_dtype)) {
             Outputs<at::meta::structured__softmax_backward_data, 1, Kind::Given> results(call.device(), grad_input);
             results.meta(grad_output, output, dim, input_dtype);
             if (call.run<decltype(&::diopiSoftmaxBackward)>(handle(results[0]), handle(grad_output), handle(output), dim)) { results.finish(); return grad_input; }
@@ -104,7 +104,7 @@ at::Tensor & add_out(const at::Tensor & self, const at::Tensor & other, const at
     {
         static Operator op("diopiAddScalar");
         Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && call.holds(out) && plain(alpha) && (!alpha.isBoolean())) {
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out) && plain(alpha) && (!is_bool(alpha))) {
             Outputs<at::meta::structured_add_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiAddScalar)>(handle(results[0]), handle(self), scalar(cpu_value(other)), scalar(alpha))) { results.finish(); return out; }
@@ -113,7 +113,7 @@ at::Tensor & add_out(const at::Tensor & self, const at::Tensor & other, const at
     {
         static Operator op("diopiAdd");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self, other) && call.holds(out) && plain(alpha) && (!alpha.isBoolean())) {
+        if (call.accepts(kFp | kInt, self, other) && call.holds(~DtypeMask(0), out) && plain(alpha) && (!is_bool(alpha))) {
             Outputs<at::meta::structured_add_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiAdd)>(handle(results[0]), handle(self), handle(other), scalar(alpha))) { results.finish(); return out; }
@@ -157,7 +157,7 @@ at::Tensor & all_all_out(const at::Tensor & self, at::Tensor & out) {
     {
         static Operator op("diopiAll");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_all, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
             if (call.run<decltype(&::diopiAll)>(handle(results[0]), handle(self), nullptr)) { results.finish(); return out; }
@@ -172,7 +172,7 @@ at::Tensor & amax_out(const at::Tensor & self, at::IntArrayRef dim, bool keepdim
     {
         static Operator op("diopiAmax");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_amax, 1, Kind::Given> results(call.device(), out);
             results.meta(self, dim, keepdim);
             if (call.run<decltype(&::diopiAmax)>(handle(results[0]), handle(self), size(dim), keepdim)) { results.finish(); return out; }
@@ -187,7 +187,7 @@ at::Tensor & any_out(const at::Tensor & self, int64_t dim, bool keepdim, at::Ten
     {
         static Operator op("diopiAny");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_any_dim, 1, Kind::Given> results(call.device(), out);
             results.meta(self, dim, keepdim);
             if (call.run<decltype(&::diopiAny)>(handle(results[0]), handle(self), pointer(dim))) { results.finish(); return out; }
@@ -202,7 +202,7 @@ at::Tensor & argmin_out(const at::Tensor & self, ::std::optional<int64_t> dim, b
     {
         static Operator op("diopiArgmin");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_argmin, 1, Kind::Given> results(call.device(), out);
             results.meta(self, dim, keepdim);
             if (call.run<decltype(&::diopiArgmin)>(handle(results[0]), handle(self), pointer(dim), keepdim)) { results.finish(); return out; }
@@ -217,7 +217,7 @@ at::Tensor & avg_pool2d_backward_grad_input(const at::Tensor & grad_output, cons
     {
         static Operator op("diopiAvgPool2dBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && call.holds(grad_input)) {
+        if (call.accepts(kFp, grad_output, self) && call.holds(~DtypeMask(0), grad_input)) {
             Outputs<at::meta::structured_avg_pool2d_backward, 1, Kind::Given> results(call.device(), grad_input);
             results.meta(grad_output, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override);
             if (call.run<decltype(&::diopiAvgPool2dBackward)>(handle(results[0]), handle(grad_output), handle(self), size(kernel_size), size(stride), size(padding), ceil_mode, count_include_pad, pointer(divisor_override))) { results.finish(); return grad_input; }
@@ -303,7 +303,7 @@ at::Tensor & clamp_min_out(const at::Tensor & self, const at::Scalar & min, at::
     {
         static Operator op("diopiClampMinScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(out) && plain(min)) {
+        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out) && plain(min)) {
             Outputs<at::meta::structured_clamp_min, 1, Kind::Given> results(call.device(), out);
             results.meta(self, min);
             if (call.run<decltype(&::diopiClampMinScalar)>(handle(results[0]), handle(self), scalar(min))) { results.finish(); return out; }
@@ -332,7 +332,7 @@ at::Tensor & cumsum_out(const at::Tensor & self, int64_t dim, ::std::optional<at
     {
         static Operator op("diopiCumsum");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_cumsum, 1, Kind::Given> results(call.device(), out);
             results.meta(self, dim, dtype);
             if (call.run<decltype(&::diopiCumsum)>(handle(results[0]), handle(self), dim)) { results.finish(); return out; }
@@ -348,7 +348,7 @@ at::Tensor embedding(const at::Tensor & weight, const at::Tensor & indices, int6
         static Operator op("diopiEmbedding");
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool, weight) && call.accepts(kInt, indices) && (weight.dim() == 2)) {
-            at::Tensor out0 = embedded(weight, indices);
+            auto out0 = embedded(weight, indices);
             if (call.run<decltype(&::diopiEmbedding)>(handle(out0), handle(weight), handle(indices), padding_idx, scale_grad_by_freq, sparse)) { return out0; }
         }
     }
@@ -417,7 +417,7 @@ at::Tensor & ge_Scalar_out(const at::Tensor & self, const at::Scalar & other, at
     {
         static Operator op("diopiGeScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out) && plain(other)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out) && plain(other)) {
             Outputs<at::meta::structured_ge_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiGeScalar)>(handle(results[0]), handle(self), scalar(other))) { results.finish(); return out; }
@@ -432,7 +432,7 @@ at::Tensor & gelu_out(const at::Tensor & self, c10::string_view approximate, at:
     {
         static Operator op("diopiGelu");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_gelu, 1, Kind::Given> results(call.device(), out);
             results.meta(self, approximate);
             if (call.run<decltype(&::diopiGelu)>(handle(results[0]), handle(self), text(approximate))) { results.finish(); return out; }
@@ -447,7 +447,7 @@ at::Tensor & gt_Scalar_out(const at::Tensor & self, const at::Scalar & other, at
     {
         static Operator op("diopiGtScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out) && plain(other)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out) && plain(other)) {
             Outputs<at::meta::structured_gt_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiGtScalar)>(handle(results[0]), handle(self), scalar(other))) { results.finish(); return out; }
@@ -463,7 +463,7 @@ at::Tensor isnan(const at::Tensor & self) {
         static Operator op("diopiIsNan");
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool, self)) {
-            at::Tensor out0 = like(self, at::kBool);
+            auto out0 = like(self, at::kBool);
             if (call.run<decltype(&::diopiIsNan)>(handle(out0), handle(self))) { return out0; }
         }
     }
@@ -475,7 +475,7 @@ at::Tensor & le_Tensor_out(const at::Tensor & self, const at::Tensor & other, at
     {
         static Operator op("diopiLe");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_le_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiLe)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
@@ -562,7 +562,7 @@ at::Tensor masked_fill_Scalar(const at::Tensor & self, const at::Tensor & mask, 
         static Operator op("diopiMaskedFillScalar");
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool, self, mask) && plain(value) && (mask.scalar_type() == at::kBool)) {
-            at::Tensor out0 = broadcast(self, mask, self.scalar_type());
+            auto out0 = broadcast(self, mask, self.scalar_type());
             if (call.run<decltype(&::diopiMaskedFillScalar)>(handle(out0), handle(self), handle(mask), scalar(value))) { return out0; }
         }
     }
@@ -574,7 +574,7 @@ at::Tensor masked_fill_Scalar(const at::Tensor & self, const at::Tensor & mask, 
     {
         static Operator op("diopiMax");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(max, max_values)) {
+        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), max, max_values)) {
             Outputs<at::meta::structured_max_dim, 2, Kind::Given> results(call.device(), max, max_values);
             results.meta(self, dim, keepdim);
             if (call.run<decltype(&::diopiMax)>(handle(results[0]), handle(results[1]), handle(self), dim)) { results.finish(); return {max, max_values}; }
@@ -589,7 +589,7 @@ at::Tensor & max_pool2d_with_indices_backward_grad_input(const at::Tensor & grad
     {
         static Operator op("diopiMaxPool2dBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && call.accepts(kInt, indices) && call.holds(grad_input)) {
+        if (call.accepts(kFp, grad_output, self) && call.accepts(kInt, indices) && call.holds(~DtypeMask(0), grad_input)) {
             Outputs<at::meta::structured_max_pool2d_with_indices_backward, 1, Kind::Given> results(call.device(), grad_input);
             results.meta(grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices);
             if (call.run<decltype(&::diopiMaxPool2dBackward)>(handle(results[0]), handle(grad_output), handle(self), size(kernel_size), size(stride), size(padding), size(dilation), ceil_mode, handle(indices))) { results.finish(); return grad_input; }
@@ -604,7 +604,7 @@ at::Tensor & mean_out(const at::Tensor & self, at::OptionalIntArrayRef dim, bool
     {
         static Operator op("diopiMean");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_mean_dim, 1, Kind::Given> results(call.device(), out);
             results.meta(self, dim, keepdim, dtype);
             if (call.run<decltype(&::diopiMean)>(handle(results[0]), handle(self), size(dim))) { results.finish(); return out; }
@@ -647,7 +647,7 @@ at::Tensor & mul_out(const at::Tensor & self, const at::Tensor & other, at::Tens
     {
         static Operator op("diopiMulScalar");
         Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && call.holds(out)) {
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_mul_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiMulScalar)>(handle(results[0]), handle(self), scalar(cpu_value(other)))) { results.finish(); return out; }
@@ -656,7 +656,7 @@ at::Tensor & mul_out(const at::Tensor & self, const at::Tensor & other, at::Tens
     {
         static Operator op("diopiMulScalar");
         Call call(op, record);
-        if (is_cpu_scalar(self) && call.accepts(kFp | kInt, other) && call.holds(out)) {
+        if (is_cpu_scalar(self) && call.accepts(kFp | kInt, other) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_mul_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiMulScalar)>(handle(results[0]), handle(other), scalar(cpu_value(self)))) { results.finish(); return out; }
@@ -665,7 +665,7 @@ at::Tensor & mul_out(const at::Tensor & self, const at::Tensor & other, at::Tens
     {
         static Operator op("diopiMul");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_mul_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiMul)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
@@ -680,9 +680,9 @@ at::Tensor & mul_out(const at::Tensor & self, const at::Tensor & other, at::Tens
     {
         static Operator op("diopiDropout");
         Call call(op, record);
-        if (call.accepts(kFp, input) && (train.value_or(true) && p > 0 && p < 1 && input.numel() > 0)) {
-            at::Tensor out0 = like(input);
-            at::Tensor out1 = like(input, at::kBool);
+        if (call.accepts(kFp, input) && (or_true(train) && (p > 0) && (p < 1) && (input.numel() > 0))) {
+            auto out0 = like(input);
+            auto out1 = like(input, at::kBool);
             if (call.run<decltype(&::diopiDropout)>(handle(out0), handle(out1), handle(input), p, true, generator_handle(default_generator(input)))) { return {std::move(out0), std::move(out1)}; }
         }
     }
@@ -722,7 +722,7 @@ at::Tensor & nll_loss_backward_grad_input(const at::Tensor & grad_output, const 
     {
         static Operator op("diopiNLLLossV2Backward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self, weight, total_weight) && call.accepts(kInt, target) && call.holds(grad_input)) {
+        if (call.accepts(kFp, grad_output, self, weight, total_weight) && call.accepts(kInt, target) && call.holds(~DtypeMask(0), grad_input)) {
             Outputs<at::meta::structured_nll_loss_backward, 1, Kind::Given> results(call.device(), grad_input);
             results.meta(grad_output, self, target, ((weight.has_value() && (*weight).defined()) ? at::OptionalTensorRef(*weight) : at::OptionalTensorRef()), reduction, ignore_index, total_weight);
             if (call.run<decltype(&::diopiNLLLossV2Backward)>(handle(results[0]), handle(grad_output), handle(self), handle(target), handle(weight), handle(total_weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { results.finish(); return grad_input; }
@@ -765,7 +765,7 @@ at::Tensor & reciprocal_out(const at::Tensor & self, at::Tensor & out) {
     {
         static Operator op("diopiReciprocal");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_reciprocal, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
             if (call.run<decltype(&::diopiReciprocal)>(handle(results[0]), handle(self))) { results.finish(); return out; }
@@ -794,7 +794,7 @@ at::Tensor & sigmoid_out(const at::Tensor & self, at::Tensor & out) {
     {
         static Operator op("diopiSigmoid");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_sigmoid, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
             if (call.run<decltype(&::diopiSigmoid)>(handle(results[0]), handle(self))) { results.finish(); return out; }
@@ -823,7 +823,7 @@ at::Tensor & silu_backward_grad_input(const at::Tensor & grad_output, const at::
     {
         static Operator op("diopiSiluBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && call.holds(grad_input)) {
+        if (call.accepts(kFp, grad_output, self) && call.holds(~DtypeMask(0), grad_input)) {
             Outputs<at::meta::structured_silu_backward, 1, Kind::Given> results(call.device(), grad_input);
             results.meta(grad_output, self);
             if (call.run<decltype(&::diopiSiluBackward)>(handle(results[0]), handle(grad_output), handle(self))) { results.finish(); return grad_input; }
@@ -867,7 +867,7 @@ at::Tensor & sum_IntList_out(const at::Tensor & self, at::OptionalIntArrayRef di
     {
         static Operator op("diopiSum");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out) && (!dtype || c10::isFloatingType(*dtype))) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out) && (floating_or_none(dtype))) {
             Outputs<at::meta::structured_sum_dim_IntList, 1, Kind::Given> results(call.device(), out);
             results.meta(self, dim, keepdim, dtype);
             if (call.run<decltype(&::diopiSum)>(handle(results[0]), handle(self), size(dim))) { results.finish(); return out; }
@@ -897,7 +897,7 @@ at::Tensor & threshold_backward_grad_input(const at::Tensor & grad_output, const
     {
         static Operator op("diopiThresholdBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && call.holds(grad_input) && plain(threshold)) {
+        if (call.accepts(kFp, grad_output, self) && call.holds(~DtypeMask(0), grad_input) && plain(threshold)) {
             Outputs<at::meta::structured_threshold_backward, 1, Kind::Given> results(call.device(), grad_input);
             results.meta(grad_output, self, threshold);
             if (call.run<decltype(&::diopiThresholdBackward)>(handle(results[0]), handle(grad_output), handle(self), scalar(threshold))) { results.finish(); return grad_input; }
@@ -912,7 +912,7 @@ at::Tensor & tril_out(const at::Tensor & self, int64_t diagonal, at::Tensor & ou
     {
         static Operator op("diopiTril");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_tril, 1, Kind::Given> results(call.device(), out);
             results.meta(self, diagonal);
             if (call.run<decltype(&::diopiTril)>(handle(results[0]), handle(self), diagonal)) { results.finish(); return out; }
@@ -927,8 +927,8 @@ at::Tensor where_self(const at::Tensor & condition, const at::Tensor & self, con
     {
         static Operator op("diopiWhere");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, condition, self, other) && (condition.scalar_type() == at::kBool && one_dtype({self, other}))) {
-            at::Tensor out0 = broadcast(condition, self, other);
+        if (call.accepts(kFp | kInt | kBool, condition, self, other) && ((condition.scalar_type() == at::kBool) && one_dtype(self, other))) {
+            auto out0 = broadcast(condition, self, other);
             if (call.run<decltype(&::diopiWhere)>(handle(out0), handle(condition), handle(self), handle(other))) { return out0; }
         }
     }

@@ -89,7 +89,7 @@ at::Tensor abs(const at::Tensor & self) {
         static Operator op("diopiAbs");
         Call call(op, record);
         if (call.accepts(kFp | kInt, self)) {
-            at::Tensor out0 = like(self);
+            auto out0 = like(self);
             if (call.run<decltype(&::diopiAbs)>(handle(out0), handle(self))) { return out0; }
         }
     }
@@ -101,7 +101,7 @@ at::Tensor & add__Tensor(at::Tensor & self, const at::Tensor & other, const at::
     {
         static Operator op("diopiAddInpScalar");
         Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && plain(alpha) && (!alpha.isBoolean())) {
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && plain(alpha) && (!is_bool(alpha))) {
             Outputs<at::meta::structured_add_Tensor, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({self})) results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiAddInpScalar)>(handle(results[0]), scalar(cpu_value(other)), scalar(alpha))) { results.finish(); return self; }
@@ -110,7 +110,7 @@ at::Tensor & add__Tensor(at::Tensor & self, const at::Tensor & other, const at::
     {
         static Operator op("diopiAddInp");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self, other) && plain(alpha) && (!alpha.isBoolean())) {
+        if (call.accepts(kFp | kInt, self, other) && plain(alpha) && (!is_bool(alpha))) {
             Outputs<at::meta::structured_add_Tensor, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({other})) results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiAddInp)>(handle(results[0]), handle(other), scalar(alpha))) { results.finish(); return self; }
@@ -139,7 +139,7 @@ at::Tensor & addmm_out(const at::Tensor & self, const at::Tensor & mat1, const a
     {
         static Operator op("diopiAddmm");
         Call call(op, record);
-        if (call.accepts(kFp, self, mat1, mat2) && call.holds(out) && plain(beta) && plain(alpha)) {
+        if (call.accepts(kFp, self, mat1, mat2) && call.holds(~DtypeMask(0), out) && plain(beta) && plain(alpha)) {
             Outputs<at::meta::structured_addmm, 1, Kind::Given> results(call.device(), out);
             results.meta(self, mat1, mat2, beta, alpha);
             if (call.run<decltype(&::diopiAddmm)>(handle(results[0]), handle(self), handle(mat1), handle(mat2), scalar(beta), scalar(alpha))) { results.finish(); return out; }
@@ -224,7 +224,7 @@ at::Tensor & bitwise_and_Tensor_out(const at::Tensor & self, const at::Tensor & 
     {
         static Operator op("diopiBitwiseAnd");
         Call call(op, record);
-        if (call.accepts(kInt | kBool, self, other) && call.holds(out)) {
+        if (call.accepts(kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_bitwise_and_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiBitwiseAnd)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
@@ -239,7 +239,7 @@ at::Tensor & bitwise_or_Tensor_out(const at::Tensor & self, const at::Tensor & o
     {
         static Operator op("diopiBitwiseOr");
         Call call(op, record);
-        if (call.accepts(kInt | kBool, self, other) && call.holds(out)) {
+        if (call.accepts(kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_bitwise_or_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiBitwiseOr)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
@@ -254,7 +254,7 @@ at::Tensor & cat_out(const at::ITensorListRef & tensors, int64_t dim, at::Tensor
     {
         static Operator op("diopiCat");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, tensors) && call.holds(out) && (one_dtype(tensors))) {
+        if (call.accepts(kFp | kInt | kBool, tensors) && call.holds(~DtypeMask(0), out) && (one_dtype(tensors))) {
             Outputs<at::meta::structured_cat, 1, Kind::Given> results(call.device(), out);
             results.meta(tensors, dim);
             if (call.run<decltype(&::diopiCat)>(handle(results[0]), handles(tensors), count(tensors), dim)) { results.finish(); return out; }
@@ -283,7 +283,7 @@ at::Tensor & clamp_max_out(const at::Tensor & self, const at::Scalar & max, at::
     {
         static Operator op("diopiClampMaxScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(out) && plain(max)) {
+        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out) && plain(max)) {
             Outputs<at::meta::structured_clamp_max, 1, Kind::Given> results(call.device(), out);
             results.meta(self, max);
             if (call.run<decltype(&::diopiClampMaxScalar)>(handle(results[0]), handle(self), scalar(max))) { results.finish(); return out; }
@@ -313,7 +313,7 @@ at::Tensor & cos_out(const at::Tensor & self, at::Tensor & out) {
     {
         static Operator op("diopiCos");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_cos, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
             if (call.run<decltype(&::diopiCos)>(handle(results[0]), handle(self))) { results.finish(); return out; }
@@ -352,7 +352,7 @@ at::Tensor embedding_dense_backward(const at::Tensor & grad_output, const at::Te
         static Operator op("diopiEmbeddingBackward");
         Call call(op, record);
         if (call.accepts(kFp, grad_output) && call.accepts(kInt, indices)) {
-            at::Tensor out0 = embedding_grad(grad_output, num_weights);
+            auto out0 = embedding_grad(grad_output, num_weights);
             if (call.run<decltype(&::diopiEmbeddingBackward)>(handle(out0), handle(grad_output), handle(indices), num_weights, padding_idx, scale_grad_by_freq, false)) { return out0; }
         }
     }
@@ -364,7 +364,7 @@ at::Tensor & eq_Tensor_out(const at::Tensor & self, const at::Tensor & other, at
     {
         static Operator op("diopiEq");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_eq_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiEq)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
@@ -394,7 +394,7 @@ at::Tensor flip(const at::Tensor & self, at::IntArrayRef dims) {
         static Operator op("diopiFlip");
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool, self)) {
-            at::Tensor out0 = like_contiguous(self);
+            auto out0 = like_contiguous(self);
             if (call.run<decltype(&::diopiFlip)>(handle(out0), handle(self), size(dims))) { return out0; }
         }
     }
@@ -490,7 +490,7 @@ at::Tensor & leaky_relu_backward_grad_input(const at::Tensor & grad_output, cons
     {
         static Operator op("diopiLeakyReluBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && call.holds(grad_input) && plain(negative_slope)) {
+        if (call.accepts(kFp, grad_output, self) && call.holds(~DtypeMask(0), grad_input) && plain(negative_slope)) {
             Outputs<at::meta::structured_leaky_relu_backward, 1, Kind::Given> results(call.device(), grad_input);
             results.meta(grad_output, self, negative_slope, self_is_result);
             if (call.run<decltype(&::diopiLeakyReluBackward)>(handle(results[0]), handle(grad_output), handle(self), scalar(negative_slope), self_is_result)) { results.finish(); return grad_input; }
@@ -505,7 +505,7 @@ at::Tensor & lerp_Tensor_out(const at::Tensor & self, const at::Tensor & end, co
     {
         static Operator op("diopiLerpTensor");
         Call call(op, record);
-        if (call.accepts(kFp, self, end, weight) && call.holds(out)) {
+        if (call.accepts(kFp, self, end, weight) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_lerp_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, end, weight);
             if (call.run<decltype(&::diopiLerpTensor)>(handle(results[0]), handle(self), handle(end), handle(weight))) { results.finish(); return out; }
@@ -520,7 +520,7 @@ at::Tensor & linalg_vector_norm_out(const at::Tensor & self, const at::Scalar & 
     {
         static Operator op("diopiLinalgVecNorm");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out) && plain(ord)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out) && plain(ord)) {
             Outputs<at::meta::structured_linalg_vector_norm, 1, Kind::Given> results(call.device(), out);
             results.meta(self, ord, dim, keepdim, dtype);
             if (call.run<decltype(&::diopiLinalgVecNorm)>(handle(results[0]), handle(self), scalar(ord), size(dim), keepdim)) { results.finish(); return out; }
@@ -536,7 +536,7 @@ at::Tensor logical_and(const at::Tensor & self, const at::Tensor & other) {
         static Operator op("diopiLogicalAnd");
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool, self, other)) {
-            at::Tensor out0 = broadcast(self, other, at::kBool);
+            auto out0 = broadcast(self, other, at::kBool);
             if (call.run<decltype(&::diopiLogicalAnd)>(handle(out0), handle(self), handle(other))) { return out0; }
         }
     }
@@ -548,7 +548,7 @@ at::Tensor & lt_Scalar_out(const at::Tensor & self, const at::Scalar & other, at
     {
         static Operator op("diopiLtScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out) && plain(other)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out) && plain(other)) {
             Outputs<at::meta::structured_lt_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiLtScalar)>(handle(results[0]), handle(self), scalar(other))) { results.finish(); return out; }
@@ -563,7 +563,7 @@ at::Tensor & masked_fill__Scalar(at::Tensor & self, const at::Tensor & mask, con
     {
         static Operator op("diopiMaskedFillInpScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, mask) && plain(value) && (mask.scalar_type() == at::kBool && expandable(mask, self))) {
+        if (call.accepts(kFp | kInt | kBool, self, mask) && plain(value) && ((mask.scalar_type() == at::kBool) && expandable(mask, self))) {
             if (call.run<decltype(&::diopiMaskedFillInpScalar)>(handle(self), handle(mask), scalar(value))) { return self; }
         }
     }
@@ -605,7 +605,7 @@ at::Tensor min(const at::Tensor & self) {
         static Operator op("diopiMinAll");
         Call call(op, record);
         if (call.accepts(kFp | kInt, self) && (self.numel() > 0)) {
-            at::Tensor out0 = scalar_like(self);
+            auto out0 = scalar_like(self);
             if (call.run<decltype(&::diopiMinAll)>(handle(out0), handle(self))) { return out0; }
         }
     }
@@ -617,7 +617,7 @@ at::Tensor & minimum_out(const at::Tensor & self, const at::Tensor & other, at::
     {
         static Operator op("diopiMinimum");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_minimum, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiMinimum)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
@@ -632,7 +632,7 @@ at::Tensor & mse_loss_out(const at::Tensor & self, const at::Tensor & target, in
     {
         static Operator op("diopiMSELoss");
         Call call(op, record);
-        if (call.accepts(kFp, self, target) && call.holds(out) && (self.sizes() == target.sizes())) {
+        if (call.accepts(kFp, self, target) && call.holds(~DtypeMask(0), out) && (self.sizes() == target.sizes())) {
             Outputs<at::meta::structured_mse_loss, 1, Kind::Given> results(call.device(), out);
             results.meta(self, target, reduction);
             if (call.run<decltype(&::diopiMSELoss)>(handle(results[0]), handle(self), handle(target), static_cast<diopiReduction_t>(reduction))) { results.finish(); return out; }
@@ -671,10 +671,10 @@ at::Tensor & mul__Tensor(at::Tensor & self, const at::Tensor & other) {
     {
         static Operator op("diopiGroupNorm");
         Call call(op, record);
-        if (call.accepts(kFp, input, weight, bias) && (one_dtype({input, value(weight), value(bias)}) && input.numel() > 0 && input.is_contiguous())) {
-            at::Tensor out0 = like(input);
-            at::Tensor out1 = group_stat(input, N, group);
-            at::Tensor out2 = group_stat(input, N, group);
+        if (call.accepts(kFp, input, weight, bias) && (one_dtype(input, weight, bias) && (input.numel() > 0) && input.is_contiguous())) {
+            auto out0 = like(input);
+            auto out1 = group_stat(input, N, group);
+            auto out2 = group_stat(input, N, group);
             if (call.run<decltype(&::diopiGroupNorm)>(handle(out0), handle(out1), handle(out2), handle(input), handle(weight), handle(bias), group, eps)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
         }
     }
@@ -686,7 +686,7 @@ at::Tensor & ne_Scalar_out(const at::Tensor & self, const at::Scalar & other, at
     {
         static Operator op("diopiNeScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out) && plain(other)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out) && plain(other)) {
             Outputs<at::meta::structured_ne_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiNeScalar)>(handle(results[0]), handle(self), scalar(other))) { results.finish(); return out; }
@@ -701,7 +701,7 @@ at::Tensor & neg_out(const at::Tensor & self, at::Tensor & out) {
     {
         static Operator op("diopiNeg");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_neg, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
             if (call.run<decltype(&::diopiNeg)>(handle(results[0]), handle(self))) { results.finish(); return out; }
@@ -730,7 +730,7 @@ at::Tensor & pow_Scalar_out(const at::Scalar & self, const at::Tensor & exponent
     {
         static Operator op("diopiPowScalar");
         Call call(op, record);
-        if (call.accepts(kFp, exponent) && call.holds(out) && plain(self)) {
+        if (call.accepts(kFp, exponent) && call.holds(~DtypeMask(0), out) && plain(self)) {
             Outputs<at::meta::structured_pow_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, exponent);
             if (call.run<decltype(&::diopiPowScalar)>(handle(results[0]), scalar(self), handle(exponent))) { results.finish(); return out; }
@@ -745,7 +745,7 @@ at::Tensor & pow_Tensor_Tensor_out(const at::Tensor & self, const at::Tensor & e
     {
         static Operator op("diopiPowTensor");
         Call call(op, record);
-        if (call.accepts(kFp, self, exponent) && call.holds(out)) {
+        if (call.accepts(kFp, self, exponent) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_pow_Tensor_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, exponent);
             if (call.run<decltype(&::diopiPowTensor)>(handle(results[0]), handle(self), handle(exponent))) { results.finish(); return out; }
@@ -775,7 +775,7 @@ at::Tensor & rsqrt_out(const at::Tensor & self, at::Tensor & out) {
     {
         static Operator op("diopiRsqrt");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_rsqrt, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
             if (call.run<decltype(&::diopiRsqrt)>(handle(results[0]), handle(self))) { results.finish(); return out; }
@@ -805,7 +805,7 @@ at::Tensor & silu_out(const at::Tensor & self, at::Tensor & out) {
     {
         static Operator op("diopiSilu");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_silu, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
             if (call.run<decltype(&::diopiSilu)>(handle(results[0]), handle(self))) { results.finish(); return out; }
@@ -834,7 +834,7 @@ at::Tensor sin(const at::Tensor & self) {
     {
         static Operator op("diopiSort");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(values, indices)) {
+        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), values, indices)) {
             Outputs<at::meta::structured_sort_stable, 2, Kind::Given> results(call.device(), values, indices);
             results.meta(self, stable, dim, descending);
             if (call.run<decltype(&::diopiSort)>(handle(results[0]), handle(results[1]), handle(self), dim, descending, pointer(stable))) { results.finish(); return {values, indices}; }
@@ -849,7 +849,7 @@ at::Tensor sub_Tensor(const at::Tensor & self, const at::Tensor & other, const a
     {
         static Operator op("diopiSubScalar");
         Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && plain(alpha) && (!alpha.isBoolean())) {
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && plain(alpha) && (!is_bool(alpha))) {
             Outputs<at::meta::structured_sub_Tensor, 1, Kind::Fresh> results(call.device());
             if (!results.like({self})) results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiSubScalar)>(handle(results[0]), handle(self), scalar(cpu_value(other)), scalar(alpha))) { return std::move(results[0]); }
@@ -858,7 +858,7 @@ at::Tensor sub_Tensor(const at::Tensor & self, const at::Tensor & other, const a
     {
         static Operator op("diopiSub");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self, other) && plain(alpha) && (!alpha.isBoolean())) {
+        if (call.accepts(kFp | kInt, self, other) && plain(alpha) && (!is_bool(alpha))) {
             Outputs<at::meta::structured_sub_Tensor, 1, Kind::Fresh> results(call.device());
             if (!results.like({self, other})) results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiSub)>(handle(results[0]), handle(self), handle(other), scalar(alpha))) { return std::move(results[0]); }
@@ -872,7 +872,7 @@ at::Tensor sum_dim_IntList(const at::Tensor & self, at::OptionalIntArrayRef dim,
     {
         static Operator op("diopiSum");
         Call call(op, record);
-        if (call.accepts(kFp, self) && (!dtype || c10::isFloatingType(*dtype))) {
+        if (call.accepts(kFp, self) && (floating_or_none(dtype))) {
             Outputs<at::meta::structured_sum_dim_IntList, 1, Kind::Fresh> results(call.device());
             results.meta(self, dim, keepdim, dtype);
             if (call.run<decltype(&::diopiSum)>(handle(results[0]), handle(self), size(dim))) { return std::move(results[0]); }

@@ -58,7 +58,7 @@ at::Tensor & _log_softmax_out(const at::Tensor & self, int64_t dim, bool half_to
     {
         static Operator op("diopiLogSoftmax");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out) && (!half_to_float)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out) && (!half_to_float)) {
             Outputs<at::meta::structured__log_softmax, 1, Kind::Given> results(call.device(), out);
             results.meta(self, dim, half_to_float);
             if (call.run<decltype(&::diopiLogSoftmax)>(handle(results[0]), handle(self), dim)) { results.finish(); return out; }
@@ -73,7 +73,7 @@ at::Tensor & _softmax_out(const at::Tensor & self, int64_t dim, bool half_to_flo
     {
         static Operator op("diopiSoftmax");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out) && (!half_to_float)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out) && (!half_to_float)) {
             Outputs<at::meta::structured__softmax, 1, Kind::Given> results(call.device(), out);
             results.meta(self, dim, half_to_float);
             if (call.run<decltype(&::diopiSoftmax)>(handle(results[0]), handle(self), dim)) { results.finish(); return out; }
@@ -115,7 +115,7 @@ at::Tensor & addcmul_out(const at::Tensor & self, const at::Tensor & tensor1, co
     {
         static Operator op("diopiAddcmul");
         Call call(op, record);
-        if (call.accepts(kFp, self, tensor1, tensor2) && call.holds(out) && plain(value)) {
+        if (call.accepts(kFp, self, tensor1, tensor2) && call.holds(~DtypeMask(0), out) && plain(value)) {
             Outputs<at::meta::structured_addcmul, 1, Kind::Given> results(call.device(), out);
             results.meta(self, tensor1, tensor2, value);
             if (call.run<decltype(&::diopiAddcmul)>(handle(results[0]), handle(self), handle(tensor1), handle(tensor2), scalar(value))) { results.finish(); return out; }
@@ -145,7 +145,7 @@ at::Tensor & all_out(const at::Tensor & self, int64_t dim, bool keepdim, at::Ten
     {
         static Operator op("diopiAll");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_all_dim, 1, Kind::Given> results(call.device(), out);
             results.meta(self, dim, keepdim);
             if (call.run<decltype(&::diopiAll)>(handle(results[0]), handle(self), pointer(dim))) { results.finish(); return out; }
@@ -160,7 +160,7 @@ at::Tensor & any_all_out(const at::Tensor & self, at::Tensor & out) {
     {
         static Operator op("diopiAny");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_any, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
             if (call.run<decltype(&::diopiAny)>(handle(results[0]), handle(self), nullptr)) { results.finish(); return out; }
@@ -175,7 +175,7 @@ at::Tensor & argmax_out(const at::Tensor & self, ::std::optional<int64_t> dim, b
     {
         static Operator op("diopiArgmax");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_argmax, 1, Kind::Given> results(call.device(), out);
             results.meta(self, dim, keepdim);
             if (call.run<decltype(&::diopiArgmax)>(handle(results[0]), handle(self), pointer(dim), keepdim)) { results.finish(); return out; }
@@ -190,7 +190,7 @@ at::Tensor & avg_pool2d_out(const at::Tensor & self, at::IntArrayRef kernel_size
     {
         static Operator op("diopiAvgPool2d");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_avg_pool2d, 1, Kind::Given> results(call.device(), out);
             results.meta(self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override);
             if (call.run<decltype(&::diopiAvgPool2d)>(handle(results[0]), handle(self), size(kernel_size), size(stride), size(padding), ceil_mode, count_include_pad, pointer(divisor_override))) { results.finish(); return out; }
@@ -205,7 +205,7 @@ at::Tensor & baddbmm_out(const at::Tensor & self, const at::Tensor & batch1, con
     {
         static Operator op("diopiBaddbmm");
         Call call(op, record);
-        if (call.accepts(kFp, self, batch1, batch2) && call.holds(out) && plain(beta) && plain(alpha)) {
+        if (call.accepts(kFp, self, batch1, batch2) && call.holds(~DtypeMask(0), out) && plain(beta) && plain(alpha)) {
             Outputs<at::meta::structured_baddbmm, 1, Kind::Given> results(call.device(), out);
             results.meta(self, batch1, batch2, beta, alpha);
             if (call.run<decltype(&::diopiBaddbmm)>(handle(results[0]), handle(self), handle(batch1), handle(batch2), beta.toDouble(), alpha.toDouble())) { results.finish(); return out; }
@@ -262,7 +262,7 @@ at::Tensor & clamp_out(const at::Tensor & self, const ::std::optional<at::Scalar
     {
         static Operator op("diopiClampScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(out) && plain(min) && plain(max)) {
+        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out) && plain(min) && plain(max)) {
             Outputs<at::meta::structured_clamp, 1, Kind::Given> results(call.device(), out);
             results.meta(self, (min.has_value() ? at::OptionalScalarRef(&(min.value())) : at::OptionalScalarRef()), (max.has_value() ? at::OptionalScalarRef(&(max.value())) : at::OptionalScalarRef()));
             if (call.run<decltype(&::diopiClampScalar)>(handle(results[0]), handle(self), scalar(min), scalar(max))) { results.finish(); return out; }
@@ -292,10 +292,10 @@ at::Tensor & clamp_max_(at::Tensor & self, const at::Scalar & max) {
     {
         static Operator op("diopiConvolution2dBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, input, weight) && (!transposed && input.dim() == 4 && input.numel() > 0 && one_dtype({grad_output, input, weight}))) {
-            at::Tensor out0 = masked(output_mask[0], input);
-            at::Tensor out1 = masked(output_mask[1], weight);
-            at::Tensor out2 = masked_bias(output_mask[2], grad_output);
+        if (call.accepts(kFp, grad_output, input, weight) && (!transposed && (input.dim() == 4) && (input.numel() > 0) && one_dtype(grad_output, input, weight))) {
+            auto out0 = masked(output_mask[0], input);
+            auto out1 = masked(output_mask[1], weight);
+            auto out2 = masked_bias(output_mask[2], grad_output);
             if (call.run<decltype(&::diopiConvolution2dBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_output), handle(input), handle(weight), nullptr, size(stride), size(padding), size(dilation), groups)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
         }
     }
@@ -322,7 +322,7 @@ at::Tensor & div_out(const at::Tensor & self, const at::Tensor & other, at::Tens
     {
         static Operator op("diopiDivScalar");
         Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && call.holds(out)) {
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_div_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiDivScalar)>(handle(results[0]), handle(self), scalar(cpu_value(other)), RoundModeNone)) { results.finish(); return out; }
@@ -331,7 +331,7 @@ at::Tensor & div_out(const at::Tensor & self, const at::Tensor & other, at::Tens
     {
         static Operator op("diopiDiv");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self, other) && call.holds(out)) {
+        if (call.accepts(kFp | kInt, self, other) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_div_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiDiv)>(handle(results[0]), handle(self), handle(other), RoundModeNone)) { results.finish(); return out; }
@@ -374,7 +374,7 @@ at::Tensor & exp_out(const at::Tensor & self, at::Tensor & out) {
     {
         static Operator op("diopiExp");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_exp, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
             if (call.run<decltype(&::diopiExp)>(handle(results[0]), handle(self))) { results.finish(); return out; }
@@ -403,7 +403,7 @@ at::Tensor & gather_out(const at::Tensor & self, int64_t dim, const at::Tensor &
     {
         static Operator op("diopiGather");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.accepts(kInt, index) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.accepts(kInt, index) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_gather, 1, Kind::Given> results(call.device(), out);
             results.meta(self, dim, index, sparse_grad);
             if (call.run<decltype(&::diopiGather)>(handle(results[0]), handle(self), dim, handle(index))) { results.finish(); return out; }
@@ -418,7 +418,7 @@ at::Tensor & ge_Tensor_out(const at::Tensor & self, const at::Tensor & other, at
     {
         static Operator op("diopiGe");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_ge_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiGe)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
@@ -433,7 +433,7 @@ at::Tensor & gelu_backward_grad_input(const at::Tensor & grad_output, const at::
     {
         static Operator op("diopiGeluBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && call.holds(grad_input)) {
+        if (call.accepts(kFp, grad_output, self) && call.holds(~DtypeMask(0), grad_input)) {
             Outputs<at::meta::structured_gelu_backward, 1, Kind::Given> results(call.device(), grad_input);
             results.meta(grad_output, self, approximate);
             if (call.run<decltype(&::diopiGeluBackward)>(handle(results[0]), handle(grad_output), handle(self), text(approximate))) { results.finish(); return grad_input; }
@@ -448,7 +448,7 @@ at::Tensor & gt_Tensor_out(const at::Tensor & self, const at::Tensor & other, at
     {
         static Operator op("diopiGt");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_gt_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiGt)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
@@ -463,7 +463,7 @@ at::Tensor & le_Scalar_out(const at::Tensor & self, const at::Scalar & other, at
     {
         static Operator op("diopiLeScalar");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out) && plain(other)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out) && plain(other)) {
             Outputs<at::meta::structured_le_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiLeScalar)>(handle(results[0]), handle(self), scalar(other))) { results.finish(); return out; }
@@ -478,7 +478,7 @@ at::Tensor & leaky_relu_out(const at::Tensor & self, const at::Scalar & negative
     {
         static Operator op("diopiLeakyRelu");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out) && plain(negative_slope)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out) && plain(negative_slope)) {
             Outputs<at::meta::structured_leaky_relu, 1, Kind::Given> results(call.device(), out);
             results.meta(self, negative_slope);
             if (call.run<decltype(&::diopiLeakyRelu)>(handle(results[0]), handle(self), scalar(negative_slope))) { results.finish(); return out; }
@@ -537,7 +537,7 @@ at::Tensor logical_not(const at::Tensor & self) {
         static Operator op("diopiLogicalNot");
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool, self)) {
-            at::Tensor out0 = like(self, at::kBool);
+            auto out0 = like(self, at::kBool);
             if (call.run<decltype(&::diopiLogicalNot)>(handle(out0), handle(self))) { return out0; }
         }
     }
@@ -564,7 +564,7 @@ at::Tensor max(const at::Tensor & self) {
         static Operator op("diopiMaxAll");
         Call call(op, record);
         if (call.accepts(kFp | kInt, self) && (self.numel() > 0)) {
-            at::Tensor out0 = scalar_like(self);
+            auto out0 = scalar_like(self);
             if (call.run<decltype(&::diopiMaxAll)>(handle(out0), handle(self))) { return out0; }
         }
     }
@@ -576,7 +576,7 @@ at::Tensor max(const at::Tensor & self) {
     {
         static Operator op("diopiMaxPool2dWithIndices");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out, indices)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out, indices)) {
             Outputs<at::meta::structured_max_pool2d_with_indices, 2, Kind::Given> results(call.device(), out, indices);
             results.meta(self, kernel_size, stride, padding, dilation, ceil_mode);
             if (call.run<decltype(&::diopiMaxPool2dWithIndices)>(handle(results[0]), handle(results[1]), handle(self), size(kernel_size), size(stride), size(padding), size(dilation), ceil_mode)) { results.finish(); return {out, indices}; }
@@ -591,7 +591,7 @@ at::Tensor & maximum_out(const at::Tensor & self, const at::Tensor & other, at::
     {
         static Operator op("diopiMaximum");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_maximum, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiMaximum)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
@@ -634,8 +634,8 @@ at::Tensor mse_loss_backward(const at::Tensor & grad_output, const at::Tensor & 
     {
         static Operator op("diopiMSELossBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self, target) && (self.sizes() == target.sizes() && self.scalar_type() == target.scalar_type())) {
-            at::Tensor out0 = like(self);
+        if (call.accepts(kFp, grad_output, self, target) && ((self.sizes() == target.sizes()) && (self.scalar_type() == target.scalar_type()))) {
+            auto out0 = like(self);
             if (call.run<decltype(&::diopiMSELossBackward)>(handle(out0), handle(grad_output), handle(self), handle(target), static_cast<diopiReduction_t>(reduction))) { return out0; }
         }
     }
@@ -647,10 +647,10 @@ at::Tensor mse_loss_backward(const at::Tensor & grad_output, const at::Tensor & 
     {
         static Operator op("diopiBatchNorm");
         Call call(op, record);
-        if (call.accepts(kFp, input, weight, bias, running_mean, running_var) && (one_dtype({input, value(weight), value(bias), value(running_mean), value(running_var)}) && input.numel() > 0 && input.is_contiguous() && full_precision(input))) {
-            at::Tensor out0 = like(input);
-            at::Tensor out1 = channel_stat(input, training);
-            at::Tensor out2 = channel_stat(input, training);
+        if (call.accepts(kFp, input, weight, bias, running_mean, running_var) && (one_dtype(input, weight, bias, running_mean, running_var) && (input.numel() > 0) && input.is_contiguous() && full_precision(input))) {
+            auto out0 = like(input);
+            auto out1 = channel_stat(input, training);
+            auto out2 = channel_stat(input, training);
             if (call.run<decltype(&::diopiBatchNorm)>(handle(out0), handle(out1), handle(out2), handle(input), handle(weight), handle(bias), handle(running_mean), handle(running_var), training, momentum, eps)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
         }
     }
@@ -662,10 +662,10 @@ at::Tensor mse_loss_backward(const at::Tensor & grad_output, const at::Tensor & 
     {
         static Operator op("diopiLayerNorm");
         Call call(op, record);
-        if (call.accepts(kFp, input, weight, bias) && (one_dtype({input, value(weight), value(bias)}) && input.numel() > 0)) {
-            at::Tensor out0 = like_contiguous(input);
-            at::Tensor out1 = layer_norm_stat(input, normalized_shape);
-            at::Tensor out2 = layer_norm_stat(input, normalized_shape);
+        if (call.accepts(kFp, input, weight, bias) && (one_dtype(input, weight, bias) && (input.numel() > 0))) {
+            auto out0 = like_contiguous(input);
+            auto out1 = layer_norm_stat(input, normalized_shape);
+            auto out2 = layer_norm_stat(input, normalized_shape);
             if (call.run<decltype(&::diopiLayerNorm)>(handle(out0), handle(out1), handle(out2), handle(input), handle(weight), handle(bias), size(normalized_shape), eps)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
         }
     }
@@ -706,7 +706,7 @@ at::Tensor & neg_(at::Tensor & self) {
     {
         static Operator op("diopiNLLLossV2");
         Call call(op, record);
-        if (call.accepts(kFp, self, weight) && call.accepts(kInt, target) && call.holds(output, total_weight)) {
+        if (call.accepts(kFp, self, weight) && call.accepts(kInt, target) && call.holds(~DtypeMask(0), output, total_weight)) {
             Outputs<at::meta::structured_nll_loss_forward, 2, Kind::Given> results(call.device(), output, total_weight);
             results.meta(self, target, ((weight.has_value() && (*weight).defined()) ? at::OptionalTensorRef(*weight) : at::OptionalTensorRef()), reduction, ignore_index);
             if (call.run<decltype(&::diopiNLLLossV2)>(handle(results[0]), handle(results[1]), handle(self), handle(target), handle(weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { results.finish(); return {output, total_weight}; }
@@ -751,7 +751,7 @@ at::Tensor relu(const at::Tensor & self) {
         static Operator op("diopiRelu");
         Call call(op, record);
         if (call.accepts(kFp, self)) {
-            at::Tensor out0 = like(self);
+            auto out0 = like(self);
             if (call.run<decltype(&::diopiRelu)>(handle(out0), handle(self))) { return out0; }
         }
     }
@@ -807,7 +807,7 @@ at::Tensor & sin_out(const at::Tensor & self, at::Tensor & out) {
     {
         static Operator op("diopiSin");
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(out)) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_sin, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
             if (call.run<decltype(&::diopiSin)>(handle(results[0]), handle(self))) { results.finish(); return out; }
@@ -836,7 +836,7 @@ at::Tensor & sub_out(const at::Tensor & self, const at::Tensor & other, const at
     {
         static Operator op("diopiSubScalar");
         Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && call.holds(out) && plain(alpha) && (!alpha.isBoolean())) {
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out) && plain(alpha) && (!is_bool(alpha))) {
             Outputs<at::meta::structured_sub_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiSubScalar)>(handle(results[0]), handle(self), scalar(cpu_value(other)), scalar(alpha))) { results.finish(); return out; }
@@ -845,7 +845,7 @@ at::Tensor & sub_out(const at::Tensor & self, const at::Tensor & other, const at
     {
         static Operator op("diopiSub");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self, other) && call.holds(out) && plain(alpha) && (!alpha.isBoolean())) {
+        if (call.accepts(kFp | kInt, self, other) && call.holds(~DtypeMask(0), out) && plain(alpha) && (!is_bool(alpha))) {
             Outputs<at::meta::structured_sub_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other, alpha);
             if (call.run<decltype(&::diopiSub)>(handle(results[0]), handle(self), handle(other), scalar(alpha))) { results.finish(); return out; }
@@ -874,7 +874,7 @@ at::Tensor & tanh_backward_grad_input(const at::Tensor & grad_output, const at::
     {
         static Operator op("diopiTanhBackward");
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, output) && call.holds(grad_input)) {
+        if (call.accepts(kFp, grad_output, output) && call.holds(~DtypeMask(0), grad_input)) {
             Outputs<at::meta::structured_tanh_backward, 1, Kind::Given> results(call.device(), grad_input);
             results.meta(grad_output, output);
             if (call.run<decltype(&::diopiTanhBackward)>(handle(results[0]), handle(grad_output), handle(output))) { results.finish(); return grad_input; }
@@ -889,7 +889,7 @@ at::Tensor & tanh_backward_grad_input(const at::Tensor & grad_output, const at::
     {
         static Operator op("diopiTopk");
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(values, indices)) {
+        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), values, indices)) {
             Outputs<at::meta::structured_topk, 2, Kind::Given> results(call.device(), values, indices);
             results.meta(self, k, dim, largest, sorted);
             if (call.run<decltype(&::diopiTopk)>(handle(results[0]), handle(results[1]), handle(self), k, dim, largest, sorted)) { results.finish(); return {values, indices}; }
@@ -904,7 +904,7 @@ at::Tensor & triu_out(const at::Tensor & self, int64_t diagonal, at::Tensor & ou
     {
         static Operator op("diopiTriu");
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(out)) {
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_triu, 1, Kind::Given> results(call.device(), out);
             results.meta(self, diagonal);
             if (call.run<decltype(&::diopiTriu)>(handle(results[0]), handle(self), diagonal)) { results.finish(); return out; }

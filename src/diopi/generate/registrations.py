@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from diopi.generate.expressions import in_cpp
 from diopi.table import Argument, Entry, Table, TableError
 
 FILES = 4  # translation units of about equal weight, compiled in parallel
@@ -24,6 +25,9 @@ _VALUE_TYPES = {
     "const double",
     "float",
     "const float",
+    "int32_t",
+    "const int32_t",
+    "int",
 }
 _CONVERTERS = {
     "diopiTensorHandle_t": "handle",
@@ -33,14 +37,28 @@ _CONVERTERS = {
     "diopiSize_t": "size",
     "const int64_t*": "pointer",
     "const bool*": "pointer",
+    "const double*": "pointer",
     "const char*": "text",
     "diopiGeneratorHandle_t": "generator_handle",
     "diopiConstTensorHandle_t*": "handles",
     "diopiReduction_t": "static_cast<diopiReduction_t>",
+    "diopiMemoryFormat_t": "static_cast<diopiMemoryFormat_t>",
+    "const diopiSize_t": "size",
+    "const diopiConstTensorHandle_t": "handle",
+}
+# How what a function writes is handed over, by its role.
+_OUTPUTS = {
+    "out": "handle",
+    "update": "handle",
+    "outs": "handles_to",
+    "updates": "handles_to",
+    "made": "made",
+    "value": "&",
 }
 _ABSENT = {
     "const int64_t*": "nullptr",
     "const bool*": "nullptr",
+    "const double*": "nullptr",
     "const diopiScalar_t*": "nullptr",
     "diopiSize_t": "diopiSize_t{nullptr, 0}",
 }
@@ -123,7 +141,9 @@ def describe(name: str) -> Overload:
 
 def _output_arguments(entry: Entry, overload: Overload) -> list[str]:
     """The C names of what the function writes, in the order of the overload's results."""
-    names = [a.name for a in entry.function.arguments if a.is_output and a.name not in entry.mutates]
+    written = entry.written()
+    own = [a.name for a in written if entry.role(a) not in ("update", "updates")]
+    names = own if overload.kind != "inplace" and own else [a.name for a in written]
     if len(names) < overload.results:
         raise TableError(
             f"{entry.source}: {entry.name} writes {names}, but {overload.name} has {overload.results} results"
@@ -135,8 +155,9 @@ def _expression(entry: Entry, overload: Overload, argument: Argument, outputs: l
     """The C++ expression that is handed over for one C argument."""
     given = {name for _, name in overload.parameters}
     if argument.name in outputs:
-        return f"handle({_written(entry, overload, outputs.index(argument.name))})"
-    source = entry.args.get(argument.name)
+        target = _written(entry, overload, outputs.index(argument.name))
+        return f"{_OUTPUTS[entry.role(argument) or 'out']}({target})"
+    source = in_cpp(entry.args[argument.name]) if argument.name in entry.args else None
     if source is None:
         known_as = [argument.name, "self"] if argument.name == "input" else [argument.name]
         source = next((name for name in known_as if name in given), None)
@@ -179,6 +200,10 @@ def _single_tensors(entry: Entry, overload: Overload) -> list[str]:
     return [n for t, n in overload.parameters if t == "const at::Tensor &" and n != entry.scalar] or ["self"]
 
 
+# Outputs that exist only after the call: tensors the vendor makes, and numbers.
+_LOCAL = {"made": "Made", "bool": "bool", "double": "double", "int64": "int64_t"}
+
+
 def _allocation(entry: Entry, overload: Overload) -> list[str]:
     if overload.structured and not entry.outputs:
         given = {"functional": "", "inplace": "self", "out": ", ".join(overload.outs)}[overload.kind]
@@ -198,18 +223,31 @@ def _allocation(entry: Entry, overload: Overload) -> list[str]:
             raise TableError(
                 f"{entry.source}: {entry.name}: outputs must describe the {overload.results} results of {overload.name}"
             )
-        return [f"at::Tensor out{i} = {rule};" for i, rule in enumerate(entry.outputs)]
+        return [
+            f"{_LOCAL.get(rule, 'auto')} out{i}{'' if rule in _LOCAL else ' = ' + rule};"
+            for i, rule in enumerate(entry.outputs)
+        ]
     if overload.kind == "out":
-        raise TableError(
-            f"{entry.source}: {entry.name}: {overload.name} is not structured; serve its functional form only"
-        )
+        if len(entry.resize) != overload.results:
+            raise TableError(
+                f"{entry.source}: {entry.name}: {overload.name} is not structured; say in `resize` how each of its "
+                f"{overload.results} outputs gets its size, or serve its functional form only"
+            )
+        return [f"{rule};" for rule in entry.resize]
     return []
 
 
 def _result(entry: Entry, overload: Overload) -> str:
     names = [_written(entry, overload, i) for i in range(overload.results)]
+    if overload.returns == "void":
+        return "return;"
+    if overload.kind == "functional" and not (overload.structured and not entry.outputs):
+        names = [
+            f"{name}.tensor()" if rule == "made" else name
+            for name, rule in zip(names, entry.outputs, strict=True)
+        ]
     if overload.kind == "functional":
-        if len(names) == 1 and names[0].startswith("out"):
+        if len(names) == 1 and not names[0].startswith("results"):
             return f"return {names[0]};"  # a local: moved by itself
         moved = ", ".join(f"std::move({n})" for n in names)
         return f"return {moved};" if len(names) == 1 else f"return {{{moved}}};"
@@ -229,11 +267,15 @@ def _attempt(entry: Entry, overload: Overload) -> str:
         if a.ctype != "diopiContextHandle_t"
     ]
     mask = " | ".join(f"k{g.capitalize()}" for g in entry.dtypes)
-    conditions = [f"call.accepts({mask}, {', '.join(_tensors(entry, overload, with_indices=False))})"]
+    conditions = []
+    if tensors := _tensors(entry, overload, with_indices=False):
+        conditions.append(f"call.accepts({mask}, {', '.join(tensors)})")
     if indices := _tensors(entry, overload, with_indices=True):
         conditions.append(f"call.accepts(kInt, {', '.join(indices)})")
     if overload.outs:
-        conditions.append(f"call.holds({', '.join(overload.outs)})")
+        conditions.append(
+            f"call.holds({mask if not tensors else '~DtypeMask(0)'}, {', '.join(overload.outs)})"
+        )
     if entry.scalar:
         conditions.insert(0, f"is_cpu_scalar({entry.scalar})")
     conditions += [
@@ -242,7 +284,7 @@ def _attempt(entry: Entry, overload: Overload) -> str:
         if "at::Scalar " in ctype or "at::Scalar>" in ctype
     ]
     if entry.when:
-        conditions.append(f"({entry.when})")
+        conditions.append(f"({in_cpp(entry.when)})")
     lines = [
         "{",
         f'    static Operator op("{entry.name}");',
@@ -279,7 +321,8 @@ def _wrapper(overload: Overload, entries: list[Entry]) -> str:
     elif overload.kind != "functional":
         written = ["self"] if overload.kind == "inplace" else list(overload.outs)
         result = written[0] if len(written) == 1 else "{" + ", ".join(written) + "}"
-        fallback = f"fall_back<void>(record, {names});\n    return {result}"
+        returned = f"\n    return {result}" if overload.returns != "void" else "\n    return"
+        fallback = f"fall_back<void>(record, {names});{returned}"
     else:
         fallback = f"return {fallback}"
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from dataclasses import dataclass, field
 
 DTYPE_GROUPS: dict[str, tuple[str, ...]] = {
@@ -10,10 +11,30 @@ DTYPE_GROUPS: dict[str, tuple[str, ...]] = {
     "bool": ("bool",),
     "complex": ("complex64", "complex128"),
 }
-CATEGORIES = ("elementwise", "comparison", "reduction", "matrix", "movement", "random")
+CATEGORIES = (
+    "elementwise",
+    "comparison",
+    "reduction",
+    "matrix",
+    "movement",
+    "selection",
+    "random",
+    "optimizer",
+    "attention",
+    "runtime",
+)
 # exact: bit for bit. ulp: correctly rounded up to a few units. accumulate: judged by the noise of its own sums.
 # distribution: random numbers, judged by their distribution.
-TOLERANCES = ("exact", "ulp", "accumulate", "distribution")
+# index: positions of picked values, which may differ where the values tie. none: there is no value to judge.
+TOLERANCES = ("exact", "ulp", "accumulate", "distribution", "index", "none")
+
+# What a tensor argument is to its function.
+#   in, ins         read (one tensor, a list of tensors); must be the same afterwards
+#   out, outs       written, allocated by the caller (one, a list)
+#   update, updates read and written
+#   made            a tensor the function makes itself by diopiRequireTensor, because its size depends on the data
+#   value           a number the function writes: bool*, double*, int64_t*
+ROLES = ("in", "ins", "out", "outs", "update", "updates", "made", "value")
 
 
 class TableError(ValueError):
@@ -28,9 +49,9 @@ class Argument:
     name: str
 
     @property
-    def is_output(self) -> bool:
-        """A tensor the function writes (also the in-place ones)."""
-        return self.ctype == "diopiTensorHandle_t"
+    def python_name(self) -> str:
+        """The name in an expression: a keyword of Python gets an underscore."""
+        return f"{self.name}_" if keyword.iskeyword(self.name) else self.name
 
     @property
     def declaration(self) -> str:
@@ -53,6 +74,32 @@ class Function:
         """Named as the interface names its in-place forms: the written tensor is an input too."""
         return "Inp" in self.name[5:].removeprefix("Input")
 
+    def default_role(self, argument: Argument) -> str | None:
+        """What an argument is, as far as its type, its neighbours and the function's name tell; None for an attribute."""
+        position = self.arguments.index(argument)
+        counted = (
+            self.arguments[position + 1].ctype in ("int64_t", "const int64_t")
+            if argument != self.arguments[-1]
+            else False
+        )
+        match argument.ctype.removeprefix("const "):
+            case "diopiConstTensorHandle_t":
+                return "in"
+            case "diopiConstTensorHandle_t*":
+                return "ins"
+            case "diopiTensorHandle_t":
+                return "update" if self.in_place and argument is self._first("diopiTensorHandle_t") else "out"
+            case "diopiTensorHandle_t*" if self.in_place:
+                return "updates"
+            case "diopiTensorHandle_t*":
+                return "outs" if counted or "inputs" in (a.name for a in self.arguments) else "made"
+            case "bool*" | "double*" | "int64_t*" if not argument.ctype.startswith("const "):
+                return "value"
+        return None
+
+    def _first(self, ctype: str) -> Argument | None:
+        return next((a for a in self.arguments if a.ctype == ctype), None)
+
     @property
     def declaration(self) -> str:
         return f"{self.returns} {self.name}({', '.join(a.declaration for a in self.arguments) or 'void'})"
@@ -74,13 +121,25 @@ class Entry:
     when: str | None = None
     otherwise: str | None = None
     outputs: tuple[str, ...] = ()
+    resize: tuple[str, ...] = ()
     indices: tuple[str, ...] = ()
-    mutates: tuple[str, ...] = ()
+    roles: dict[str, str] = field(default_factory=dict)
     args: dict[str, str] = field(default_factory=dict)
+    reference: str | None = None
+    """Python over the C argument names: the new values of what the function writes, in the order of its arguments."""
+    note: str = ""
 
     @property
     def name(self) -> str:
         return self.function.name
+
+    def role(self, argument: Argument) -> str | None:
+        """What a tensor argument is to the function (ROLES); None for an attribute."""
+        return self.roles.get(argument.name) or self.function.default_role(argument)
+
+    def written(self) -> list[Argument]:
+        """What the function writes, in the order of its arguments: one value of `reference` for each."""
+        return [a for a in self.function.arguments if self.role(a) not in (None, "in", "ins")]
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import tomllib
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 from diopi.table.model import (
     CATEGORIES,
     DTYPE_GROUPS,
+    ROLES,
     TOLERANCES,
     Argument,
     Entry,
@@ -30,9 +33,12 @@ _KEYS = {
     "when",
     "otherwise",
     "outputs",
+    "resize",
     "indices",
-    "mutates",
+    "roles",
     "args",
+    "reference",
+    "note",
 }
 
 
@@ -58,6 +64,13 @@ def _functions() -> dict[str, Function]:
     return functions
 
 
+def _check_expression(where: str, key: str, text: str | None) -> None:
+    try:
+        ast.parse(text or "None", mode="eval")
+    except SyntaxError as error:
+        raise TableError(f"{where}: {key} is not a Python expression ({error.msg}): {text}") from None
+
+
 def _entry(source: str, function: Function, defaults: dict[str, Any], given: dict[str, Any]) -> Entry:
     where = f"{source}: {function.name}"
     if unknown := set(given) - _KEYS:
@@ -77,7 +90,13 @@ def _entry(source: str, function: Function, defaults: dict[str, Any], given: dic
         raise TableError(
             f"{where}: scalar names {values['scalar']!r}, but the C function has {sorted(names)}"
         )
-    for key in ("aten", "outputs", "indices", "mutates"):
+    if wrong := [a for a, role in values.get("roles", {}).items() if a not in names or role not in ROLES]:
+        raise TableError(f"{where}: roles of {wrong} are wrong; arguments are {sorted(names)}, roles {ROLES}")
+    for key in ("reference", "when"):
+        _check_expression(where, key, values.get(key))
+    for name, text in values.get("args", {}).items():
+        _check_expression(where, f"args.{name}", text)
+    for key in ("aten", "outputs", "resize", "indices"):
         values[key] = tuple(values.get(key, ()))
     return Entry(function=function, source=source, dtypes=tuple(groups), **values)
 
@@ -97,4 +116,12 @@ def load() -> Table:
             if name in entries:
                 raise TableError(f"{file.name}: {name} is declared again, first in {entries[name].source}")
             entries[name] = _entry(file.name, functions[name], document["defaults"], given)
-    return Table(functions, entries)
+    return Table(functions, {name: _with_reference(entry, entries) for name, entry in entries.items()})
+
+
+def _with_reference(entry: Entry, entries: dict[str, Entry]) -> Entry:
+    """An in-place form that says nothing else has the reference of the form that is not in place."""
+    other = entries.get(entry.name.replace("Inp", "", 1)) if entry.function.in_place else None
+    if entry.reference is not None or other is None or other.reference is None:
+        return entry
+    return replace(entry, reference=other.reference)
