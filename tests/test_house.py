@@ -53,7 +53,11 @@ def _sources(*folders: str) -> Iterator[Path]:
 
 def _is_generated(path: Path) -> bool:
     parts = path.relative_to(ROOT).parts
-    return (parts[0] in ("csrc", "vendors") and "generated" in parts) or parts[:2] == ("include", "diopi")
+    return (
+        (parts[0] in ("csrc", "vendors") and "generated" in parts)
+        or parts[:2] == ("include", "diopi")
+        or parts == ("src", "diopi", "library", "signatures.py")
+    )
 
 
 def _modules_of(room: str) -> Iterator[Path]:

@@ -38,7 +38,7 @@ void copy_on_device(const at::Tensor& destination, const at::Tensor& source) {
     if (same_layout(destination, source))
         return copy_memory(device, destination.mutable_data_ptr(), source.const_data_ptr(), destination.nbytes(), DIPU_DEVICE_TO_DEVICE);
     static OpRecord& record = op_record("copy_");
-    static Operator op("diopiCopyInp");
+    static Operator op("diopiCopyInp", __LINE__);
     Call call(op, record);
     at::Tensor target = destination;
     if (call.accepts(kFp | kInt | kBool, source, destination) && call.run<decltype(&::diopiCopyInp)>(handle(source), handle(target))) return;

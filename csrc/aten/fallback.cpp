@@ -9,6 +9,8 @@
 
 #include "../runtime/generator.h"
 #include "residence.h"
+#include "switches.h"
+#include "watch.h"
 
 namespace dipu {
 namespace {
@@ -164,6 +166,17 @@ void defer(Operands& operands, Residence& residence) {
           operands.record.name.c_str());
 }
 
+// What the user asked to be told of calls that fall back.
+void report(OpRecord& record, bool by_alias) {
+    if (switches.dump > 0) announce(record, "fallback to cpu");
+    if (!switches.log_fallback) return;
+    const char* why = switches.without_diopi                                            ? "DIPU_WITH_DIOPI_LIBRARY=DISABLE"
+                      : switches.any_list && (wishes(record) & kFallBack)    ? "DIPU_FORCE_FALLBACK_OPS_LIST names it"
+                      : switches.any_list && (wishes(record) & kKeepDefault) ? "DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS names it"
+                                                                             : "no DIOPI function takes this call";
+    std::fprintf(stderr, "dipu: %s falls back to the cpu, %s: %s\n", record.name.c_str(), by_alias ? "by alias" : "by copies", why);
+}
+
 }  // namespace
 
 void fallback(OpRecord& record, torch::jit::Stack* stack) {
@@ -174,7 +187,16 @@ void fallback(OpRecord& record, torch::jit::Stack* stack) {
 
     const bool by_alias = vendor().has(DIPU_FEATURE_ALIAS);
     Residence residence(by_alias, record.asks_requires_grad);
-    if (operands.device >= 0) record.count(by_alias ? Way::Alias : Way::Copy);
+    const Way way = by_alias ? Way::Alias : Way::Copy;
+    if (operands.device >= 0) record.count(way);
+    if (C10_UNLIKELY(switches.dump.load(std::memory_order_relaxed) > 0 || switches.log_fallback.load(std::memory_order_relaxed)) &&
+        operands.device >= 0 && !watched_quietly())
+        report(record, by_alias);
+    std::optional<Stopwatch> stopwatch;
+    if (C10_UNLIKELY(switches.timing.load(std::memory_order_relaxed)) && operands.device >= 0) {
+        stopwatch.emplace(record, way);
+        if (!by_alias) operands.each_tensor([&](const at::Tensor& tensor, bool) { record.bytes += on_device(tensor) ? tensor.nbytes() : 0; });
+    }
     if (vendor().has(DIPU_FEATURE_ASYNCHRONOUS) && operands.device >= 0) {
         if (by_alias && deferrable(operands)) return defer(operands, residence);
         synchronize_device(operands.device);
@@ -191,9 +213,18 @@ void fallback(OpRecord& record, torch::jit::Stack* stack) {
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) { fallback(op_record(op), stack); }
 
+void call_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) { call_cpu(op, stack, false); }
+
 namespace {
 
-void boxed_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) { fallback(op, stack); }
+void boxed_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    OpRecord& record = op_record(op);
+    if (!must_watch()) return fallback(record, stack);
+    const auto results = static_cast<std::ptrdiff_t>(op.schema().returns().size());
+    Watch watch(record, torch::jit::Stack(stack->end() - static_cast<std::ptrdiff_t>(record.written.size()), stack->end()));
+    fallback(record, stack);
+    watch.finish(torch::jit::Stack(stack->end() - results, stack->end()));
+}
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>()); }
 

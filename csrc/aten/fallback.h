@@ -11,6 +11,8 @@ namespace dipu {
 
 DIPU_API void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 DIPU_API void fallback(OpRecord& record, torch::jit::Stack* stack);
+// The CPU's kernel, below autograd and autocast.
+DIPU_API void call_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 namespace detail {
 

@@ -76,8 +76,11 @@ std::vector<const OpRecord*> op_records() {
 
 void reset_op_records() {
     std::lock_guard<std::mutex> lock(records().mutex);
-    for (auto& record : records().all)
+    for (auto& record : records().all) {
         for (auto& runs : record.runs) runs = 0;
+        for (auto& spent : record.nanoseconds) spent = 0;
+        record.bytes = 0;
+    }
 }
 
 }  // namespace dipu

@@ -26,6 +26,9 @@ struct OpRecord {
     bool asks_requires_grad = false; // its CPU kernel looks at requires_grad of its operands
     std::vector<bool> written;  // by argument
     std::atomic<int64_t> runs[3]{};
+    std::atomic<int64_t> nanoseconds[3]{};  // while the switch `timing` is on
+    std::atomic<int64_t> bytes{};           // copied between host and device by the fallback, likewise
+    std::atomic<uint64_t> wishes{};         // of the user's lists, as last decided (switches.cpp)
 
     void count(Way way) { runs[static_cast<int>(way)].fetch_add(1, std::memory_order_relaxed); }
 };

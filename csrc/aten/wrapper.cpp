@@ -1,5 +1,9 @@
 #include "wrapper.h"
 
+#include <cstring>
+#include <optional>
+#include <string>
+
 namespace dipu {
 
 void* Operator::look_up() {
@@ -7,6 +11,25 @@ void* Operator::look_up() {
     function_.store(found, std::memory_order_release);
     return found;
 }
+
+namespace {
+
+// The interface has one code for all errors. A vendor that knows better writes the kind of error into its text:
+// "diopiIndexSelect: IndexError: index 7 is out of range".
+[[noreturn]] void raise(const OpRecord& record, diopiError_t status, const std::string& message) {
+    const std::string text = c10::str("dipu: ", record.name, " failed (error ", static_cast<int>(status), "): ");
+    const auto without = [&](const char* kind) -> std::optional<std::string> {
+        const auto place = message.find(std::string(": ") + kind + ": ");
+        if (place == std::string::npos) return std::nullopt;
+        return text + message.substr(0, place + 2) + message.substr(place + 4 + std::strlen(kind));
+    };
+    if (const auto found = without("IndexError")) TORCH_CHECK_INDEX(false, *found);
+    if (const auto found = without("ValueError")) TORCH_CHECK_VALUE(false, *found);
+    if (const auto found = without("TypeError")) TORCH_CHECK_TYPE(false, *found);
+    TORCH_CHECK(false, text, message);
+}
+
+}  // namespace
 
 bool settle(diopiError_t status, const Operator& op, const OpRecord& record) {
     switch (status) {
@@ -17,11 +40,8 @@ bool settle(diopiError_t status, const Operator& op, const OpRecord& record) {
         case diopi5DNotSupported: return false;
         default: break;
     }
-    using LastError = const char* (*)();
-    static auto last_error = reinterpret_cast<LastError>(vendor().symbol("diopiGetLastErrorString"));
-    const char* message = last_error ? last_error() : nullptr;
-    TORCH_CHECK(false, "dipu: ", record.name, " failed (error ", static_cast<int>(status), "): ",
-                message && *message ? message : op.symbol());
+    const std::string message = operator_error();
+    raise(record, status, message.empty() ? op.symbol() : message);
 }
 
 }  // namespace dipu

@@ -21,6 +21,8 @@
 #include "rules/loss.h"
 #include "rules/selection.h"
 #include "rules/vision.h"
+#include "switches.h"
+#include "watch.h"
 
 namespace dipu {
 
@@ -34,8 +36,9 @@ constexpr DtypeMask kComplex = bit(at::kComplexFloat) | bit(at::kComplexDouble);
 // A function of the vendor's operator library, looked up once.
 class DIPU_API Operator {
    public:
-    explicit Operator(const char* symbol) : symbol_(symbol) {}
+    Operator(const char* symbol, int line) : symbol_(symbol), line_(line) {}
     const char* symbol() const { return symbol_; }
+    int line() const { return line_; }  // of the wrapper's call, in the generated sources
     void* function() {
         void* found = function_.load(std::memory_order_acquire);
         return C10_LIKELY(found != unknown()) ? found : look_up();
@@ -46,6 +49,7 @@ class DIPU_API Operator {
     void* look_up();
 
     const char* symbol_;
+    int line_;
     std::atomic<void*> function_{unknown()};
 };
 
@@ -82,17 +86,20 @@ class Call {
 
     template <class... Tensors>
     bool accepts(DtypeMask mask, const Tensors&... tensors) {
-        return op_.function() && (takes(mask, tensors) && ...) && device_ >= 0;
+        return op_.function() && (takes(mask, tensors) && ...) && device_ >= 0 && !turned_away(record_);
     }
     // Outputs the user gave: on the same device, dense.
     template <class... Tensors>
     bool holds(DtypeMask mask, const Tensors&... outputs) {
-        return op_.function() && (takes(mask, outputs) && ...) && device_ >= 0;
+        return op_.function() && (takes(mask, outputs) && ...) && device_ >= 0 && !turned_away(record_);
     }
     template <class Function, class... Arguments>
     bool run(Arguments&&... arguments) {
         OnDevice here(device_);
         Context context(device_);
+        if (C10_UNLIKELY(switches.dump.load(std::memory_order_relaxed) > 0)) announce(record_, op_.symbol(), op_.line());
+        std::optional<Stopwatch> stopwatch;
+        if (C10_UNLIKELY(switches.timing.load(std::memory_order_relaxed))) stopwatch.emplace(record_, Way::Diopi);
         const diopiError_t status = reinterpret_cast<Function>(op_.function())(context.handle(), std::forward<Arguments>(arguments)...);
         if (C10_LIKELY(status == diopiSuccess)) {
             record_.count(Way::Diopi);

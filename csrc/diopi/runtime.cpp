@@ -44,6 +44,12 @@ Context& context_of(diopiContextHandle_t handle) { return *reinterpret_cast<Cont
 at::Generator& generator_of(diopiGeneratorHandle_t handle) { return *reinterpret_cast<at::Generator*>(handle); }
 const at::Generator& generator_of(diopiConstGeneratorHandle_t handle) { return *reinterpret_cast<const at::Generator*>(handle); }
 
+// More dimensions than any operator has; a larger number is a mistake of the vendor's.
+constexpr int64_t kMostDims = 64;
+c10::IntArrayRef list_of(const diopiSize_t& size) {
+    TORCH_CHECK(size.len >= 0 && size.len <= kMostDims && (size.data || size.len == 0), "dipu: a shape of ", size.len, " numbers was required");
+    return {size.data, static_cast<size_t>(size.len)};
+}
 diopiSize_t size_of(c10::IntArrayRef list) { return {list.data(), static_cast<int64_t>(list.size())}; }
 
 // No C++ exception may pass through a C library.
@@ -57,10 +63,16 @@ diopiError_t guarded(Body&& body) {
     }
 }
 
+// Guarded, if everything that must be there is there.
+template <class Body>
+diopiError_t given(bool everything, Body&& body) {
+    return everything ? guarded(std::forward<Body>(body)) : diopiErrorOccurred;
+}
+
 // A question about a tensor: without one, or without a place for the answer, it is an error.
 template <class Handle, class Answer, class Body>
 diopiError_t asked(Handle th, Answer* answer, Body&& body) {
-    return th && answer ? guarded([&] { *answer = body(tensor_of(th)); }) : diopiErrorOccurred;
+    return given(th && answer, [&] { *answer = body(tensor_of(th)); });
 }
 
 // The same, but the caller of the operator gets to see the exception (out of memory, above all).
@@ -145,22 +157,21 @@ diopiError_t IsTensorSparse(diopiConstTensorHandle_t th, bool* is_sparse) {
 }
 
 diopiError_t GetCurrentDeviceIndex(diopiDeviceIndex_t* index) {
-    *index = static_cast<diopiDeviceIndex_t>(current_device());
-    return diopiSuccess;
+    return given(index, [&] { *index = static_cast<diopiDeviceIndex_t>(current_device()); });
 }
 diopiError_t GetStream(diopiContextHandle_t ctx, diopiStreamHandle_t* stream) {
-    return guarded([&] { *stream = current_stream_handle(context_of(ctx).device); });
+    return given(ctx && stream, [&] { *stream = current_stream_handle(context_of(ctx).device); });
 }
 
 diopiError_t RequireTensor(diopiContextHandle_t ctx, diopiTensorHandle_t* tensor, const diopiSize_t* size,
                            const diopiSize_t* stride, const diopiDtype_t dtype, const diopiDevice_t device) {
+    if (tensor) *tensor = nullptr;
+    if (!ctx || !tensor || !size || (device != diopi_host && device != diopi_device)) return diopiErrorOccurred;
     return guarded_in(ctx, [&] {
         const auto where = device == diopi_host ? at::Device(at::kCPU) : dipu_device(context_of(ctx).device);
         const auto options = at::TensorOptions().dtype(aten_dtype(dtype)).device(where);
-        const at::IntArrayRef sizes(size->data, static_cast<size_t>(size->len));
         const bool strided = stride && stride->data;
-        *tensor = keep(ctx, strided ? at::empty_strided(sizes, at::IntArrayRef(stride->data, static_cast<size_t>(stride->len)), options)
-                                          : at::empty(sizes, options));
+        *tensor = keep(ctx, strided ? at::empty_strided(list_of(*size), list_of(*stride), options) : at::empty(list_of(*size), options));
     });
 }
 diopiError_t RequireBuffer(diopiContextHandle_t ctx, diopiTensorHandle_t* tensor, int64_t num_bytes, diopiDevice_t device) {
@@ -169,14 +180,14 @@ diopiError_t RequireBuffer(diopiContextHandle_t ctx, diopiTensorHandle_t* tensor
 }
 
 diopiError_t GeneratorGetState(diopiContextHandle_t ctx, diopiConstGeneratorHandle_t th, diopiTensorHandle_t* data) {
-    return guarded([&] {
+    return given(ctx && th && data, [&] {
         at::Generator generator = generator_of(th);
         std::lock_guard<std::mutex> lock(generator.mutex());
         *data = keep(ctx, generator.get_state());
     });
 }
 diopiError_t GeneratorSetState(diopiGeneratorHandle_t th, diopiConstTensorHandle_t state) {
-    return guarded([&] {
+    return given(th && state, [&] {
         auto& generator = generator_of(th);
         std::lock_guard<std::mutex> lock(generator.mutex());
         generator.set_state(tensor_of(state));
@@ -184,26 +195,27 @@ diopiError_t GeneratorSetState(diopiGeneratorHandle_t th, diopiConstTensorHandle
 }
 // The engine has no offset: the pair is (seed, 0), and setting one seeds anew with both mixed.
 diopiError_t GeneratorGetSeedAndOffset(diopiGeneratorHandle_t th, uint64_t* seed, uint64_t* offset) {
-    return guarded([&] {
+    return given(th && seed && offset, [&] {
         *seed = generator_of(th).current_seed();
         *offset = 0;
     });
 }
 diopiError_t GeneratorSetSeedAndOffset(diopiGeneratorHandle_t th, uint64_t seed, uint64_t offset) {
-    return guarded([&] { generator_of(th).set_current_seed(seed + offset * 0x9e3779b97f4a7c15ull); });
+    return given(th, [&] { generator_of(th).set_current_seed(seed + offset * 0x9e3779b97f4a7c15ull); });
 }
 
 diopiError_t RecordStart(const char* record_name, void** record) {
-    return guarded([&] {
+    return given(record_name && record, [&] {
         auto* scope = new at::RecordFunction(at::RecordScope::FUNCTION);
         if (scope->isActive()) scope->before(record_name);
         *record = scope;
     });
 }
 diopiError_t RecordEnd(void** record) {
-    delete static_cast<at::RecordFunction*>(*record);
-    *record = nullptr;
-    return diopiSuccess;
+    return given(record, [&] {
+        delete static_cast<at::RecordFunction*>(*record);
+        *record = nullptr;
+    });
 }
 
 }  // namespace served

@@ -6,8 +6,11 @@
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <cstring>
+
 #include "../aten/alias.h"
 #include "../aten/record.h"
+#include "../aten/switches.h"
 #include "../runtime/allocator.h"
 #include "../runtime/generator.h"
 #include "../runtime/vendor.h"
@@ -66,6 +69,11 @@ py::dict op_counts() {
         ways["diopi"] = runs(dipu::Way::Diopi);
         ways["alias"] = runs(dipu::Way::Alias);
         ways["copy"] = runs(dipu::Way::Copy);
+        const auto spent = [&](dipu::Way way) { return record->nanoseconds[static_cast<int>(way)].load(); };
+        ways["diopi_ns"] = spent(dipu::Way::Diopi);
+        ways["alias_ns"] = spent(dipu::Way::Alias);
+        ways["copy_ns"] = spent(dipu::Way::Copy);
+        ways["copied_bytes"] = record->bytes.load();
         counts[py::str("aten::" + record->name)] = ways;
     }
     return counts;
@@ -98,6 +106,25 @@ py::list snapshot(int device) {
     return blocks;
 }
 
+// Python tells of every change of os.environ before it happens; a wrong value makes the assignment raise.
+int follow_environment(const char* event, PyObject* arguments, void*) {
+    const bool put = std::strcmp(event, "os.putenv") == 0;
+    if (!put && std::strcmp(event, "os.unsetenv") != 0) return 0;
+    const char *name = nullptr, *value = "";
+    if (!(put ? PyArg_ParseTuple(arguments, "yy", &name, &value) : PyArg_ParseTuple(arguments, "y", &name))) {
+        PyErr_Clear();
+        return 0;
+    }
+    if (std::strncmp(name, "DIPU_", 5) != 0) return 0;
+    try {
+        dipu::set_switch(name, value);
+        return 0;
+    } catch (const c10::Error& error) {
+        PyErr_SetString(PyExc_ValueError, error.what_without_backtrace());
+        return -1;
+    }
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -111,6 +138,7 @@ PYBIND11_MODULE(_C, m) {
         }
     });
     m.def("choose_vendor", &dipu::choose_vendor, py::arg("path"), py::arg("problem"));
+    m.def("choose_rules", &dipu::choose_rules);
     m.def("describe_vendor", &describe_vendor);
     m.def("option", &option);
     m.def("set_option", &set_option, py::call_guard<py::gil_scoped_release>());
@@ -131,6 +159,11 @@ PYBIND11_MODULE(_C, m) {
     m.def("set_memory_fraction", &dipu::set_memory_fraction);
     m.def("memory_fraction", &dipu::memory_fraction);
 
+    m.def("read_switches", &dipu::read_switches);
+    m.def("follow_environment", [] {
+        if (PySys_AddAuditHook(follow_environment, nullptr) != 0) throw py::error_already_set();
+    });
+    m.def("set_timing", [](bool on) { dipu::switches.timing = on; });
     m.def("op_counts", &op_counts);
     m.def("reset_op_counts", &dipu::reset_op_records);
     m.def("has_alias", [] { return vendor().has(DIPU_FEATURE_ALIAS); });

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 
+#include "../adaptor/adaptor.h"
 #include "../diopirt/runtime_table.h"
 
 namespace dipu {
@@ -16,7 +17,7 @@ namespace {
 
 struct Choice {
     std::mutex mutex;
-    std::string path, problem = "no vendor was chosen: import torch_dipu first";
+    std::string rules, path, problem = "no vendor was chosen: import torch_dipu first";
     std::atomic<const Vendor*> loaded{nullptr};
 };
 Choice& choice() {
@@ -67,7 +68,31 @@ Vendor load(const std::string& path) {
     return vendor;
 }
 
-void* Vendor::symbol(const char* name) const { return operators_ ? dlsym(operators_, name) : nullptr; }
+void* Vendor::symbol(const char* name) const {
+    if (adapted_) return diopi_adaptor_symbol(name);
+    return operators_ ? dlsym(operators_, name) : nullptr;
+}
+
+void Vendor::adapt(const std::string& rules) {
+    diopi_adaptor_set_lookup([](void* library, const char* name) { return dlsym(library, name); }, operators_);
+    diopi_adaptor_set_memory(&table_);
+    TORCH_CHECK(diopi_adaptor_configure(rules.c_str()) == 0, "dipu: the adaptor's rules are wrong: ", diopi_adaptor_last_error());
+    adapted_ = true;
+}
+
+void choose_rules(const std::string& rules) {
+    TORCH_CHECK(!vendor_loaded(), "dipu: the vendor is in use; the adaptor's rules can only be given before");
+    choice().rules = rules;
+}
+
+std::string operator_error() {
+    if (!choice().rules.empty())
+        if (const char* text = diopi_adaptor_last_error(); text && *text) return text;
+    using LastError = const char* (*)();
+    static auto last_error = reinterpret_cast<LastError>(vendor().symbol("diopiGetLastErrorString"));
+    const char* text = last_error ? last_error() : nullptr;
+    return text ? text : "";
+}
 
 bool Vendor::has(dipuFeature feature) const {
     uint64_t bits = 0;
@@ -89,7 +114,9 @@ const Vendor& vendor() {
     std::lock_guard<std::mutex> lock(chosen.mutex);
     if (!chosen.loaded) {
         TORCH_CHECK(!chosen.path.empty(), "dipu: ", chosen.problem);
-        chosen.loaded = new Vendor(load(chosen.path));
+        auto loaded = std::make_unique<Vendor>(load(chosen.path));
+        if (!chosen.rules.empty()) loaded->adapt(chosen.rules);
+        chosen.loaded = loaded.release();
     }
     return *chosen.loaded;
 }

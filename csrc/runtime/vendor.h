@@ -20,18 +20,25 @@ class DIPU_API Vendor {
 
    private:
     friend DIPU_API const Vendor& vendor();
+    void adapt(const std::string& rules);
     friend Vendor load(const std::string& path);
 
     dipuVendorTable table_{};  // entries the vendor was built without are NULL
     std::string library_;
     void* operators_ = nullptr;
+    bool adapted_ = false;  // the adaptor's rules stand in front of the operators
 };
 
 // Says which library to load: a path, or the reason why there is none (raised on first use, so that `import torch` works).
 DIPU_API void choose_vendor(const std::string& path, const std::string& problem);
+// Rules of the adaptor (diopi.adaptor makes them of convert_config.yaml), to be used with the vendor; before its first use.
+DIPU_API void choose_rules(const std::string& rules);
 // The vendor; loads it on first use, raises what is wrong with it every time.
 DIPU_API const Vendor& vendor();
 DIPU_API bool vendor_loaded();
+
+// Why the last operator of this thread failed, as the adaptor or the vendor tells it; may be empty.
+DIPU_API std::string operator_error();
 
 // Raises the vendor's message if the call failed.
 DIPU_API void check(int status, const char* doing);

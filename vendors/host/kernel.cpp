@@ -112,7 +112,7 @@ namespace {
 
 template <class Handle>
 std::vector<at::Tensor> tensors_of(HandleList<Handle> given) {
-    TORCH_CHECK(given.count >= 0 && (given.handles || given.count == 0), "a list of ", given.count, " tensors cannot be right");
+    TORCH_CHECK(given.count >= 0 && given.count <= kMostDims && (given.handles || given.count == 0), "a list of ", given.count, " tensors cannot be right");
     std::vector<at::Tensor> tensors;
     for (int64_t i = 0; i < given.count; ++i) tensors.push_back(view_or_undefined(given.handles[i]));
     return tensors;
@@ -158,6 +158,13 @@ at::Scalar scalar(const diopiScalar_t* value) {
 
 std::optional<at::Scalar> optional_scalar(const diopiScalar_t* value) {
     return value ? std::optional<at::Scalar>(scalar(value)) : std::nullopt;
+}
+
+const char* kind_of(const std::exception& error) {
+    if (dynamic_cast<const c10::IndexError*>(&error)) return "IndexError: ";
+    if (dynamic_cast<const c10::ValueError*>(&error)) return "ValueError: ";
+    if (dynamic_cast<const c10::TypeError*>(&error)) return "TypeError: ";
+    return "";
 }
 
 void set_error(const std::string& message) { error_text = message; }

@@ -50,6 +50,8 @@ diopiDtype_t diopi_dtype(at::ScalarType type);
 // `DIPU_HOST_NUMERICS=reordered`: sums are to be split and blocked (reordered.h).
 bool reordered();
 
+// "IndexError: " and the like: torch_dipu raises an error of that kind. "" for the others.
+const char* kind_of(const std::exception& error);
 void set_error(const std::string& message);
 const char* last_error();
 Stream* stream_of(diopiContextHandle_t ctx);
@@ -67,7 +69,7 @@ diopiError_t guarded(const char* name, Body&& body) {
         body();
         return diopiSuccess;
     } catch (const std::exception& error) {
-        set_error(std::string(name) + ": " + what(error));
+        set_error(std::string(name) + ": " + kind_of(error) + what(error));
     } catch (...) {
         set_error(std::string(name) + ": an unknown error");
     }

@@ -1,9 +1,11 @@
 // Comparisons and logic.
+#include <ATen/ScalarOps.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/bitwise_and_cpu_dispatch.h>
 #include <ATen/ops/bitwise_not_cpu_dispatch.h>
 #include <ATen/ops/bitwise_or_cpu_dispatch.h>
 #include <ATen/ops/eq_cpu_dispatch.h>
+#include <ATen/ops/equal_cpu_dispatch.h>
 #include <ATen/ops/ge_cpu_dispatch.h>
 #include <ATen/ops/gt_cpu_dispatch.h>
 #include <ATen/ops/le_cpu_dispatch.h>
@@ -17,18 +19,38 @@
 #include "kernel.h"
 
 using namespace dipu_host;
+using at::native::wrapped_scalar_tensor;
 
-#define COMPARE(Name, kernel, op)                                                                                                \
-    diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,                  \
-                             diopiConstTensorHandle_t other) {                                                                   \
-        if (auto done = flat(ctx, __func__, [](float x, float y) { return x op y; }, out, input, other)) return *done;           \
-        return LAUNCH(ctx, __func__, [o = view(out), x = view(input), y = view(other)]() mutable { at::cpu::kernel(o, x, y); }); \
-    }                                                                                                                            \
-    diopiError_t diopi##Name##Scalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,          \
-                                     const diopiScalar_t* other) {                                                               \
-        if (auto done = flat_with(ctx, __func__, [](float x, float y) { return x op y; }, out, input, other)) return *done;      \
-        return LAUNCH(ctx, __func__, \
-                      [o = view(out), x = view(input), y = scalar(other)]() mutable { at::cpu::kernel(o, x, y); });              \
+#define COMPARE(Name, kernel, op)                                                                                               \
+    static diopiError_t run##Name(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out,                          \
+                                  diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {                             \
+        if (auto done = flat(ctx, name, [](float x, float y) { return x op y; }, out, input, other)) return *done;              \
+        return run(ctx, name, [](at::Tensor& o, at::Tensor& x, at::Tensor& y) { at::cpu::kernel(o, x, y); }, out, input, other); \
+    }                                                                                                                           \
+    static diopiError_t run##Name(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out,                          \
+                                  diopiConstTensorHandle_t input, const diopiScalar_t* other) {                                 \
+        if (auto done = flat_with(ctx, name, [](float x, float y) { return x op y; }, out, input, other)) return *done;         \
+        return run(ctx, name, [](at::Tensor& o, at::Tensor& x, at::Scalar y) { at::cpu::kernel(o, x, y); }, out, input, other);  \
+    }                                                                                                                           \
+    BINARY_FORMS(Name)                                                                                                          \
+    SCALAR_FORMS(Name)
+
+#define BINARY_FORMS(Name)                                                                                                   \
+    diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,              \
+                             diopiConstTensorHandle_t other) {                                                               \
+        return run##Name(ctx, __func__, out, input, other);                                                                  \
+    }                                                                                                                        \
+    diopiError_t diopi##Name##Inp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) {     \
+        return run##Name(ctx, __func__, input, input, other);                                                                \
+    }
+
+#define SCALAR_FORMS(Name)                                                                                                   \
+    diopiError_t diopi##Name##Scalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,      \
+                                     const diopiScalar_t* other) {                                                           \
+        return run##Name(ctx, __func__, out, input, other);                                                                  \
+    }                                                                                                                        \
+    diopiError_t diopi##Name##InpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) {   \
+        return run##Name(ctx, __func__, input, input, other);                                                                \
     }
 
 COMPARE(Eq, eq_out, ==)
@@ -38,21 +60,48 @@ COMPARE(Gt, gt_out, >)
 COMPARE(Le, le_out, <=)
 COMPARE(Lt, lt_out, <)
 
-#define UNARY(Name, call)                                                                                         \
+#define UNARY_BODY(Name, call)                                                                         \
+    static diopiError_t run##Name(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out, \
+                                  diopiConstTensorHandle_t input) {                                    \
+        return run(ctx, name, [](at::Tensor& o, at::Tensor& x) { at::cpu::call; }, out, input);        \
+    }                                                                                                  \
     diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) { \
-        return LAUNCH(ctx, __func__, [o = view(out), x = view(input)]() mutable { at::cpu::call; });              \
+        return run##Name(ctx, __func__, out, input);                                                   \
     }
 
-#define BINARY(Name, call)                                                                                            \
-    diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,       \
-                             diopiConstTensorHandle_t other) {                                                        \
-        return LAUNCH(ctx, __func__, [o = view(out), x = view(input), y = view(other)]() mutable { at::cpu::call; }); \
+#define UNARY(Name, call)                                                                \
+    UNARY_BODY(Name, call)                                                               \
+    diopiError_t diopi##Name##Inp(diopiContextHandle_t ctx, diopiTensorHandle_t input) { \
+        return run##Name(ctx, __func__, input, input);                                   \
     }
+
+#define BINARY(Name, call)                                                                                                \
+    static diopiError_t run##Name(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out,                    \
+                                  diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {                       \
+        return run(ctx, name, [](at::Tensor& o, at::Tensor& x, at::Tensor& y) { at::cpu::call; }, out, input, other);     \
+    }                                                                                                                     \
+    BINARY_FORMS(Name)
+
+#define BITWISE(Name, kernel)                                                                                             \
+    BINARY(Name, kernel(o, x, y))                                                                                         \
+    static diopiError_t run##Name(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out,                    \
+                                  diopiConstTensorHandle_t input, const diopiScalar_t* other) {                           \
+        return run(ctx, name, [](at::Tensor& o, at::Tensor& x, at::Scalar y) { at::cpu::kernel(o, x, wrapped_scalar_tensor(y)); }, \
+                   out, input, other);                                                                                    \
+    }                                                                                                                     \
+    SCALAR_FORMS(Name)
 
 UNARY(BitwiseNot, bitwise_not_out(o, x))
 UNARY(LogicalNot, logical_not_out(o, x))
-UNARY(IsNan, ne_out(o, x, x))
-BINARY(BitwiseAnd, bitwise_and_out(o, x, y))
-BINARY(BitwiseOr, bitwise_or_out(o, x, y))
+UNARY_BODY(IsNan, ne_out(o, x, x))
+BITWISE(BitwiseAnd, bitwise_and_out)
+BITWISE(BitwiseOr, bitwise_or_out)
 BINARY(LogicalAnd, logical_and_out(o, x, y))
 BINARY(LogicalOr, logical_or_out(o, x, y))
+
+diopiError_t diopiEqual(diopiContextHandle_t ctx, bool* out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+    return run_now(ctx, __func__, [&] {
+        TORCH_CHECK(out, "the place for the answer is NULL");
+        *out = at::cpu::equal(view(input), view(other));
+    });
+}

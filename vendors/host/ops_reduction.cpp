@@ -1,4 +1,6 @@
-// Reductions, softmax, losses and normalisations.
+// Reductions, softmax, running sums and losses.
+#include <ATen/TensorOperators.h>
+#include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_log_softmax_backward_data_cpu_dispatch.h>
 #include <ATen/ops/_log_softmax_cpu_dispatch.h>
@@ -10,130 +12,220 @@
 #include <ATen/ops/argmax_cpu_dispatch.h>
 #include <ATen/ops/argmin_cpu_dispatch.h>
 #include <ATen/ops/cumsum_cpu_dispatch.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/linalg_vector_norm_cpu_dispatch.h>
 #include <ATen/ops/max_cpu_dispatch.h>
 #include <ATen/ops/mean_cpu_dispatch.h>
 #include <ATen/ops/min_cpu_dispatch.h>
 #include <ATen/ops/mse_loss_cpu_dispatch.h>
-#include <ATen/ops/native_batch_norm_backward_cpu_dispatch.h>
-#include <ATen/ops/native_batch_norm_cpu_dispatch.h>
-#include <ATen/ops/native_group_norm_cpu_dispatch.h>
-#include <ATen/ops/native_layer_norm_backward_cpu_dispatch.h>
-#include <ATen/ops/native_layer_norm_cpu_dispatch.h>
-#include <ATen/ops/nll_loss_backward_cpu_dispatch.h>
-#include <ATen/ops/nll_loss_forward_cpu_dispatch.h>
+#include <ATen/ops/prod.h>
+#include <ATen/ops/std.h>
 #include <ATen/ops/sum_cpu_dispatch.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <cmath>
 
 #include "kernel.h"
 #include "reordered.h"
+#include "results.h"
 
 using namespace dipu_host;
 
 // The interface does not say whether reduced dimensions are kept; the output does.
 static bool kept(const at::Tensor& out, const at::Tensor& input) { return out.dim() == input.dim(); }
 
-static std::optional<int64_t> optional_dim(const int64_t* dim) { return dim ? std::optional<int64_t>(*dim) : std::nullopt; }
+// No dimensions: all of them.
+static at::OptionalIntArrayRef all_or(const Dims& dims) { return dims.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(dims); }
 
 diopiError_t diopiSum(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t dim) {
-    return LAUNCH(ctx, __func__, [o = view(out), x = view(input), d = dims(dim), split = reordered()]() mutable {
-        if (split) return split_sums::sum(o, x, d, kept(o, x));
+    const auto body = [](at::Tensor& o, at::Tensor& x, Dims& d) {
+        if (reordered()) return split_sums::sum(o, x, d, kept(o, x));
         at::cpu::sum_out(o, x, d, kept(o, x), o.scalar_type());
-    });
+    };
+    return run(ctx, __func__, body, out, input, dim);
 }
 
 diopiError_t diopiMean(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t dim) {
-    return LAUNCH(ctx, __func__, [o = view(out), x = view(input), d = dims(dim), split = reordered()]() mutable {
-        if (split) return split_sums::mean(o, x, d, kept(o, x));
+    const auto body = [](at::Tensor& o, at::Tensor& x, Dims& d) {
+        if (reordered()) return split_sums::mean(o, x, d, kept(o, x));
         at::cpu::mean_out(o, x, d, kept(o, x), o.scalar_type());
-    });
+    };
+    return run(ctx, __func__, body, out, input, dim);
+}
+
+diopiError_t diopiStd(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t dim,
+                      const diopiScalar_t* correction) {
+    const auto body = [](at::Tensor& o, at::Tensor& x, Dims& d, std::optional<at::Scalar>& c) {
+        write(o, at::std(x, all_or(d), c, kept(o, x)));
+    };
+    return run(ctx, __func__, body, out, input, dim, maybe(correction));
+}
+
+diopiError_t diopiProd(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const int64_t* dim) {
+    const auto body = [](at::Tensor& o, at::Tensor& x, std::optional<int64_t> d) {
+        if (d) return write(o, at::prod(x, *d, kept(o, x), o.scalar_type()));
+        const at::Tensor total = at::prod(x, o.scalar_type());
+        write(o, kept(o, x) ? total.view(Dims(x.dim(), 1)) : total);
+    };
+    return run(ctx, __func__, body, out, input, dim);
+}
+
+// A norm in the precision of its output, as the caller allocated it.
+static void vector_norm(at::Tensor& o, const at::Tensor& x, const at::Scalar& ord, const Dims& d, bool keepdim) {
+    const double order = ord.toDouble();
+    if (reordered() && order != 0 && std::isfinite(order))
+        return split_sums::vector_norm(o, x.is_complex() ? x.abs() : x, order, d, keepdim);
+    if (x.is_complex()) return write(o, at::linalg_vector_norm(x, ord, all_or(d), keepdim));
+    at::cpu::linalg_vector_norm_out(o, x, ord, d, keepdim, o.scalar_type());
+}
+
+diopiError_t diopiLinalgVecNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
+                                diopiScalar_t* ord, diopiSize_t dim, bool keepdim) {
+    const auto body = [](at::Tensor& o, at::Tensor& x, at::Scalar& p, Dims& d, bool keepdim) { vector_norm(o, x, p, d, keepdim); };
+    return run(ctx, __func__, body, out, input, static_cast<const diopiScalar_t*>(ord), dim, keepdim);
+}
+
+diopiError_t diopiNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* p,
+                       diopiSize_t dim) {
+    const auto body = [](at::Tensor& o, at::Tensor& x, std::optional<at::Scalar>& p, Dims& d) {
+        vector_norm(o, x, p.value_or(2), d, kept(o, x));
+    };
+    return run(ctx, __func__, body, out, input, maybe(p), dim);
+}
+
+// d norm / d x for every element; `norm` and the result broadcast against each other.
+static at::Tensor norm_slope(const at::Tensor& x, const at::Tensor& norm, const Dims& dims, double p) {
+    if (p == 0) return at::zeros_like(x);
+    if (p == 1) return x.sgn();
+    if (p == 2) return x / norm;
+    const at::Tensor size = x.abs();
+    if (std::isinf(p)) {
+        const at::Tensor chosen = size == norm;
+        return x.sgn() * chosen / chosen.sum(dims, /*keepdim=*/true);
+    }
+    const at::Tensor slope = x * size.pow(p - 2) / norm.pow(p - 1);
+    return p < 2 ? slope.masked_fill(size == 0, 0) : slope;
+}
+
+diopiError_t diopiNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output,
+                               diopiConstTensorHandle_t self, diopiConstTensorHandle_t norm, diopiSize_t dim,
+                               const diopiScalar_t* p) {
+    const auto body = [](at::Tensor& o, at::Tensor& g, at::Tensor& x, at::Tensor& n, Dims& d, std::optional<at::Scalar>& p) {
+        check_same_shape(g, n, "the gradient and the norm");
+        const auto reduced = at::dim_list_to_bitset(all_or(d), x.dim());
+        Dims sizes, axes;
+        for (int64_t i = 0; i < x.dim(); ++i) {
+            const bool gone = d.empty() || reduced[i];
+            sizes.push_back(gone ? 1 : x.size(i));
+            if (gone) axes.push_back(i);
+        }
+        const at::Tensor length = wide(n).reshape(sizes), v = wide(x);
+        const at::Tensor slope = norm_slope(v, length, axes, p.value_or(2).toDouble());
+        write(o, (slope * wide(g).reshape(sizes)).masked_fill(length == 0, 0));
+    };
+    return run(ctx, __func__, body, grad_input, grad_output, self, norm, dim, maybe(p));
+}
+
+diopiError_t diopiForeachnormScalar(diopiContextHandle_t ctx, diopiTensorHandle_t* outs, diopiConstTensorHandle_t* inputs,
+                                    int64_t inputSize, const diopiScalar_t* ord) {
+    const auto body = [](std::vector<at::Tensor>& outs, std::vector<at::Tensor>& xs, at::Scalar& p) {
+        for (size_t i = 0; i < xs.size(); ++i) {
+            TORCH_CHECK(outs[i].defined() && xs[i].defined(), "tensor ", i, " of a list is NULL that must be given");
+            write(outs[i], at::linalg_vector_norm(xs[i], p));
+        }
+    };
+    return run(ctx, __func__, body, list(outs, inputSize), list(inputs, inputSize), ord);
 }
 
 diopiError_t diopiAmax(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t self, diopiSize_t dim,
                        bool keepdim) {
-    return LAUNCH(ctx, __func__, [o = view(out), x = view(self), d = dims(dim), keepdim]() mutable { at::cpu::amax_out(o, x, d, keepdim); });
+    const auto body = [](at::Tensor& o, at::Tensor& x, Dims& d, bool keepdim) { at::cpu::amax_out(o, x, d, keepdim); };
+    return run(ctx, __func__, body, out, self, dim, keepdim);
 }
 
-#define EXTREMUM(Name, kernel)                                                                                           \
-    diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t values, diopiTensorHandle_t indices,          \
-                             diopiConstTensorHandle_t input, int64_t dim) {                                              \
-        return LAUNCH(ctx, __func__, [v = view(values), i = view(indices), x = view(input), dim]() mutable {             \
-            at::cpu::kernel(v, i, x, dim, kept(v, x));                                                                   \
-        });                                                                                                              \
-    }                                                                                                                    \
-    diopiError_t diopi##Name##All(diopiContextHandle_t ctx, diopiTensorHandle_t value, diopiConstTensorHandle_t input) { \
-        return LAUNCH(ctx, __func__, [v = view(value), x = view(input)]() mutable { at::cpu::kernel(v, x); });           \
+#define EXTREMUM(Name, kernel)                                                                                                   \
+    diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t values, diopiTensorHandle_t indices,                  \
+                             diopiConstTensorHandle_t input, int64_t dim) {                                                      \
+        const auto body = [](at::Tensor& v, at::Tensor& i, at::Tensor& x, int64_t dim) { at::cpu::kernel(v, i, x, dim, kept(v, x)); }; \
+        return run(ctx, __func__, body, values, indices, input, dim);                                                            \
+    }                                                                                                                            \
+    diopiError_t diopi##Name##All(diopiContextHandle_t ctx, diopiTensorHandle_t value, diopiConstTensorHandle_t input) {         \
+        return run(ctx, __func__, [](at::Tensor& v, at::Tensor& x) { at::cpu::kernel(v, x); }, value, input);                    \
     }
 
 EXTREMUM(Max, max_out)
 EXTREMUM(Min, min_out)
 
-#define POSITION(Name, kernel)                                                                                    \
-    diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,   \
-                             const int64_t* dim, bool keepdim) {                                                  \
-        return LAUNCH(ctx, __func__, [o = view(out), x = view(input), d = optional_dim(dim), keepdim]() mutable { \
-            at::cpu::kernel(o, x, d, keepdim);                                                                    \
-        });                                                                                                       \
+#define POSITION(Name, kernel)                                                                                  \
+    diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, \
+                             const int64_t* dim, bool keepdim) {                                                \
+        const auto body = [](at::Tensor& o, at::Tensor& x, std::optional<int64_t> d, bool keepdim) {            \
+            at::cpu::kernel(o, x, d, keepdim);                                                                  \
+        };                                                                                                      \
+        return run(ctx, __func__, body, out, input, dim, keepdim);                                              \
     }
 
 POSITION(Argmax, argmax_out)
 POSITION(Argmin, argmin_out)
 
+// ATen answers about bytes in bytes.
 #define QUANTIFIER(Name, kernel)                                                                                \
     diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, \
                              const int64_t* dim) {                                                              \
-        return LAUNCH(ctx, __func__, [o = view(out), x = view(input), d = optional_dim(dim)]() mutable {        \
-            if (d) return void(at::cpu::kernel(o, x, *d, kept(o, x)));                                          \
-            at::cpu::kernel(o, x);                                                                              \
-        });                                                                                                     \
+        const auto body = [](at::Tensor& o, at::Tensor& x, std::optional<int64_t> d) {                          \
+            if (x.scalar_type() == at::kByte || o.scalar_type() != at::kBool)                                   \
+                return write(o, d ? at::cpu::kernel(x, *d, kept(o, x)) : at::cpu::kernel(x));                   \
+            if (d) return void(at::cpu::kernel##_out(o, x, *d, kept(o, x)));                                    \
+            at::cpu::kernel##_out(o, x);                                                                        \
+        };                                                                                                      \
+        return run(ctx, __func__, body, out, input, dim);                                                       \
     }
 
-QUANTIFIER(Any, any_out)
-QUANTIFIER(All, all_out)
+QUANTIFIER(Any, any)
+QUANTIFIER(All, all)
 
 diopiError_t diopiCumsum(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim) {
-    return LAUNCH(ctx, __func__, [o = view(out), x = view(input), dim]() mutable { at::cpu::cumsum_out(o, x, dim, o.scalar_type()); });
+    const auto body = [](at::Tensor& o, at::Tensor& x, int64_t dim) { at::cpu::cumsum_out(o, x, dim, o.scalar_type()); };
+    return run(ctx, __func__, body, out, input, dim);
 }
 
-diopiError_t diopiLinalgVecNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
-                                diopiScalar_t* ord, diopiSize_t dim, bool keepdim) {
-    return LAUNCH(ctx, __func__, [o = view(out), x = view(input), p = scalar(ord), d = dims(dim), keepdim, split = reordered()]() mutable {
-                      const double order = p.toDouble();
-                      if (split && order != 0 && std::isfinite(order)) return split_sums::vector_norm(o, x, order, d, keepdim);
-                      at::cpu::linalg_vector_norm_out(o, x, p, d, keepdim, o.scalar_type());
-                  });
+diopiError_t diopiCumsumBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output,
+                                 int64_t dim) {
+    const auto body = [](at::Tensor& o, at::Tensor& g, int64_t dim) {
+        const at::Tensor total = g.dim() ? g.flip(dim).cumsum(dim).flip(dim) : g.cumsum(dim);
+        write(o, total);
+    };
+    return run(ctx, __func__, body, grad_input, grad_output, dim);
 }
 
-diopiError_t diopiSoftmax(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim) {
-    return LAUNCH(ctx, __func__, [o = view(out), x = view(input), dim, split = reordered()]() mutable {
-        if (split) return split_sums::softmax(o, x, dim);
-        at::cpu::_softmax_out(o, x, dim, /*half_to_float=*/false);
-    });
-}
+#define SOFTMAX(Name, kernel, split)                                                                                           \
+    diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim) { \
+        const auto body = [](at::Tensor& o, at::Tensor& x, int64_t dim) {                                                      \
+            if (reordered()) return split_sums::split(o, x, dim);                                                              \
+            if (o.is_contiguous() && o.scalar_type() == x.scalar_type())                                                       \
+                return void(at::cpu::kernel##_out(o, x, dim, /*half_to_float=*/false));                                        \
+            write(o, at::cpu::kernel(x, dim, /*half_to_float=*/false));                                                        \
+        };                                                                                                                     \
+        return run(ctx, __func__, body, out, input, dim);                                                                      \
+    }
 
-diopiError_t diopiLogSoftmax(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim) {
-    return LAUNCH(ctx, __func__, [o = view(out), x = view(input), dim, split = reordered()]() mutable {
-        if (split) return split_sums::log_softmax(o, x, dim);
-        at::cpu::_log_softmax_out(o, x, dim, /*half_to_float=*/false);
-    });
-}
+SOFTMAX(Softmax, _softmax, softmax)
+SOFTMAX(LogSoftmax, _log_softmax, log_softmax)
 
-diopiError_t diopiSoftmaxBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output,
-                                  diopiConstTensorHandle_t output, int64_t dim) {
-    return LAUNCH(ctx, __func__, [o = view(grad_input), g = view(grad_output), y = view(output), dim, split = reordered()]() mutable {
-                      if (split) return split_sums::softmax_backward(o, g, y, dim);
-                      at::cpu::_softmax_backward_data_out(o, g, y, dim, o.scalar_type());
-                  });
-}
+#define SOFTMAX_BACKWARD(Name, kernel, split)                                                                                        \
+    diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output,         \
+                             diopiConstTensorHandle_t output, int64_t dim) {                                                         \
+        const auto body = [](at::Tensor& o, at::Tensor& g, at::Tensor& y, int64_t dim) {                                             \
+            check_same_shape(g, y, "the gradient and the output");                                                                   \
+            if (reordered()) return split_sums::split(o, g, y, dim);                                                                 \
+            if (o.is_contiguous()) return void(at::cpu::kernel##_out(o, g, y, dim, o.scalar_type()));                                \
+            write(o, at::cpu::kernel(g, y, dim, o.scalar_type()));                                                                   \
+        };                                                                                                                           \
+        return run(ctx, __func__, body, grad_input, grad_output, output, dim);                                                       \
+    }
 
-diopiError_t diopiLogSoftmaxBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input,
-                                     diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t output, int64_t dim) {
-    return LAUNCH(ctx, __func__, [o = view(grad_input), g = view(grad_output), y = view(output), dim, split = reordered()]() mutable {
-                      if (split) return split_sums::log_softmax_backward(o, g, y, dim);
-                      at::cpu::_log_softmax_backward_data_out(o, g, y, dim, o.scalar_type());
-                  });
-}
+SOFTMAX_BACKWARD(SoftmaxBackward, _softmax_backward_data, softmax_backward)
+SOFTMAX_BACKWARD(LogSoftmaxBackward, _log_softmax_backward_data, log_softmax_backward)
 
 diopiError_t diopiMSELoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
                           diopiConstTensorHandle_t target, diopiReduction_t reduction) {
@@ -142,96 +234,4 @@ diopiError_t diopiMSELoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, dio
         if (reduction == ReductionNone) return void(at::cpu::mse_loss_out(o, x, t, reduction));
         o.copy_(at::cpu::mse_loss(x, t, reduction));  // the out form resizes its output on the way
     });
-}
-
-diopiError_t diopiNLLLossV2(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t totalWeight,
-                            diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight,
-                            diopiReduction_t reduction, int64_t ignore_index) {
-    return LAUNCH(ctx, __func__,
-        [o = view(out), total = view(totalWeight), x = view(input), t = view(target), w = optional_view(weight), reduction,
-         ignore_index]() mutable { at::cpu::nll_loss_forward_out(o, total, x, t, w, reduction, ignore_index); });
-}
-
-diopiError_t diopiNLLLossV2Backward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input,
-                                    diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input,
-                                    diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight,
-                                    diopiConstTensorHandle_t totalWeight, diopiReduction_t reduction, int64_t ignore_index) {
-    return LAUNCH(ctx, __func__, [o = view(grad_input), g = view(grad_output), x = view(input), t = view(target), w = optional_view(weight),
-                   total = view(totalWeight), reduction,
-                   ignore_index]() mutable { at::cpu::nll_loss_backward_out(o, g, x, t, w, reduction, ignore_index, total); });
-}
-
-// A kernel's results into the caller's tensors; an undefined one was not wanted.
-static void store(at::Tensor& out, const at::Tensor& result) {
-    if (out.defined()) out.copy_(result);
-}
-
-diopiError_t diopiLayerNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t save_mean,
-                            diopiTensorHandle_t save_invstd, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight,
-                            diopiConstTensorHandle_t bias, diopiSize_t normalized_shape, double eps) {
-    return LAUNCH(ctx, __func__, [o = view(out), mean = view(save_mean), rstd = view(save_invstd), x = view(input), w = optional_view(weight),
-                   b = optional_view(bias), shape = dims(normalized_shape), eps, split = reordered()]() mutable {
-                      if (split) return split_sums::layer_norm(o, mean, rstd, x, w, b, shape.size(), eps);
-                      const auto [y, m, r] = at::cpu::native_layer_norm(x, shape, w, b, eps);
-                      store(o, y), store(mean, m), store(rstd, r);
-                  });
-}
-
-diopiError_t diopiLayerNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight,
-                                    diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output,
-                                    diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight,
-                                    diopiConstTensorHandle_t bias, diopiConstTensorHandle_t mean, diopiConstTensorHandle_t rstd,
-                                    diopiSize_t normalized_shape) {
-    return LAUNCH(ctx, __func__, [gx = view_or_undefined(grad_input), gw = view_or_undefined(grad_weight), gb = view_or_undefined(grad_bias),
-                   g = view(grad_output), x = view(input), w = optional_view(weight), b = optional_view(bias), m = view(mean),
-                   r = view(rstd), shape = dims(normalized_shape), split = reordered()]() mutable {
-                      if (split) return split_sums::layer_norm_backward(gx, gw, gb, g, x, w, m, r, shape.size());
-                      const auto [dx, dw, db] = at::cpu::native_layer_norm_backward(g, x, shape, m, r, w, b,
-                                                                                    {gx.defined(), gw.defined(), gb.defined()});
-                      store(gx, dx), store(gw, dw), store(gb, db);
-                  });
-}
-
-diopiError_t diopiBatchNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t save_mean,
-                            diopiTensorHandle_t save_invstd, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight,
-                            diopiConstTensorHandle_t bias, diopiTensorHandle_t running_mean, diopiTensorHandle_t running_var,
-                            bool training, double momentum, double eps) {
-    return LAUNCH(ctx, __func__, [o = view(out), mean = view(save_mean), invstd = view(save_invstd), x = view(input), w = optional_view(weight),
-                   b = optional_view(bias), rm = view_or_undefined(running_mean), rv = view_or_undefined(running_var), training,
-                   momentum, eps, split = reordered()]() mutable {
-                      if (split && training) return split_sums::batch_norm(o, mean, invstd, x, w, b, rm, rv, momentum, eps);
-                      at::cpu::native_batch_norm_out(o, mean, invstd, x, w, b, rm, rv, training, momentum, eps);
-                  });
-}
-
-diopiError_t diopiBatchNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight,
-                                    diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output,
-                                    diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight,
-                                    diopiConstTensorHandle_t running_mean, diopiConstTensorHandle_t running_var,
-                                    diopiConstTensorHandle_t save_mean, diopiConstTensorHandle_t save_invstd, bool training,
-                                    double eps) {
-    return LAUNCH(ctx, __func__, [gx = view_or_undefined(grad_input), gw = view_or_undefined(grad_weight), gb = view_or_undefined(grad_bias),
-                   g = view(grad_output), x = view(input), w = optional_view(weight), rm = view_or_undefined(running_mean),
-                   rv = view_or_undefined(running_var), mean = view_or_undefined(save_mean),
-                   invstd = view_or_undefined(save_invstd), training, eps, split = reordered()]() mutable {
-                      if (split) {
-                          if (!training) mean = rm, invstd = rv.add(eps).rsqrt();
-                          return split_sums::batch_norm_backward(gx, gw, gb, g, x, w, mean, invstd, training);
-                      }
-                      const auto [dx, dw, db] = at::cpu::native_batch_norm_backward(g, x, w, rm, rv, mean, invstd, training, eps,
-                                                                                    {gx.defined(), gw.defined(), gb.defined()});
-                      store(gx, dx), store(gw, dw), store(gb, db);
-                  });
-}
-
-diopiError_t diopiGroupNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t save_mean,
-                            diopiTensorHandle_t save_invstd, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight,
-                            diopiConstTensorHandle_t bias, int64_t num_groups, double eps) {
-    return LAUNCH(ctx, __func__, [o = view(out), mean = view(save_mean), rstd = view(save_invstd), x = view(input), w = optional_view(weight),
-                   b = optional_view(bias), num_groups, eps, split = reordered()]() mutable {
-                      if (split) return split_sums::group_norm(o, mean, rstd, x, w, b, num_groups, eps);
-                      const int64_t samples = x.size(0), channels = x.size(1), pixels = x.numel() / (samples * channels);
-                      const auto [y, m, r] = at::cpu::native_group_norm(x, w, b, samples, channels, pixels, num_groups, eps);
-                      store(o, y), store(mean, m), store(rstd, r);
-                  });
 }

@@ -202,7 +202,7 @@ void batch_norm(Tensor& out, Tensor& save_mean, Tensor& save_invstd, const Tenso
     const Tensor spread = m.variance + eps;
     const Tensor inverse = spread.sqrt().reciprocal().masked_fill_(spread == 0, 0);
     const auto update = [momentum](Tensor& running, const Tensor& now) {
-        if (running.defined()) running.copy_(running * (1 - momentum) + now.reshape(running.sizes()) * momentum);
+        if (running.defined()) running.copy_(wide(running) * (1 - momentum) + now.reshape(running.sizes()) * momentum);
     };
     const double n = static_cast<double>(v.size(0) * v.size(2));
     update(running_mean, m.mean), update(running_var, m.variance * (n / (n - 1)));

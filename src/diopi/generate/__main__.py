@@ -9,7 +9,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from diopi.generate import documents, headers, registrations, runtime
+from diopi.generate import adaptor, documents, headers, registrations, runtime, signatures
 from diopi.table import load
 
 MADE_WITH = "2.13"
@@ -17,7 +17,7 @@ MADE_WITH = "2.13"
 
 def _rendered() -> dict[str, str]:
     table = load()
-    rooms = (headers, runtime, registrations, documents)
+    rooms = (headers, runtime, registrations, signatures, adaptor, documents)
     return {name: text for room in rooms for name, text in room.render_all(table).items()}
 
 

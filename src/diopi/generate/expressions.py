@@ -8,6 +8,7 @@ comparisons, and/or/not, `x.dim()` and the other methods that tensors have in bo
 from __future__ import annotations
 
 import ast
+import json
 
 from diopi.table import TableError
 
@@ -39,6 +40,7 @@ _ARITHMETIC: dict[type[ast.operator], str] = {
     ast.Add: "+",
     ast.Sub: "-",
     ast.Mult: "*",
+    # of sizes, which are never negative: for those both languages agree
     ast.FloorDiv: "/",
     ast.Mod: "%",
 }
@@ -67,10 +69,12 @@ class _Translator(ast.NodeVisitor):
         raise self._refused(node, "has no counterpart in C++")
 
     def visit_Constant(self, node: ast.Constant) -> str:
+        if not isinstance(node.value, bool | int | float | str | None):
+            raise self._refused(node, "has no counterpart in C++")
         if node.value is None or isinstance(node.value, bool):
             return _CONSTANTS[node.value]
         if isinstance(node.value, str):
-            return '"' + node.value.replace('"', '\\"') + '"'
+            return json.dumps(node.value)
         return repr(node.value)
 
     def visit_Name(self, node: ast.Name) -> str:
@@ -82,6 +86,8 @@ class _Translator(ast.NodeVisitor):
         return f"{self.translated(node.value)}.{_ATTRIBUTES.get(node.attr, node.attr)}"
 
     def visit_Subscript(self, node: ast.Subscript) -> str:
+        if not isinstance(node.slice, ast.Constant):
+            raise self._refused(node, "indexes by something else than a number from 0 on")
         return f"{self.translated(node.value)}[{self.translated(node.slice)}]"
 
     def visit_BoolOp(self, node: ast.BoolOp) -> str:
@@ -119,6 +125,8 @@ class _Translator(ast.NodeVisitor):
         return parts[0] if len(parts) == 1 else " && ".join(f"({part})" for part in parts)
 
     def visit_Call(self, node: ast.Call) -> str:
+        if node.keywords:
+            raise self._refused(node, "names an argument, which C++ cannot")
         arguments = [self.translated(a) for a in node.args]
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if name == "float":

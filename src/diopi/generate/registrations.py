@@ -32,18 +32,19 @@ _VALUE_TYPES = {
 _CONVERTERS = {
     "diopiTensorHandle_t": "handle",
     "diopiConstTensorHandle_t": "handle",
-    "const diopiScalar_t*": "scalar",
-    "diopiScalar_t*": "scalar",
-    "diopiSize_t": "size",
+    "const diopiScalar_t*": "::dipu::scalar",  # ATen has parameters of this name
+    "diopiScalar_t*": "::dipu::scalar",
+    "diopiSize_t": "::dipu::size",
     "const int64_t*": "pointer",
     "const bool*": "pointer",
     "const double*": "pointer",
     "const char*": "text",
     "diopiGeneratorHandle_t": "generator_handle",
     "diopiConstTensorHandle_t*": "handles",
+    "diopiTensorHandle_t*": "handles_to",
     "diopiReduction_t": "static_cast<diopiReduction_t>",
     "diopiMemoryFormat_t": "static_cast<diopiMemoryFormat_t>",
-    "const diopiSize_t": "size",
+    "const diopiSize_t": "::dipu::size",
     "const diopiConstTensorHandle_t": "handle",
 }
 # How what a function writes is handed over, by its role.
@@ -61,6 +62,7 @@ _ABSENT = {
     "const double*": "nullptr",
     "const diopiScalar_t*": "nullptr",
     "diopiSize_t": "diopiSize_t{nullptr, 0}",
+    "const char*": 'text("")',
 }
 
 
@@ -287,7 +289,7 @@ def _attempt(entry: Entry, overload: Overload) -> str:
         conditions.append(f"({in_cpp(entry.when)})")
     lines = [
         "{",
-        f'    static Operator op("{entry.name}");',
+        f'    static Operator op("{entry.name}", __LINE__);',
         "    Call call(op, record);",
         f"    if ({' && '.join(conditions)}) {{",
         *(f"        {line}" for line in _allocation(entry, overload)),
@@ -312,7 +314,8 @@ def _with_exchanged(entries: list[Entry]) -> list[Entry]:
 
 def _wrapper(overload: Overload, entries: list[Entry]) -> str:
     parameters = ", ".join(f"{ctype} {name}" for ctype, name in overload.parameters)
-    names = ", ".join(name for _, name in overload.parameters)
+    given = [name for _, name in overload.parameters]
+    names = ", ".join(given)
     attempts = "\n".join(_attempt(entry, overload) for entry in _with_exchanged(entries))
     fallback = f"fall_back<{overload.returns}>(record{', ' + names if names else ''})"
     otherwise = next((e.otherwise for e in entries if e.otherwise), None)
@@ -328,6 +331,7 @@ def _wrapper(overload: Overload, entries: list[Entry]) -> str:
     return (
         f"{overload.returns} {overload.symbol}({parameters}) {{\n"
         f'    static OpRecord& record = op_record("{overload.name}");\n'
+        f"    if (must_watch()) return watched<&::dipu::{overload.symbol}>({', '.join(['record', *given])});\n"
         f"{attempts}\n"
         f"    {fallback};\n"
         "}\n"

@@ -158,6 +158,12 @@ class Errors:
         multiple = max(MULTIPLE * self.widening / strictness, REFERENCE_SHARE * needs.multiple)
         share = self.error.abs().div_(noise.mul(multiple).add_(BASE))
         worst = _largest(share)
+        if math.isnan(worst):
+            # Where t is zero its unit is so small that error and noise overflow float32: infinity over infinity.
+            limit = noise.double().mul_(multiple).add_(BASE).mul_(self.unit)
+            again = (self.result - self.exact).abs_().div_(limit).nan_to_num_(math.inf, math.inf).float()
+            share = torch.where(share.isnan(), again, share)
+            worst = float(share.amax())
         if worst > 1:
             # Whatever the reference gives bit for bit is right by definition (odd roundings at a jump, say).
             share[(self.result == self.own) | (self.result.isnan() & self.own.isnan())] = 0

@@ -45,7 +45,7 @@ def _cosine(got: torch.Tensor, expected: torch.Tensor) -> float:
     product, squares = float(got @ expected), float(got @ got) * float(expected @ expected)
     if not math.isfinite(squares) or squares == 0:
         given = got, expected
-        got, expected = (value.double().nan_to_num_(0, 0, 0) for value in given)
+        got, expected = (value.double().nan_to_num(0, 0, 0) for value in given)
         largest = max(float(got.abs().amax()), float(expected.abs().amax()))
         if largest == 0:
             return float(torch.equal(*given))

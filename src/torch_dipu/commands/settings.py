@@ -18,10 +18,23 @@ _SHARED: dict[str, tuple[str, str]] = {
         "",
         "the vendor: a name, or the path of its library; empty: the best one that has a device",
     ),
+    "DIPU_ADAPTOR_CONFIG": ("", "rules (convert_config.yaml) applied in front of the vendor's operators"),
     "DIPU_MOCK_CUDA": (
         "1",
         "map the names of cuda onto dipu when torch_dipu or ditorch is imported; 0: do not",
     ),
+    "DIPU_FORCE_FALLBACK_OPS_LIST": (
+        "",
+        "operators that fall back although DIOPI serves them: names or patterns, with commas",
+    ),
+    "DIPU_AUTOCOMPARE_OPS_LIST": ("", "operators whose results are compared with the CPU's, likewise"),
+    "DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS": ("", "operators that keep torch's own implementation, likewise"),
+    "DIPU_DUMP_OP_ARGS": (
+        "0",
+        "1: print each operator and its DIOPI function, 2: and arguments, 3: and values",
+    ),
+    "DIPU_LOG_FALLBACK_INFO": ("0", "1: a line for every call that falls back, with the reason"),
+    "DIPU_WITH_DIOPI_LIBRARY": ("", "DISABLE: no operator of the vendor is used, everything falls back"),
     "DITORCH_DEVICE": ("", "the framework that ditorch uses; empty: ditorch chooses"),
     "DITORCH_DISABLE_MOCK": ("0", "1: never map the names of cuda"),
     "TORCH_DEVICE_BACKEND_AUTOLOAD": ("1", "0: plain `import torch` does not register dipu"),

@@ -84,8 +84,8 @@ class Maker:
         return int(torch.randint(low, high, (), generator=self._random))
 
     def seed(self) -> int:
-        """What stands for a generator in a case."""
-        return self._seed
+        """What stands for a generator in a case; not the seed of the tensors, or they would be what is drawn."""
+        return self._seed + 1
 
     # ---- values ----
 

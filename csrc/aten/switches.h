@@ -1,0 +1,61 @@
+// What a user switches while the program runs: variables DIPU_..., read at start and followed when Python changes them.
+//
+//   DIPU_FORCE_FALLBACK_OPS_LIST       operators that go to the fallback although the table serves them
+//   DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS operators that keep torch's own implementation: to a device that is the fallback, too
+//   DIPU_AUTOCOMPARE_OPS_LIST          operators whose results are compared with the CPU's
+//   DIPU_DUMP_OP_ARGS                  0: nothing, 1: names, 2: and arguments, 3: and values
+//   DIPU_LOG_FALLBACK_INFO             1: a line for every call that falls back
+//   DIPU_WITH_DIOPI_LIBRARY            DISABLE: no operator of the vendor is used
+//
+// Lists are comma-separated regular expressions that match a whole name; each has a file form in the working directory.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <string>
+
+#include "record.h"
+
+namespace dipu {
+
+struct Switches {
+    std::atomic<bool> any_list{false};  // some operator is to fall back or to be compared
+    std::atomic<bool> watching{false};  // wrappers must show what they are given: comparison, or a dump of arguments
+    std::atomic<int> dump{0};
+    std::atomic<bool> log_fallback{false};
+    std::atomic<bool> without_diopi{false};
+    std::atomic<bool> timing{false};
+};
+DIPU_API extern Switches switches;
+
+enum Wish : unsigned { kFallBack = 1, kKeepDefault = 2, kCompare = 4 };
+
+// What the lists say of one operator.
+DIPU_API unsigned wishes(OpRecord& record);
+
+// Whether a wrapper leaves its DIOPI functions alone.
+inline bool turned_away(OpRecord& record) {
+    if (C10_LIKELY(!switches.any_list.load(std::memory_order_relaxed))) return switches.without_diopi.load(std::memory_order_relaxed);
+    return switches.without_diopi.load(std::memory_order_relaxed) || (wishes(record) & (kFallBack | kKeepDefault)) != 0;
+}
+
+// Adds the time until its end to a record.
+class Stopwatch {
+   public:
+    Stopwatch(OpRecord& record, Way way) : record_(record), way_(way), start_(std::chrono::steady_clock::now()) {}
+    ~Stopwatch() {
+        const auto spent = std::chrono::steady_clock::now() - start_;
+        record_.nanoseconds[static_cast<int>(way_)] += std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count();
+    }
+
+   private:
+    OpRecord& record_;
+    Way way_;
+    std::chrono::steady_clock::time_point start_;
+};
+
+// One variable gets a value ("" as if it were not set). False if it is not a switch; throws c10::ValueError if the value is wrong.
+DIPU_API bool set_switch(const std::string& name, const std::string& value);
+// All of them, from the environment and the files; returns what was wrong with them, one line each.
+DIPU_API std::string read_switches();
+
+}  // namespace dipu

@@ -1,0 +1,212 @@
+#include "watch.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Formatting.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+
+#include <cstdio>
+#include <sstream>
+
+#include "residence.h"
+
+namespace dipu {
+
+bool& watched_now() {
+    thread_local bool now = false;
+    return now;
+}
+
+bool& watched_quietly() {
+    thread_local bool quietly = false;
+    return quietly;
+}
+
+namespace {
+
+struct Quietly {
+    Quietly() { watched_quietly() = true; }
+    ~Quietly() { watched_quietly() = false; }
+};
+
+// What a printed line calls an operator's wrapper: add.out is dipu_add_out.
+std::string wrapper_name(const OpRecord& record) {
+    std::string name = "dipu_" + record.name;
+    for (char& letter : name) letter = letter == '.' ? '_' : static_cast<char>(std::tolower(letter));
+    return name;
+}
+
+// One write for a whole text: lines of several threads do not mix.
+void print(const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+}
+
+std::string described(const at::Tensor& tensor) {
+    if (!tensor.defined()) return "undefined";
+    std::ostringstream text;
+    if (tensor.layout() != at::kStrided) {
+        text << "numel:" << tensor.numel() << ", sizes:" << tensor.sizes() << ", " << tensor.options();
+        return text.str();
+    }
+    text << "numel:" << tensor.numel() << ", sizes:" << tensor.sizes() << ", stride:" << tensor.strides() << ", is_view:" << tensor.is_view()
+         << ", " << tensor.options() << ", data_ptr:" << tensor.const_data_ptr();
+    return text.str();
+}
+
+std::string shown(const c10::IValue& value, bool with_values) {
+    std::ostringstream text;
+    if (value.isTensor()) {
+        const at::Tensor& tensor = value.toTensor();
+        if (tensor.defined() && tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+            text << tensor.item();
+            return text.str();
+        }
+        text << described(tensor);
+        if (with_values && tensor.defined()) text << "\n" << tensor;
+    } else if (value.isTensorList()) {
+        for (const at::Tensor& tensor : value.toTensorList()) text << "\n\t\t" << shown(tensor, with_values);
+    } else {
+        text << value;
+    }
+    return text.str();
+}
+
+c10::IValue on_cpu(const c10::IValue& value) {
+    const auto copied = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true) : tensor; };
+    if (value.isTensor()) return copied(value.toTensor());
+    if (value.isTensorList()) {
+        c10::List<at::Tensor> list;
+        for (const at::Tensor& tensor : value.toTensorList()) list.push_back(copied(tensor));
+        return list;
+    }
+    if (value.isOptionalTensorList()) {
+        c10::List<std::optional<at::Tensor>> list;
+        for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
+            list.push_back(tensor ? std::optional<at::Tensor>(copied(*tensor)) : std::nullopt);
+        return list;
+    }
+    return value;
+}
+
+struct Tolerance {
+    double relative, absolute;
+};
+Tolerance tolerance_of(at::ScalarType type) {
+    switch (type) {
+        case at::kHalf: return {1e-2, 1e-3};
+        case at::kBFloat16: return {2e-2, 1e-2};
+        case at::kDouble:
+        case at::kComplexDouble: return {1e-7, 1e-9};
+        default: return {1e-4, 1e-5};
+    }
+}
+
+// "" if both agree, else what differs.
+std::string difference(const at::Tensor& expected, const at::Tensor& device) {
+    if (expected.defined() != device.defined()) return "one of both is undefined";
+    if (!expected.defined()) return "";
+    std::ostringstream text;
+    if (expected.sizes() != device.sizes() || expected.scalar_type() != device.scalar_type()) {
+        text << "shape or dtype differ";
+        return text.str();
+    }
+    const at::Tensor got = device.to(at::kCPU);
+    const bool real = at::isFloatingType(got.scalar_type()) || at::isComplexType(got.scalar_type());
+    if (!real) return at::equal(expected, got) ? "" : "elements differ";
+    const auto [relative, absolute] = tolerance_of(got.scalar_type());
+    if (at::allclose(got, expected, relative, absolute, /*equal_nan=*/true)) return "";
+    text << "max_diff: " << (got - expected).abs().max().to(at::kDouble).item<double>() << ", rtol: " << relative << ", atol: " << absolute;
+    return text.str();
+}
+
+std::string verdict(const std::string& wrong) { return wrong.empty() ? "allclose" : "not_allclose (" + wrong + ")"; }
+
+// The CPU's answer. Two operators have another name there.
+torch::jit::Stack cpu_results(OpRecord& record, torch::jit::Stack stack) {
+    c10::OperatorHandle op = record.op;
+    if (record.name == "convolution_overrideable") {
+        op = op_record("convolution").op;
+    } else if (record.name == "convolution_backward_overrideable") {
+        op = op_record("convolution_backward").op;
+        stack.insert(stack.begin() + 3, c10::IValue(std::vector<int64_t>{stack[0].toTensor().size(1)}));
+    }
+    call_on_cpu(op, &stack);
+    return stack;
+}
+
+bool is_random(const OpRecord& record) { return record.generator >= 0 || record.op.hasTag(at::Tag::nondeterministic_seeded); }
+
+void compare_result(std::ostream& text, const std::string& what, const c10::IValue& expected, const c10::IValue& got) {
+    if (!expected.isTensor() || !got.isTensor()) return;
+    text << "autocompare:    " << what << ":\n\t" << described(expected.toTensor()) << "\n\t" << described(got.toTensor()) << "\n\t"
+         << verdict(difference(expected.toTensor(), got.toTensor())) << "\n";
+}
+
+std::string comparison(OpRecord& record, const torch::jit::Stack& before, const torch::jit::Stack& arguments, const torch::jit::Stack& results) {
+    std::ostringstream text;
+    text << "\n" << wrapper_name(record) << "_autocompare\n";
+    if (is_random(record)) {
+        text << "autocompare:    " << record.name << ": draws random numbers, not compared\n";
+        return text.str();
+    }
+    torch::jit::Stack stack;
+    for (const auto& value : before) stack.push_back(on_cpu(value));
+    const torch::jit::Stack written = stack;  // the same tensors: an in-place operator changes them
+    const auto expected = cpu_results(record, std::move(stack));
+    for (size_t i = 0; i < expected.size() && i < results.size(); ++i)
+        compare_result(text, record.name + (expected.size() == 1 ? " out" : " out" + std::to_string(i)), expected[i], results[i]);
+    const auto& schema = record.op.schema().arguments();
+    for (size_t i = 0; i < arguments.size(); ++i) {
+        if (!arguments[i].isTensor()) continue;
+        const bool changes = record.written[i];
+        const std::string wrong = difference((changes ? written : before)[i].toTensor(), arguments[i].toTensor());
+        text << "autocompare:    " << record.name << " " << schema[i].name() << ": " << verdict(wrong) << "\n";
+    }
+    return text.str();
+}
+
+}  // namespace
+
+void announce(const OpRecord& record, const char* function, int line) {
+    print("[" + wrapper_name(record) + (line ? ":" + std::to_string(line) : "") + "]:" + record.name + "  " + function + "\n");
+}
+
+Watch::Watch(OpRecord& record, torch::jit::Stack arguments) : record_(record), arguments_(std::move(arguments)) {
+    watched_now() = true;
+    Quietly quietly;
+    try {
+        const int level = switches.dump;
+        const auto& schema = record_.op.schema().arguments();
+        for (size_t i = 0; level >= 2 && i < arguments_.size(); ++i)
+            given_ += "\t" + record_.name + ": " + schema[i].name() + ":" + shown(arguments_[i], level >= 3) + "\n";
+        compares_ = switches.any_list && (wishes(record_) & kCompare);
+        if (compares_)
+            for (const auto& value : arguments_) on_cpu_.push_back(on_cpu(value));
+    } catch (const std::exception& error) {
+        compares_ = false;
+        given_ += "\t" + record_.name + ": the arguments cannot be shown: " + error.what() + "\n";
+    }
+}
+
+Watch::~Watch() { watched_now() = false; }
+
+void Watch::finish(const torch::jit::Stack& results) {
+    Quietly quietly;
+    try {
+        if (switches.dump >= 2) {
+            std::string text = given_;
+            for (size_t i = 0; i < results.size(); ++i) {
+                const std::string name = results.size() == 1 ? "out" : "out" + std::to_string(i);
+                text += "\t" + record_.name + ": " + name + ":" + shown(results[i], switches.dump >= 3) + "\n";
+            }
+            print(text);
+        }
+        if (compares_) print(comparison(record_, on_cpu_, arguments_, results));
+    } catch (const std::exception& error) {
+        const auto* failure = dynamic_cast<const c10::Error*>(&error);
+        print("autocompare:    " + record_.name + ": not compared: " + (failure ? failure->what_without_backtrace() : error.what()) + "\n");
+    }
+}
+
+}  // namespace dipu

@@ -1,0 +1,268 @@
+"""Reads convert_config.yaml. Every mistake is reported with its line and column and with what was expected."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from diopi.adaptor.rules import LAYOUTS, Rules, RulesError, Section, adaptable, combined, tensors_of
+from diopi.library.handles import DTYPES
+from diopi.table import load
+
+_COMMON = "common_config"
+_DTYPES = tuple(name for name in DTYPES if name != "tfloat32")
+_ARROW = re.compile(r"\(\s*([^()]*?)\s*\)\s*->\s*(\w+)")
+_PLACED = re.compile(r"(\w+)\s*\(\s*([^()]*?)\s*\)")
+_TRUTH = {"true": True, "false": False}
+
+
+class _Wrong(Exception):
+    """A mistake at a place; `offset`: characters into the text of the node."""
+
+    def __init__(self, node: Any, message: str, offset: int = 0) -> None:
+        super().__init__(message)
+        self.node, self.offset = node, offset
+
+
+def read_rules(path: str | os.PathLike[str]) -> Rules:
+    """The rules of a file; RulesError names every mistake in it."""
+    yaml = _yaml()
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise RulesError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise RulesError(f"{path} is not a text file (UTF-8)") from None
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise RulesError(
+            f"{path}{place}: this is not YAML: {getattr(error, 'problem', None) or error}"
+        ) from None
+    return _Reader(str(path)).read(root)
+
+
+def _yaml() -> Any:
+    try:
+        return importlib.import_module("yaml")
+    except ImportError:
+        raise RulesError(
+            "rules are written in YAML, and pyyaml is not installed: pip install ditorch[adaptor]"
+        ) from None
+
+
+def _close(word: str, known: Iterable[str]) -> str:
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"known are {', '.join(names)}" if len(names) <= 40 else "see `diopi table` for all names"
+
+
+def _kind(node: Any) -> str:
+    return {"scalar": "a single value", "sequence": "a list", "mapping": "a group of keys"}[node.id]
+
+
+class _Reader:
+    """One file: collects its mistakes, so that all are told at once."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._problems: list[str] = []
+        self._lines: dict[str, int] = {}
+        self._operator: str | None = None
+        self._keys: dict[str, Callable[[Section, Any], None]] = {
+            "dtype": self._dtype,
+            "tensor_dtype": self._tensor_dtype,
+            "layout": self._layout,
+            "contiguous": self._contiguous,
+            "supportComposite": self._composite,
+        }
+
+    def read(self, root: Any) -> Rules:
+        sections: dict[str, Section] = {}
+        if root is None:
+            raise RulesError(f"{self._path}: the file is empty; expected a list such as `- {_COMMON}: ...`")
+        items = root.value if root.id == "sequence" else [root]
+        for item in items:
+            with self._told():
+                if item.id != "mapping":
+                    raise _Wrong(
+                        item, f"this is {_kind(item)}; expected the name of an operator and its rules"
+                    )
+                for key, value in item.value:
+                    with self._told():
+                        sections[str(key.value)] = self._section(key, value)
+        if self._problems:
+            raise RulesError("\n".join(self._problems))
+        return combined(sections.pop(_COMMON, Section()), sections)
+
+    def _told(self) -> _Told:
+        return _Told(self._path, self._problems)
+
+    def _section(self, key: Any, value: Any) -> Section:
+        name = str(key.value)
+        self._check_operator(key, name)
+        if name in self._lines:
+            raise _Wrong(
+                key, f"{name} has rules in line {self._lines[name]} already; write them in one place"
+            )
+        self._lines[name] = key.start_mark.line + 1
+        self._operator = None if name == _COMMON else name
+        if value.id != "mapping":
+            raise _Wrong(
+                value, f"the rules of {name} are {_kind(value)}; expected keys: {', '.join(self._keys)}"
+            )
+        section = Section()
+        seen: set[str] = set()
+        for rule, content in value.value:
+            with self._told():
+                if rule.value not in self._keys:
+                    raise _Wrong(rule, f"unknown key {rule.value!r}; {_close(str(rule.value), self._keys)}")
+                if rule.value in seen:
+                    raise _Wrong(rule, f"{rule.value} is given twice for {name}")
+                seen.add(rule.value)
+                self._keys[rule.value](section, content)
+        return section
+
+    @staticmethod
+    def _check_operator(key: Any, name: str) -> None:
+        if name == _COMMON or name in adaptable():
+            return
+        if name in load().functions:
+            raise _Wrong(
+                key, f"{name} cannot be adapted: only operators of functions.h and functions_ext.h can"
+            )
+        raise _Wrong(key, f"unknown operator {name!r}; {_close(name, [_COMMON, *adaptable()])}")
+
+    def _argument(self, node: Any, name: str, offset: int = 0) -> str:
+        """A tensor of the operator; of any operator in common_config."""
+        if self._operator is None:
+            known = sorted({argument for operator in adaptable() for argument in tensors_of(operator)})
+            where = "no operator has a tensor"
+        else:
+            known = list(tensors_of(self._operator))
+            where = f"{self._operator} has no tensor"
+        if name not in known:
+            raise _Wrong(node, f"{where} {name!r}; {_close(name, known)}", offset)
+        return name
+
+    # ---- the keys ----
+
+    def _dtype(self, section: Section, node: Any) -> None:
+        section.dtypes = dict(self._conversions(node))
+
+    def _tensor_dtype(self, section: Section, node: Any) -> None:
+        if node.id != "mapping":
+            raise _Wrong(
+                node, "tensor_dtype needs a key for each tensor, such as `input: (float64)->float32`"
+            )
+        for key, value in node.value:
+            with self._told():
+                section.tensor_dtypes[self._argument(key, str(key.value))] = dict(self._conversions(value))
+
+    def _conversions(self, node: Any) -> Iterator[tuple[str, str]]:
+        for part, text, offset in _parts(node):
+            match = _ARROW.fullmatch(text)
+            if match is None:
+                raise _Wrong(part, f"{text!r} is no conversion; expected (int64)->int32", offset)
+            target = self._known_dtype(part, match[2], offset + match.start(2))
+            for source in match[1].split(","):
+                self._known_dtype(part, source.strip(), offset + match.start(1))
+                if source.strip().startswith("complex") != target.startswith("complex"):
+                    raise _Wrong(
+                        part,
+                        f"{source.strip()} cannot become {target}: complex numbers stay complex",
+                        offset,
+                    )
+                yield source.strip(), target
+
+    @staticmethod
+    def _known_dtype(node: Any, name: str, offset: int) -> str:
+        if name not in _DTYPES:
+            raise _Wrong(node, f"unknown dtype {name!r}; {_close(name, _DTYPES)}", offset)
+        return name
+
+    def _layout(self, section: Section, node: Any) -> None:
+        defaults: list[str] = []
+        for part, text, offset in _parts(node):
+            match = _PLACED.fullmatch(text)
+            if match is None:
+                defaults.append(self._known_layout(part, text, offset))
+                continue
+            argument = self._argument(part, match[1], offset)
+            names = [
+                self._known_layout(part, name.strip(), offset + match.start(2))
+                for name in match[2].split(",")
+            ]
+            section.tensor_layouts[argument] = tuple(names)
+        if defaults:
+            section.layouts = tuple(defaults)
+
+    @staticmethod
+    def _known_layout(node: Any, name: str, offset: int) -> str:
+        if name not in LAYOUTS:
+            raise _Wrong(
+                node, f"unknown layout {name!r}; expected one of {', '.join(LAYOUTS)}, or input(NHWC)", offset
+            )
+        return name
+
+    def _contiguous(self, section: Section, node: Any) -> None:
+        if node.id == "scalar" and str(node.value).lower() in _TRUTH:
+            section.contiguous = _TRUTH[str(node.value).lower()]
+            return
+        names = [self._argument(part, text, offset) for part, text, offset in _parts(node)]
+        section.contiguous = frozenset(names)
+
+    def _composite(self, section: Section, node: Any) -> None:
+        if node.id != "scalar" or str(node.value).lower() not in _TRUTH:
+            raise _Wrong(node, "supportComposite is true or false")
+        section.composite = _TRUTH[str(node.value).lower()]
+
+
+class _Told:
+    """Writes a mistake down and goes on behind it."""
+
+    def __init__(self, path: str, problems: list[str]) -> None:
+        self._path, self._problems = path, problems
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, _Wrong):
+            return False
+        mark = error.node.start_mark
+        quoted = 1 if getattr(error.node, "style", None) in ("'", '"') else 0
+        self._problems.append(
+            f"{self._path}:{mark.line + 1}:{mark.column + 1 + error.offset + quoted}: {error}"
+        )
+        return True
+
+
+def _parts(node: Any) -> Iterator[tuple[Any, str, int]]:
+    """The items of `a, b(c, d)` or of a YAML list: node, text, where it starts in the node."""
+    if node.id == "mapping":
+        _refuse_mapping(node)
+    if node.id == "sequence":
+        for item in node.value:
+            yield from _parts(item)
+        return
+    text = str(node.value)
+    if not text.strip():
+        raise _Wrong(node, "there is nothing here; leave the key out or give it a value")
+    for match in re.finditer(r"(?:[^,(]|\([^)]*\)?)+", text):
+        item = match[0].strip()
+        if item:
+            yield node, item, match.start() + len(match[0]) - len(match[0].lstrip())
+
+
+def _refuse_mapping(node: Any) -> NoReturn:
+    raise _Wrong(node, "these are keys; expected a text such as `a, b` or a list")

@@ -1,0 +1,44 @@
+"""The program `diopi`. Imports its libraries, so only programs import this."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from diopi.commands.adaptor import program as adaptor
+from diopi.commands.conformance import program as conformance
+from diopi.commands.new_vendor import new_vendor_command
+from diopi.commands.table import table_command
+from diopi.library import LibraryError
+from diopi.table import TableError
+from diopi.vendors import VendorError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="The operator interface DIOPI: is a vendor's library right, what does the table say.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(conformance, name="conformance")
+app.add_typer(adaptor, name="adaptor")
+app.command("new-vendor")(new_vendor_command)
+app.command("table")(table_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script: 2 for wrong usage, 3 for our own errors, 130 for Ctrl-C."""
+    from diopi.conformance.selection import SelectionError
+
+    try:
+        app(args=list(sys.argv[1:] if arguments is None else arguments))
+    except (SelectionError, LibraryError, VendorError, TableError) as error:
+        print(f"diopi: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)

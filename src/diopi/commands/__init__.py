@@ -1,0 +1,1 @@
+"""The commands of the program `diopi`, one file each. Only diopi.cli imports them."""

@@ -1,0 +1,133 @@
+"""A run on the console: a progress bar while it lasts, then a summary."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from diopi.conformance.results import STATUSES, Result
+from diopi.conformance.runner import Report
+
+WIDTH = 100
+_MOST_FUNCTIONS = 40
+_MOST_NAMES = 20
+_STYLES = {"pass": "green", "fail": "bold red", "unsupported": "yellow", "skipped": "cyan"}
+
+Shown = Callable[[Result | None, int, int], None]
+
+
+@contextmanager
+def progress() -> Iterator[Shown]:
+    """A bar on stderr if that is a terminal; what it gives is told each result."""
+    counts: Counter[str] = Counter()
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda result, done, total: None
+        return
+    columns = (
+        TextColumn("conformance"), BarColumn(), MofNCompleteColumn(), TextColumn("groups"),
+        TextColumn("{task.fields[counts]}"), TimeElapsedColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None, counts="")
+
+        def shown(result: Result | None, done: int, total: int) -> None:
+            if result is not None:
+                counts[result.status] += 1
+            text = " ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+            bar.update(task, completed=done, total=total, counts=text)
+
+        yield shown
+
+
+def rerun_command(report: Report, case: str) -> str:
+    """What a user types to run one case again."""
+    seed = ["--seed", str(report.seed)] if report.seed else []
+    words = ["diopi", "conformance", "--library", report.library, *report.options, "--case", case, *seed]
+    return shlex.join(words)
+
+
+def print_report(report: Report, stream: TextIO = sys.stdout) -> None:
+    """The summary of a run."""
+    console = Console(file=stream, width=WIDTH, highlight=False, soft_wrap=False)
+    failures = report.failures()
+    if failures:
+        _print_failures(console, report, failures)
+    for problem in report.problems:
+        console.print(Text(f"not run: {problem}", style="yellow"))
+    if report.not_covered:
+        names = ", ".join(report.not_covered[:_MOST_NAMES])
+        more = (
+            f" and {len(report.not_covered) - _MOST_NAMES} more"
+            if len(report.not_covered) > _MOST_NAMES
+            else ""
+        )
+        console.print(
+            Text(f"not covered by any case ({len(report.not_covered)}): {names}{more}", style="bold red")
+        )
+    _print_skips(console, report)
+    _print_counts(console, report)
+
+
+def _print_failures(console: Console, report: Report, failures: list[Result]) -> None:
+    by_function: defaultdict[str, list[Result]] = defaultdict(list)
+    for result in failures:
+        by_function[result.function or result.id].append(result)
+    for function, results in list(by_function.items())[:_MOST_FUNCTIONS]:
+        first = results[0]
+        console.print(Text(f"{function}: {len(results)} failed", style="bold red"))
+        what = " ".join(part for part in (first.id, first.dtype, first.label) if part)
+        console.print(Text(f"  {what}: {first.reason}"))
+        console.print(Text(f"  {rerun_command(report, first.id)}", style="dim"), soft_wrap=True)
+    if len(by_function) > _MOST_FUNCTIONS:
+        console.print(
+            f"... and {len(by_function) - _MOST_FUNCTIONS} more functions (--json and --html have all)"
+        )
+    console.print()
+
+
+def _print_skips(console: Console, report: Report) -> None:
+    reasons = Counter(result.reason for result in report.results if result.status == "skipped")
+    for reason, count in reasons.most_common():
+        console.print(Text(f"skipped {count}: {reason}", style="cyan"))
+
+
+def _print_counts(console: Console, report: Report) -> None:
+    by_source: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for result in report.results:
+        by_source[result.source][result.status] += 1
+    table = Table(width=WIDTH, title=_title(report), title_justify="left", title_style="bold")
+    table.add_column("cases of")
+    for status in STATUSES:
+        table.add_column(status, justify="right", style=_STYLES[status])
+    table.add_column("all", justify="right")
+    for source, counts in by_source.items():
+        table.add_row(source, *(str(counts[status]) for status in STATUSES), str(sum(counts.values())))
+    if len(by_source) != 1:
+        total = report.counts()
+        table.add_section()
+        table.add_row("all", *(str(total[status]) for status in STATUSES), str(len(report.results)))
+    console.print(table)
+    functions = {result.function for result in report.results if result.function}
+    dropped = sum(report.dropped.values())
+    text = f"{len(functions)} functions in {report.seconds:.1f} s"
+    text += f"; {dropped} candidates dropped, which torch itself does not compute" if dropped else ""
+    lower = sum(result.status == "pass" and bool(result.reason) for result in report.results)
+    text += f"; {lower} passed with lower precision" if lower else ""
+    console.print(Text(text))
+    if report.interrupted:
+        console.print(Text("interrupted: what had run is counted", style="bold yellow"))
+
+
+def _title(report: Report) -> str:
+    vendor = " ".join(part for part in (report.vendor, report.version) if part)
+    return f"{report.library}{f' ({vendor})' if vendor else ''}"

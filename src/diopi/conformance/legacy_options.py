@@ -1,0 +1,113 @@
+"""The flags that users of the published suite know."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from diopi.conformance.legacy_names import ALL
+
+MODES = ("gen_data", "gen_case", "run_test")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `python -m diopi.conformance`."""
+    made = argparse.ArgumentParser(
+        prog="python -m diopi.conformance",
+        description="Checks a DIOPI library with the flags of the published suite. `diopi conformance` does the same "
+        "with other flags and more reports.",
+    )
+    add = made.add_argument
+    add("--mode", choices=MODES, default="run_test", help="what to do (default: run_test)")
+    add(
+        "--fname",
+        nargs="+",
+        default=[ALL],
+        metavar="NAME",
+        help="operators such as add or diopiAdd; default all_ops",
+    )
+    add("--model_name", nargs="+", default=[], metavar="NAME", help="the cases of these models")
+    add("--get_model_list", action="store_true", help="print the names of the models and end")
+    add("--filter_dtype", nargs="+", default=[], metavar="DTYPE", help="leave these dtypes out")
+    add("--nhwc", action="store_true", help="tensors of 4 dimensions and more in channels-last order")
+    add(
+        "--nhwc_min_dim",
+        type=int,
+        default=4,
+        choices=(3, 4, 5),
+        help="the least dimensions that --nhwc reorders",
+    )
+    add("--four_bytes", action="store_true", help="int64 becomes int32, float64 becomes float32")
+    add(
+        "--impl_folder",
+        type=Path,
+        metavar="PATH",
+        help="a folder (or file) with device_config.py, and the library",
+    )
+    add(
+        "--library",
+        type=Path,
+        metavar="FILE",
+        help="the library; default: of --impl_folder, or the installed vendor's",
+    )
+    add("--config", type=Path, action="append", default=[], metavar="FILE", help="case files that you wrote")
+    add(
+        "--data_dir",
+        type=Path,
+        default=Path("data"),
+        metavar="DIR",
+        help="what gen_data writes and run_test reads",
+    )
+    add("--case_output_dir", type=Path, default=Path("gencases"), metavar="DIR", help="what gen_case writes")
+    add("--html_report", action="store_true", help="write report.html")
+    add("--use_db", action="store_true", help="write the results into a sqlite file")
+    add("--db_path", type=Path, default=Path("cache/testrecord.db"), metavar="FILE", help="that sqlite file")
+    add(
+        "--failure_debug_level",
+        type=int,
+        default=0,
+        choices=(0, 1, 2),
+        help="1: arguments of failures; 2: also elements",
+    )
+    add(
+        "--test_result_path",
+        type=Path,
+        metavar="FILE",
+        help="write the results as JSON (.json) or CSV (.csv)",
+    )
+    add(
+        "--pytest_args",
+        default="",
+        metavar="ARGS",
+        help="run the files of --case_output_dir by pytest with these",
+    )
+    add("--log_level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="what is printed")
+    add("--workers", type=int, default=0, help="processes; 0: one for each CPU")
+    return made
+
+
+def _joined(arguments: list[str]) -> list[str]:
+    """`--pytest_args -x` as `--pytest_args=-x`: what begins with a dash would be taken for a flag of its own."""
+    if "--pytest_args" not in arguments[:-1]:
+        return arguments
+    place = arguments.index("--pytest_args")
+    return [*arguments[:place], f"--pytest_args={arguments[place + 1]}", *arguments[place + 2 :]]
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The flags, checked as far as they can be without a library."""
+    made = parser()
+    given = made.parse_args(_joined(list(sys.argv[1:] if arguments is None else arguments)))
+    if given.nhwc_min_dim != 4 and not given.nhwc:
+        made.error("--nhwc_min_dim needs --nhwc")
+    if given.model_name and given.config:
+        made.error("--model_name and --config name different cases; give one of them")
+    if given.pytest_args and given.mode != "run_test":
+        made.error("--pytest_args belongs to --mode run_test")
+    if given.test_result_path is not None and given.test_result_path.suffix not in (".json", ".csv"):
+        made.error(f"--test_result_path {given.test_result_path}: must end in .json or .csv")
+    if given.impl_folder is not None and not given.impl_folder.exists():
+        made.error(f"--impl_folder {given.impl_folder}: no such folder or file")
+    return given

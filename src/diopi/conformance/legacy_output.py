@@ -1,0 +1,99 @@
+"""What the published suite prints and writes: log lines, error_report.csv, a result file, a database."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import sqlite3
+import sys
+from pathlib import Path
+
+from diopi.conformance.legacy_names import snake
+from diopi.conformance.results import Result
+
+ERROR_REPORT = Path("error_report.csv")
+_FORMAT = "%(asctime)s - DIOPI-Test - %(levelname)s - %(message)s"
+_COLUMNS = ("id", "function", "dtype", "label", "status", "reason", "seconds")
+
+
+def logger(level: str = "INFO") -> logging.Logger:
+    """Prints lines such as `2022-09-29 16:40:40,550 - DIOPI-Test - INFO - Run diopi_functions.relu succeed`."""
+    made = logging.getLogger("DIOPI-Test")
+    made.setLevel(level)
+    made.propagate = False
+    made.handlers.clear()
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    made.addHandler(handler)
+    return made
+
+
+def tell(log: logging.Logger, result: Result, debug_level: int) -> None:
+    """One line for a case; more for a failure if more is asked for."""
+    name = f"diopi_functions.{snake(result.function)}"
+    match result.status:
+        case "pass":
+            log.info("Run %s succeed", name)
+        case "fail":
+            log.error("Run %s failed [%s] (%s): %s", name, result.id, result.dtype, result.reason)
+            for line in details(result, debug_level):
+                log.error("    %s", line)
+        case "unsupported":
+            log.warning("Run %s not supported [%s]: %s", name, result.id, result.reason)
+        case "skipped":
+            log.info("Run %s skipped [%s]: %s", name, result.id, result.reason)
+        case _:
+            log.debug("Run %s dropped [%s]: %s", name, result.id, result.reason)
+
+
+def details(result: Result, level: int) -> list[str]:
+    """1: the arguments of a failure; 2: also its worst elements."""
+    lines = list(result.arguments) if level >= 1 else []
+    if level >= 2:
+        for wrong in result.wrong:
+            lines.append(f"{wrong.name} {wrong.dtype}{wrong.shape}: {wrong.reason}")
+            lines += [f"  at {w.index}: expected {w.expected}, got {w.got}" for w in wrong.worst]
+    return lines
+
+
+def write_errors(results: list[Result], level: int, path: Path = ERROR_REPORT) -> None:
+    """error_report.csv: the failures, with as much as the level (at least the reason) tells."""
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["case", "function", "dtype", "label", "reason", "details"])
+        for r in results:
+            if r.status == "fail":
+                writer.writerow([r.id, r.function, r.dtype, r.label, r.reason, "\n".join(details(r, level))])
+
+
+def _rows(results: list[Result]) -> list[tuple[object, ...]]:
+    return [tuple(getattr(r, column) for column in _COLUMNS) for r in results]
+
+
+def write_csv(results: list[Result], path: Path) -> None:
+    """All results, one line each."""
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(_COLUMNS)
+        writer.writerows(_rows(results))
+
+
+def write_database(results: list[Result], started: str, library: str, path: Path) -> None:
+    """Adds a run and its results to a sqlite file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute(
+            "create table if not exists run (number integer primary key, started text, library text)"
+        )
+        connection.execute(
+            "create table if not exists result (run integer, id text, function text, dtype text, label text, "
+            "status text, reason text, seconds real)"
+        )
+        number = connection.execute(
+            "insert into run (started, library) values (?, ?)", (started, library)
+        ).lastrowid
+        connection.executemany(
+            "insert into result values (?, ?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in _rows(results)]
+        )
+    connection.close()

@@ -1,0 +1,23 @@
+"""What element-wise functions of the interface mean, where an expression does not say it."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+_ROUNDING = (None, "trunc", "floor")
+
+
+def rounding_name(mode: int) -> str | None:
+    """`diopiRoundMode_t` as PyTorch names it."""
+    return _ROUNDING[mode]
+
+
+def normalize_gradient(
+    grad_output: torch.Tensor, input: torch.Tensor, p: float, axis: int, eps: float
+) -> torch.Tensor:
+    """The gradient of `F.normalize` with respect to its input."""
+    with torch.enable_grad():
+        leaf = input.detach().clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(F.normalize(leaf, p, axis, eps), leaf, grad_output)
+    return gradient

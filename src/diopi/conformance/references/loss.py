@@ -1,0 +1,162 @@
+"""What the losses of the interface mean, where an expression does not say it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+_WORDS = ("none", "mean", "sum")
+
+
+def reduction_word(reduction: int) -> str:
+    """`diopiReduction_t` as PyTorch names it."""
+    return _WORDS[reduction]
+
+
+def as_float(number: float) -> float:
+    """A number as a C `float` holds it: the function never sees more of it."""
+    return float(struct.unpack("f", struct.pack("f", number))[0])
+
+
+def input_gradient(
+    function: Callable[..., torch.Tensor],
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
+    *args: Any,
+    **kwargs: Any,
+) -> torch.Tensor:
+    """The gradient of `function(input, ...)` with respect to its input, by autograd."""
+    with torch.enable_grad():
+        leaf = input.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
+        (gradient,) = torch.autograd.grad(function(leaf, *args, **kwargs), leaf, grad_output)
+    return gradient
+
+
+def nll_loss_and_weight(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    reduction: int,
+    ignore_index: int,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The loss, and the sum of the weights of the targets that count."""
+    loss = F.nll_loss(input, target, weight, ignore_index=ignore_index, reduction=reduction_word(reduction))
+    if reduction_word(reduction) == "none":
+        return loss, None
+    counted = target[target != ignore_index].long()
+    total = input.new_tensor(counted.numel()) if weight is None else weight[counted].sum()
+    return loss, total
+
+
+def nll_gradient(
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    total: torch.Tensor,
+    reduction: int,
+    ignore_index: int,
+) -> torch.Tensor:
+    """Minus the weight of each target at its place, times what comes from behind; the mean divides by the total weight."""
+    function = torch.ops.aten.nll_loss2d_backward if input.dim() == 4 else torch.ops.aten.nll_loss_backward
+    return function(
+        grad_output.contiguous(),
+        input.contiguous(),
+        target.contiguous(),
+        weight,
+        reduction,
+        ignore_index,
+        total,
+    )
+
+
+def focal_loss(
+    inputs: torch.Tensor, targets: torch.Tensor, alpha: float, gamma: float, reduction: int
+) -> torch.Tensor:
+    """Cross entropy of each logit, less the surer it is right; alpha balances the two classes."""
+    alpha, gamma = as_float(alpha), as_float(gamma)
+    targets = targets.to(inputs.dtype)
+    probability = torch.sigmoid(inputs)
+    missed = probability * (1 - targets) + (1 - probability) * targets
+    loss = F.binary_cross_entropy_with_logits(inputs, targets, reduction="none") * missed**gamma
+    if alpha >= 0:
+        loss = loss * (alpha * targets + (1 - alpha) * (1 - targets))
+    match reduction_word(reduction):
+        case "mean":
+            return loss.mean()
+        case "sum":
+            return loss.sum()
+    return loss
+
+
+def focal_gradient(
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
+    target: torch.Tensor,
+    alpha: float,
+    gamma: float,
+    reduction: int,
+) -> torch.Tensor:
+    """The slope of each logit's loss, times what comes from behind."""
+    one, total = torch.ones((), dtype=input.dtype), _WORDS.index("sum")
+    slope = input_gradient(focal_loss, one, input, target, alpha, gamma, total)
+    return grad_output * (slope / input.numel() if reduction_word(reduction) == "mean" else slope)
+
+
+def ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
+    blank: int,
+    reduction: int,
+    zero_infinity: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """The loss, that of each sequence, and the forward variables; the latter only where every sequence fills them."""
+    targets = targets.contiguous()  # torch misreads labels in one row that have gaps
+    lengths = [int(n) for n in input_lengths], [int(n) for n in target_lengths]
+    loss = F.ctc_loss(
+        log_probs,
+        targets,
+        input_lengths,
+        target_lengths,
+        blank=blank,
+        reduction=reduction_word(reduction),
+        zero_infinity=zero_infinity,
+    )
+    each, forward = torch.ops.aten._ctc_loss(log_probs, targets, *lengths, blank, zero_infinity)
+    filled = min(lengths[0]) == log_probs.shape[0] and min(lengths[1]) == max(lengths[1])
+    return loss, each, forward if filled else None
+
+
+def ctc_gradient(
+    grad_output: torch.Tensor,
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
+    neg_log_likelihood: torch.Tensor,
+    log_alpha: torch.Tensor,
+    blank: int,
+    reduction: int,
+    zero_infinity: bool,
+) -> torch.Tensor:
+    """The gradient of the log-probabilities, from the forward variables that are given."""
+    grad = grad_output.expand(target_lengths.shape)
+    if reduction_word(reduction) == "mean":
+        grad = grad / target_lengths.clamp(min=1).to(grad.dtype) / target_lengths.numel()
+    lengths = [int(n) for n in input_lengths], [int(n) for n in target_lengths]
+    return torch.ops.aten._ctc_loss_backward(
+        grad.contiguous(),
+        log_probs,
+        targets.contiguous(),
+        *lengths,
+        neg_log_likelihood,
+        log_alpha,
+        blank,
+        zero_infinity,
+    )

@@ -1,0 +1,237 @@
+"""One step of each optimizer of the interface, by PyTorch's own form for single tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.optim.adadelta import adadelta
+from torch.optim.adam import adam
+from torch.optim.rmsprop import rmsprop
+from torch.optim.sgd import sgd
+
+from diopi.conformance.references.loss import as_float
+
+Tensor = torch.Tensor
+Tensors = Sequence[Tensor]
+
+
+def _floats(**numbers: float) -> dict[str, Any]:
+    """Arguments that are `float` in C."""
+    return {name: as_float(number) for name, number in numbers.items()}
+
+
+def _counted(step: float) -> Tensor:
+    """The number of steps before this one: PyTorch counts it up itself."""
+    return torch.tensor(float(step) - 1, dtype=torch.float64)
+
+
+def _copies(*tensors: Tensor | None) -> list[Any]:
+    """A step is written in place; the caller keeps what it has."""
+    return [None if tensor is None else tensor.clone() for tensor in tensors]
+
+
+def sgd_step(
+    param: Tensor,
+    grad: Tensor,
+    buf: Tensor | None,
+    lr: float,
+    momentum: float,
+    dampening: float,
+    weight_decay: float,
+    nesterov: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Parameter and momentum after one step."""
+    param, buf = _copies(param, buf)
+    with torch.no_grad():
+        sgd(
+            [param],
+            [grad],
+            [buf],
+            foreach=False,
+            fused=False,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            lr=lr,
+            dampening=dampening,
+            nesterov=nesterov,
+            maximize=False,
+        )
+    return param, buf
+
+
+def _adam(
+    param: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    largest: list[Tensor],
+    step: float,
+    amsgrad: bool,
+    decoupled: bool,
+    **numbers: Any,
+) -> None:
+    """One step of one parameter, in place; `largest` holds max_exp_avg_sq or nothing."""
+    with torch.no_grad():
+        adam(
+            [param],
+            [grad],
+            [exp_avg],
+            [exp_avg_sq],
+            largest,
+            [_counted(step)],
+            foreach=False,
+            fused=False,
+            capturable=False,
+            differentiable=False,
+            amsgrad=amsgrad,
+            maximize=numbers.pop("maximize", False),
+            decoupled_weight_decay=decoupled,
+            **numbers,
+        )
+
+
+def adam_step(
+    decoupled: bool,
+    param: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    max_exp_avg_sq: Tensor | None,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    step: int,
+    amsgrad: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Parameter and averages after the step of this number; Adam, or AdamW if `decoupled`."""
+    param, exp_avg, exp_avg_sq, max_exp_avg_sq = _copies(param, exp_avg, exp_avg_sq, max_exp_avg_sq)
+    largest = [max_exp_avg_sq] if amsgrad and max_exp_avg_sq is not None else []
+    numbers = _floats(lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
+    _adam(param, grad, exp_avg, exp_avg_sq, largest, step, amsgrad, decoupled, **numbers)
+    return param, exp_avg, exp_avg_sq, max_exp_avg_sq
+
+
+def fused_adamw_step(
+    params: Tensors,
+    grads: Tensors,
+    exp_avgs: Tensors,
+    exp_avg_sqs: Tensors,
+    max_exp_avg_sqs: Tensors | None,
+    state_steps: Tensors,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    amsgrad: bool,
+    maximize: bool,
+) -> tuple[Tensors, Tensors, Tensors, Tensors | None]:
+    """All parameters and averages after one step of AdamW, each with a count of its own."""
+    params, exp_avgs, exp_avg_sqs = _copies(*params), _copies(*exp_avgs), _copies(*exp_avg_sqs)
+    max_exp_avg_sqs = _copies(*max_exp_avg_sqs) if max_exp_avg_sqs else max_exp_avg_sqs
+    numbers: dict[str, Any] = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps}
+    numbers["weight_decay"] = weight_decay
+    for place, state in enumerate(zip(params, grads, exp_avgs, exp_avg_sqs, strict=True)):
+        largest = [max_exp_avg_sqs[place]] if amsgrad and max_exp_avg_sqs else []
+        step = round(float(state_steps[place]))  # a count, also where inputs are moved a little
+        _adam(*state, largest, step, amsgrad, True, maximize=maximize, **numbers)
+    return params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs
+
+
+def adadelta_step(
+    param: Tensor,
+    grad: Tensor,
+    square_avg: Tensor,
+    acc_delta: Tensor,
+    lr: float,
+    rho: float,
+    eps: float,
+    weight_decay: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Parameter and averages after one step."""
+    param, square_avg, acc_delta = _copies(param, square_avg, acc_delta)
+    with torch.no_grad():
+        adadelta(
+            [param],
+            [grad],
+            [square_avg],
+            [acc_delta],
+            [_counted(1)],
+            foreach=False,
+            maximize=False,
+            **_floats(lr=lr, rho=rho, eps=eps, weight_decay=weight_decay),
+        )
+    return param, square_avg, acc_delta
+
+
+def rmsprop_step(
+    param: Tensor,
+    grad: Tensor,
+    square_avg: Tensor,
+    grad_avg: Tensor | None,
+    momentum_buf: Tensor | None,
+    lr: float,
+    alpha: float,
+    eps: float,
+    weight_decay: float,
+    momentum: float,
+    centered: bool,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Parameter and averages after one step."""
+    param, square_avg, grad_avg, momentum_buf = _copies(param, square_avg, grad_avg, momentum_buf)
+    with torch.no_grad():
+        rmsprop(
+            [param],
+            [grad],
+            [square_avg],
+            [grad_avg] if grad_avg is not None else [],
+            [momentum_buf] if momentum_buf is not None else [],
+            [_counted(1)],
+            foreach=False,
+            maximize=False,
+            centered=centered,
+            **_floats(lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum),
+        )
+    return param, square_avg, grad_avg, momentum_buf
+
+
+def clipped(grads: Tensors, max_norm: float, norm_type: float) -> tuple[float, list[Tensor]]:
+    """The norm of all gradients together, which is a double, and the gradients made no longer than `max_norm`."""
+    grads = [grad.float() if grad.dtype.itemsize < 4 else grad.clone() for grad in grads]
+    holders = [torch.zeros_like(grad, requires_grad=True) for grad in grads]
+    for holder, grad in zip(holders, grads, strict=True):
+        holder.grad = grad
+    norm = torch.nn.utils.clip_grad_norm_(holders, max_norm, norm_type, foreach=False)
+    return float(norm), [holder.grad for holder in holders if holder.grad is not None]
+
+
+def unscaled(scaled_grads: Tensors, found_inf: Tensor, inv_scale: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The gradients without their scale, and whether one of them was not finite."""
+    finite = all(bool(torch.isfinite(grad).all()) for grad in scaled_grads)
+    factor = inv_scale.reshape(())
+    return [grad * factor for grad in scaled_grads], found_inf if finite else torch.ones_like(found_inf)
+
+
+def next_scale(
+    current_scale: Tensor,
+    growth_tracker: Tensor,
+    found_inf: Tensor,
+    growth_factor: float,
+    backoff_factor: float,
+    growth_interval: int,
+) -> tuple[Tensor, Tensor]:
+    """The scale of the loss and the count of good steps after this one."""
+    if bool(found_inf.reshape(())):
+        return current_scale * backoff_factor, torch.zeros_like(growth_tracker)
+    steps = growth_tracker + 1
+    if int(steps.reshape(())) != growth_interval:
+        return current_scale, steps
+    grown = current_scale * growth_factor
+    limit = torch.finfo(torch.float32).max
+    too_large = not math.isfinite(float(grown)) or float(grown) > limit
+    return current_scale if too_large else grown, torch.zeros_like(growth_tracker)

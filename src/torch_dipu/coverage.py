@@ -1,0 +1,130 @@
+"""How much of a run went to the vendor's DIOPI functions, how much fell back, and what that cost."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any
+
+from diopi.table import load
+from torch_dipu import _C
+
+__all__ = ["Coverage", "Operator"]
+
+_FIGURES = ("diopi", "alias", "copy", "diopi_ns", "alias_ns", "copy_ns", "copied_bytes")
+_NANOSECONDS = 1e9
+# What the table serves under the name that a device is asked for, and the fallback runs under the CPU's.
+_ON_DEVICE = {
+    "convolution": "convolution_overrideable",
+    "convolution_backward": "convolution_backward_overrideable",
+}
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One ATen operator of a run: calls and seconds by the way they took."""
+
+    name: str
+    diopi_calls: int
+    alias_calls: int
+    copy_calls: int
+    diopi_seconds: float
+    fallback_seconds: float
+    copied_bytes: int
+    functions: tuple[str, ...]
+    """The DIOPI functions that serve this operator, for the calls they take."""
+
+    @property
+    def fallback_calls(self) -> int:
+        return self.alias_calls + self.copy_calls
+
+    @property
+    def reason(self) -> str:
+        """Why calls fell back."""
+        if not self.fallback_calls:
+            return ""
+        if not self.functions:
+            return "no DIOPI function"
+        if self.diopi_calls:
+            return "some calls are not taken (dtype, layout, condition)"
+        return f"not taken by {', '.join(self.functions)}"
+
+
+class Coverage:
+    """Counts what happens between `with` and its end; time is measured while it counts.
+
+        with Coverage() as coverage:
+            train_step()
+        print(f"{coverage.share:.1%} of the calls went to DIOPI")
+
+    Counting is for the whole process. Time is what the calls took on their threads: where a vendor works
+    asynchronously, what was queued is not in it.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[str, dict[str, int]] = {}
+        self.operators: list[Operator] = []
+
+    def __enter__(self) -> Coverage:
+        self._before = _C.op_counts()
+        _C.set_timing(True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _C.set_timing(False)
+        served = load().by_overload()
+        for name, now in _C.op_counts().items():
+            before = self._before.get(name, {})
+            spent = {figure: now[figure] - before.get(figure, 0) for figure in _FIGURES}
+            if spent["diopi"] + spent["alias"] + spent["copy"] > 0:
+                short = name.removeprefix("aten::")
+                entries = served.get(_ON_DEVICE.get(short, short), [])
+                functions = tuple(dict.fromkeys(e.name for e in entries))
+                self.operators.append(_operator(name, spent, functions))
+        self.operators.sort(key=lambda o: (-o.fallback_seconds, -o.fallback_calls, o.name))
+
+    @property
+    def calls(self) -> int:
+        return sum(o.diopi_calls + o.fallback_calls for o in self.operators)
+
+    @property
+    def share(self) -> float:
+        """The part of all operator calls that a DIOPI function served; 1.0 of none."""
+        return sum(o.diopi_calls for o in self.operators) / self.calls if self.calls else 1.0
+
+    @property
+    def seconds(self) -> float:
+        return sum(o.diopi_seconds + o.fallback_seconds for o in self.operators)
+
+    @property
+    def fallback_seconds(self) -> float:
+        return sum(o.fallback_seconds for o in self.operators)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for files and other programs."""
+        return {
+            "calls": self.calls,
+            "diopi_calls": sum(o.diopi_calls for o in self.operators),
+            "alias_calls": sum(o.alias_calls for o in self.operators),
+            "copy_calls": sum(o.copy_calls for o in self.operators),
+            "diopi_share": self.share,
+            "seconds": self.seconds,
+            "fallback_seconds": self.fallback_seconds,
+            "copied_bytes": sum(o.copied_bytes for o in self.operators),
+            "operators": [{**asdict(o), "reason": o.reason} for o in self.operators],
+        }
+
+
+def _operator(name: str, spent: dict[str, int], functions: tuple[str, ...]) -> Operator:
+    return Operator(
+        name=name,
+        diopi_calls=spent["diopi"],
+        alias_calls=spent["alias"],
+        copy_calls=spent["copy"],
+        diopi_seconds=spent["diopi_ns"] / _NANOSECONDS,
+        fallback_seconds=(spent["alias_ns"] + spent["copy_ns"]) / _NANOSECONDS,
+        copied_bytes=spent["copied_bytes"],
+        functions=functions,
+    )

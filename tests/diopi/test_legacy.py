@@ -1,0 +1,256 @@
+"""`python -m diopi.conformance` with the flags of the published suite."""
+
+import csv
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from diopi.conformance import legacy, legacy_output
+from diopi.conformance.case import Case
+from diopi.conformance.legacy_device_config import find, read
+from diopi.conformance.legacy_names import functions_named, snake
+from diopi.conformance.legacy_source import AdjustedSource, DataSource, write_data
+from diopi.conformance.results import Result, Worst, WrongTensor
+from diopi.conformance.selection import SelectionError
+from diopi.vendors import choose
+
+DEVICE_CONFIG = """
+import numpy as np
+from ..device_config_helper import Skip
+device_configs = {
+    'relu': dict(name=["relu"], dtype=[Skip(np.float64)], atol=1e-3, rtol=1e-3,
+                 tensor_para=dict(args=[{"ins": ["input"], "shape": [Skip((0,))], "dtype": [Skip(np.float16)]}])),
+    'leaky': dict(name=["leaky_relu"], para=dict(negative_slope=[Skip(0.5)])),
+    'whole': dict(name=[Skip("sort")]),
+}
+"""
+
+
+class _Some:
+    """A source of two cases."""
+
+    name = "some"
+
+    def groups(self, functions):
+        return ["group"]
+
+    def cases(self, group):
+        image = torch.arange(48.0, dtype=torch.float64).view(1, 3, 4, 4) - 20
+        yield Case("some:group:0", "diopiRelu", {"input": image, "out": torch.empty_like(image)}, "float64")
+        yield Case("some:group:1", "diopiRelu", {"input": torch.tensor([-1.0, 2.0])}, "float32")
+
+
+def _run(folder: Path, *flags: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    return subprocess.run(
+        [sys.executable, "-m", "diopi.conformance", *flags],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def host() -> str:
+    vendor = choose("host")
+    if vendor.problem():
+        pytest.skip(f"the host vendor is not built: {vendor.problem()}")
+    return str(vendor.library)
+
+
+def test_published_names_are_functions_with_their_variants():
+    assert {"diopiAdd", "diopiAddInp", "diopiAddScalar", "diopiAddInpScalar"} == set(functions_named("add"))
+    assert functions_named("diopiAdd") == {"diopiAdd"}
+    assert "diopiConvolution2dBackward" in functions_named("conv2d")
+    assert [snake(f) for f in ("diopiRelu", "diopiBatchNorm", "diopiNLLLossV2")] == [
+        "relu",
+        "batch_norm",
+        "nll_loss_v2",
+    ]
+    with pytest.raises(SelectionError, match="relu"):
+        functions_named("relux")
+
+
+def test_lines_look_as_the_documents_show(capsys):
+    log = legacy_output.logger()
+    legacy_output.tell(log, Result("own:diopiRelu:0", "diopiRelu", "float32", "", "pass"), 0)
+    wrong = WrongTensor("out", [2], "float32", "2 are off", [Worst([1], "0.5", "0.25")])
+    failed = Result(
+        "own:diopiRelu:1", "diopiRelu", "float32", "", "fail", "out is off", arguments=["input: x"]
+    )
+    failed.wrong.append(wrong)
+    legacy_output.tell(log, failed, 2)
+    lines = capsys.readouterr().out.splitlines()
+    date = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
+    assert re.fullmatch(date + r" - DIOPI-Test - INFO - Run diopi_functions\.relu succeed", lines[0])
+    assert " - DIOPI-Test - ERROR - Run diopi_functions.relu failed [own:diopiRelu:1]" in lines[1]
+    assert lines[2].endswith("input: x") and lines[-1].endswith("at [1]: expected 0.5, got 0.25")
+
+
+def test_reports_hold_what_failed(tmp_path):
+    results = [
+        Result("own:diopiRelu:0", "diopiRelu", "float32", "", "pass"),
+        Result("own:diopiExp:1", "diopiExp", "float16", "strided", "fail", "off", arguments=["input: y"]),
+    ]
+    legacy_output.write_errors(results, 1, tmp_path / "error_report.csv")
+    rows = list(csv.DictReader((tmp_path / "error_report.csv").open()))
+    assert [(r["case"], r["reason"], r["details"]) for r in rows] == [("own:diopiExp:1", "off", "input: y")]
+    for _ in range(2):
+        legacy_output.write_database(results, "now", "lib.so", tmp_path / "sub" / "runs.db")
+    connection = sqlite3.connect(tmp_path / "sub" / "runs.db")
+    found = connection.execute("select run, id, status from result order by run, id").fetchall()
+    connection.close()
+    assert found == [
+        (1, "own:diopiExp:1", "fail"),
+        (1, "own:diopiRelu:0", "pass"),
+        (2, "own:diopiExp:1", "fail"),
+        (2, "own:diopiRelu:0", "pass"),
+    ]
+
+
+def test_a_device_config_skips_with_its_reason(tmp_path):
+    (tmp_path / "device_config.py").write_text(DEVICE_CONFIG)
+    path = find(tmp_path)
+    assert path is not None and find(path) == path and find(tmp_path / "nothing") is None
+    rules, notices = read(path)
+    assert len(notices) == 1 and "atol, rtol not used" in notices[0]
+
+    def reason(function, dtype, **arguments):
+        case = Case("a:b:0", function, arguments, dtype)
+        return next((r for rule in rules if (r := rule.reason(case))), None)
+
+    assert reason("diopiRelu", "float64", input=torch.ones(2)) == "device_config: relu: dtype float64"
+    assert (
+        reason("diopiReluInp", "float32", input=torch.ones(0)) == "device_config: relu: input of shape (0,)"
+    )
+    assert (
+        reason("diopiRelu", "float32", input=torch.ones(2).half())
+        == "device_config: relu: input of dtype float16"
+    )
+    assert reason("diopiRelu", "float32", input=torch.ones(2)) is None
+    assert "negative_slope = 0.5" in reason(
+        "diopiLeakyRelu", "float32", input=torch.ones(2), negative_slope=0.5
+    )
+    assert reason("diopiLeakyRelu", "float32", input=torch.ones(2), negative_slope=0.25) is None
+    assert reason("diopiSort", "int64") == "device_config: whole"
+    (marked, plain) = AdjustedSource(_Some(), tuple(rules)).cases("group")
+    selection = legacy.LegacySelection()
+    assert selection.skipped(marked) == "device_config: relu: dtype float64"
+    assert selection.skipped(plain) is None
+
+
+def test_layout_bytes_and_dtypes_are_changed_as_asked():
+    (image, _) = AdjustedSource(_Some(), nhwc_min_dim=4).cases("group")
+    assert image.arguments["input"].is_contiguous(memory_format=torch.channels_last)
+    assert image.arguments["out"].stride() == image.arguments["input"].stride()
+    assert torch.equal(image.arguments["input"], next(_Some().cases("group")).arguments["input"])
+    (small, _) = AdjustedSource(_Some(), four_bytes=True).cases("group")
+    assert small.dtype == "float32" and small.arguments["input"].dtype == torch.float32
+    (only,) = AdjustedSource(_Some(), unwanted_dtypes=frozenset(["float64"])).cases("group")
+    assert only.id == "some:group:1"
+
+
+def test_data_travels_and_damage_is_seen(tmp_path):
+    assert write_data(tmp_path, _Some(), "group", None) == 2
+    assert write_data(tmp_path, _Some(), "group", frozenset(["diopiExp"])) == 0
+    (path,) = tmp_path.glob("*.pt")
+    document = torch.load(path, weights_only=True)
+    assert document["cases"][1]["expected"]["out"].tolist() == [0.0, 2.0]
+    source = DataSource(tmp_path)
+    first, second = source.cases(*source.groups(None))
+    assert first.function == "diopiRelu" and second.arguments["input"].tolist() == [-1.0, 2.0]
+    document["cases"][1]["expected"]["out"][1] = 5.0
+    torch.save(document, path)
+    with pytest.raises(ValueError, match="stored reference of out is not what this machine computes"):
+        list(source.cases(*source.groups(None)))
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--mode", "nonsense"], "invalid choice"),
+        (["--nhwc_min_dim", "3"], "--nhwc_min_dim needs --nhwc"),
+        (["--model_name", "bert", "--config", "x.py"], "give one of them"),
+        (["--mode", "gen_data", "--pytest_args", "-x"], "belongs to --mode run_test"),
+        (["--test_result_path", "a.xlsx"], "must end in .json or .csv"),
+        (["--impl_folder", "/nowhere/at/all"], "no such folder"),
+    ],
+)
+def test_wrong_flags_are_refused(flags, told, capsys):
+    with pytest.raises(SystemExit) as caught:
+        legacy.main(flags)
+    assert caught.value.code == 2 and told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--fname", "relux"], "no operator is called 'relux'"),
+        (["--model_name", "resnet_50"], "did you mean resnet50"),
+        (["--config", "nowhere.py"], "no such file"),
+        (["--mode", "gen_case", "--nhwc"], "need run_test"),
+        (["--pytest_args", "-x", "--case_output_dir", "nowhere"], "holds no test files"),
+        (["--filter_dtype", "float33"], "float33"),
+    ],
+)
+def test_what_cannot_be_done_is_told(flags, told, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert legacy.main(flags) == 2
+    assert told in capsys.readouterr().out
+
+
+def test_the_list_of_models(capsys):
+    assert legacy.main(["--get_model_list"]) == 0
+    names = capsys.readouterr().out.split()
+    assert len(names) == 40 and "resnet50" in names
+
+
+def test_a_run_from_data_and_pytest_files(tmp_path, host):
+    entry = {"name": ["relu"], "tensor_para": {"args": [{"ins": ["input"], "shape": [[4], [2, 3]]}]}}
+    (tmp_path / "mine.json").write_text(json.dumps({"mine": entry}))
+    made = _run(tmp_path, "--mode", "gen_data", "--config", "mine.json")
+    assert made.returncode == 0 and "number for data: 2, in data" in made.stdout
+    ran = _run(
+        tmp_path, "--library", host, "--test_result_path", "all.json", "--html_report", "--workers", "1"
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.count("INFO - Run diopi_functions.relu succeed") == 2
+    assert "Run test cases number: 2 (2 pass, 0 fail" in ran.stdout
+    assert "diopiRelu" in (tmp_path / "report.html").read_text()
+    assert len(json.loads((tmp_path / "all.json").read_text())["cases"]) == 2
+    assert (tmp_path / "error_report.csv").read_text().count("\n") == 1
+
+
+def test_written_pytest_files_run(tmp_path, host):
+    flags = [
+        "--mode",
+        "gen_case",
+        "--fname",
+        "diopiSiluInp",
+        "--model_name",
+        "efficientnet",
+        "--library",
+        host,
+    ]
+    made = _run(tmp_path, *flags)
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert [path.name for path in (tmp_path / "gencases").iterdir()] == ["test_diopi_silu_inp.py"]
+    ran = _run(tmp_path, "--pytest_args", "-q -p no:cacheprovider", "--library", host)
+    assert ran.returncode == 0 and re.search(r"\d+ passed", ran.stdout), ran.stdout
+
+
+def test_main_py_is_the_same_program():
+    program = Path(__file__).parents[2] / "conformance" / "main.py"
+    told = subprocess.run(
+        [sys.executable, str(program), "--get_model_list"], capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split().count("llama") == 1 and len(told.stdout.split()) == 40

@@ -1,0 +1,234 @@
+// Functions of one number: signs, powers, exponentials, trigonometry, activations and their gradients.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/abs_cpu_dispatch.h>
+#include <ATen/ops/acos_cpu_dispatch.h>
+#include <ATen/ops/acosh_cpu_dispatch.h>
+#include <ATen/ops/asin_cpu_dispatch.h>
+#include <ATen/ops/asinh_cpu_dispatch.h>
+#include <ATen/ops/atan_cpu_dispatch.h>
+#include <ATen/ops/atanh_cpu_dispatch.h>
+#include <ATen/ops/ceil_cpu_dispatch.h>
+#include <ATen/ops/clamp_min_cpu_dispatch.h>
+#include <ATen/ops/cos_cpu_dispatch.h>
+#include <ATen/ops/cosh_cpu_dispatch.h>
+#include <ATen/ops/erf_cpu_dispatch.h>
+#include <ATen/ops/erfinv_cpu_dispatch.h>
+#include <ATen/ops/exp_cpu_dispatch.h>
+#include <ATen/ops/expm1_cpu_dispatch.h>
+#include <ATen/ops/floor_cpu_dispatch.h>
+#include <ATen/ops/gelu_backward_cpu_dispatch.h>
+#include <ATen/ops/gelu_cpu_dispatch.h>
+#include <ATen/ops/hardswish_backward_cpu_dispatch.h>
+#include <ATen/ops/hardswish_cpu_dispatch.h>
+#include <ATen/ops/hardtanh_backward_cpu_dispatch.h>
+#include <ATen/ops/hardtanh_cpu_dispatch.h>
+#include <ATen/ops/leaky_relu_backward_cpu_dispatch.h>
+#include <ATen/ops/leaky_relu_cpu_dispatch.h>
+#include <ATen/ops/log10_cpu_dispatch.h>
+#include <ATen/ops/log1p_cpu_dispatch.h>
+#include <ATen/ops/log2_cpu_dispatch.h>
+#include <ATen/ops/log_cpu_dispatch.h>
+#include <ATen/ops/neg_cpu_dispatch.h>
+#include <ATen/ops/reciprocal_cpu_dispatch.h>
+#include <ATen/ops/rsqrt_cpu_dispatch.h>
+#include <ATen/ops/sgn_cpu_dispatch.h>
+#include <ATen/ops/sigmoid_backward_cpu_dispatch.h>
+#include <ATen/ops/sigmoid_cpu_dispatch.h>
+#include <ATen/ops/sign_cpu_dispatch.h>
+#include <ATen/ops/silu_backward_cpu_dispatch.h>
+#include <ATen/ops/silu_cpu_dispatch.h>
+#include <ATen/ops/sin_cpu_dispatch.h>
+#include <ATen/ops/sinh_cpu_dispatch.h>
+#include <ATen/ops/sqrt_cpu_dispatch.h>
+#include <ATen/ops/tan_cpu_dispatch.h>
+#include <ATen/ops/tanh_backward_cpu_dispatch.h>
+#include <ATen/ops/tanh_cpu_dispatch.h>
+#include <ATen/ops/threshold_backward_cpu_dispatch.h>
+#include <ATen/ops/threshold_cpu_dispatch.h>
+
+#include "fast.h"
+#include "kernel.h"
+
+using namespace dipu_host;
+
+// copy_ would repeat a smaller result.
+static void put(at::Tensor& out, const at::Tensor& result) {
+    TORCH_CHECK(out.sizes() == result.sizes(), "the output has the shape ", out.sizes(), " but the result has ", result.sizes());
+    out.copy_(result);
+}
+
+#define UNARY_BODY(Name, call)                                                                         \
+    static diopiError_t run##Name(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out, \
+                                  diopiConstTensorHandle_t input) {                                    \
+        return run(ctx, name, [](at::Tensor& o, at::Tensor& x) { at::cpu::call; }, out, input);        \
+    }
+
+// With a short way; `formula` is of a float x.
+#define FLAT_UNARY_BODY(Name, call, formula)                                                                 \
+    static diopiError_t run##Name(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out,       \
+                                  diopiConstTensorHandle_t input) {                                          \
+        if (auto done = flat(ctx, name, [](float x) -> float { return formula; }, out, input)) return *done; \
+        return run(ctx, name, [](at::Tensor& o, at::Tensor& x) { at::cpu::call; }, out, input);              \
+    }
+
+#define OUT_FORM(Name)                                                                                            \
+    diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) { \
+        return run##Name(ctx, __func__, out, input);                                                              \
+    }
+
+// In place is the out form with its input as the output: one body serves both.
+#define BOTH_FORMS(Name)                                                                 \
+    OUT_FORM(Name)                                                                       \
+    diopiError_t diopi##Name##Inp(diopiContextHandle_t ctx, diopiTensorHandle_t input) { \
+        return run##Name(ctx, __func__, input, input);                                   \
+    }
+
+#define UNARY(Name, call)  \
+    UNARY_BODY(Name, call) \
+    BOTH_FORMS(Name)
+
+#define FLAT_UNARY(Name, call, formula)  \
+    FLAT_UNARY_BODY(Name, call, formula) \
+    BOTH_FORMS(Name)
+
+FLAT_UNARY(Neg, neg_out(o, x), -x)
+FLAT_UNARY(Abs, abs_out(o, x), std::fabs(x))
+FLAT_UNARY(Reciprocal, reciprocal_out(o, x), 1.0f / x)
+FLAT_UNARY(Relu, clamp_min_out(o, x, at::Scalar(0)), x < 0.0f ? 0.0f : x)  // NaN and -0 pass, as in ATen
+UNARY(Floor, floor_out(o, x))
+UNARY(Ceil, ceil_out(o, x))
+UNARY(Exp, exp_out(o, x))
+UNARY(Expm1, expm1_out(o, x))
+UNARY(Log, log_out(o, x))
+UNARY(Log2, log2_out(o, x))
+UNARY(Log10, log10_out(o, x))
+UNARY(Log1p, log1p_out(o, x))
+UNARY(Sqrt, sqrt_out(o, x))
+// Of halves ATen rounds the root before it divides, unless it can use vectors.
+UNARY(Rsqrt, rsqrt_out(o, wide(x)))
+UNARY(Sin, sin_out(o, x))
+UNARY(Cos, cos_out(o, x))
+UNARY(Tan, tan_out(o, x))
+UNARY(Asin, asin_out(o, x))
+UNARY(Acos, acos_out(o, x))
+UNARY(Atan, atan_out(o, x))
+UNARY(Sinh, sinh_out(o, x))
+UNARY(Cosh, cosh_out(o, x))
+UNARY(Tanh, tanh_out(o, x))
+UNARY(Asinh, asinh_out(o, x))
+UNARY(Acosh, acosh_out(o, x))
+UNARY(Atanh, atanh_out(o, x))
+UNARY(Erf, erf_out(o, x))
+UNARY(Erfinv, erfinv_out(o, x))
+UNARY(Sigmoid, sigmoid_out(o, x))
+UNARY(Silu, silu_out(o, x))
+UNARY(Hardswish, hardswish_out(o, x))
+UNARY(Sgn, sgn_out(o, x))
+UNARY_BODY(Sign, sign_out(o, x))
+OUT_FORM(Sign)
+
+// Gradients of a function of one number from grad_output and one other tensor.
+#define BACKWARD(Name, call)                                                                                                 \
+    diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, \
+                             diopiConstTensorHandle_t saved) {                                                               \
+        return run(ctx, __func__, [](at::Tensor& o, at::Tensor& g, at::Tensor& x) { call; }, grad_input, grad_output, saved); \
+    }
+
+BACKWARD(TanhBackward, at::cpu::tanh_backward_out(o, g, x))
+BACKWARD(SigmoidBackward, at::cpu::sigmoid_backward_out(o, g, x))
+BACKWARD(SiluBackward, at::cpu::silu_backward_out(o, g, x))
+
+BACKWARD(HardswishBackward, put(o, at::cpu::hardswish_backward(g, x)))
+
+static diopiError_t run_threshold(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
+                                  const diopiScalar_t* threshold, const diopiScalar_t* value) {
+    return run(ctx, name, [](at::Tensor& o, at::Tensor& x, at::Scalar limit, at::Scalar v) { at::cpu::threshold_out(o, x, limit, v); },
+               out, input, threshold, value);
+}
+
+diopiError_t diopiThreshold(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
+                            const diopiScalar_t* threshold, const diopiScalar_t* value) {
+    return run_threshold(ctx, __func__, out, input, threshold, value);
+}
+
+diopiError_t diopiThresholdInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* threshold,
+                               const diopiScalar_t* value) {
+    return run_threshold(ctx, __func__, input, input, threshold, value);
+}
+
+diopiError_t diopiThresholdBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output,
+                                    diopiConstTensorHandle_t input, const diopiScalar_t* threshold) {
+    if (const auto limit = flat_scalar(threshold)) {
+        const auto gate = [limit = *limit](float g, float x) { return x <= limit ? 0.0f : g; };
+        if (auto done = flat(ctx, __func__, gate, grad_input, grad_output, input)) return *done;
+    }
+    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& g, at::Tensor& x, at::Scalar limit) {
+        at::cpu::threshold_backward_out(o, g, x, limit);
+    }, grad_input, grad_output, input, threshold);
+}
+
+// ATen's library for it (oneDNN) leaves an output alone that is not laid out like the input.
+diopiError_t diopiGelu(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const char* approximate) {
+    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, std::string form) {
+        if (o.is_contiguous() && x.is_contiguous()) {
+            at::cpu::gelu_out(o, x, form);
+        } else {
+            put(o, at::cpu::gelu(x, form));
+        }
+    }, out, input, approximate);
+}
+
+diopiError_t diopiGeluBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output,
+                               diopiConstTensorHandle_t input, const char* approximate) {
+    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& g, at::Tensor& x, std::string form) {
+        if (o.is_contiguous() && g.is_contiguous() && x.is_contiguous()) {
+            at::cpu::gelu_backward_out(o, g, x, form);
+        } else {
+            put(o, at::cpu::gelu_backward(g, x, form));
+        }
+    }, grad_input, grad_output, input, approximate);
+}
+
+static diopiError_t run_leaky_relu(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
+                                   const diopiScalar_t* slope) {
+    return run(ctx, name, [](at::Tensor& o, at::Tensor& x, at::Scalar s) { at::cpu::leaky_relu_out(o, x, s); }, out, input, slope);
+}
+
+diopiError_t diopiLeakyRelu(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
+                            const diopiScalar_t* negative_slope) {
+    return run_leaky_relu(ctx, __func__, out, input, negative_slope);
+}
+
+diopiError_t diopiLeakyReluInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* negative_slope) {
+    return run_leaky_relu(ctx, __func__, input, input, negative_slope);
+}
+
+diopiError_t diopiLeakyReluBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output,
+                                    diopiConstTensorHandle_t input, const diopiScalar_t* negative_slope, bool input_is_result) {
+    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& g, at::Tensor& x, at::Scalar s, bool of_result) {
+        at::cpu::leaky_relu_backward_out(o, g, x, s, of_result);
+    }, grad_input, grad_output, input, negative_slope, input_is_result);
+}
+
+static diopiError_t run_hardtanh(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
+                                 const diopiScalar_t* min_val, const diopiScalar_t* max_val) {
+    return run(ctx, name, [](at::Tensor& o, at::Tensor& x, at::Scalar low, at::Scalar high) { at::cpu::hardtanh_out(o, x, low, high); },
+               out, input, min_val, max_val);
+}
+
+diopiError_t diopiHardtanh(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
+                           const diopiScalar_t* min_val, const diopiScalar_t* max_val) {
+    return run_hardtanh(ctx, __func__, out, input, min_val, max_val);
+}
+
+diopiError_t diopiHardtanhInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* min_val,
+                              const diopiScalar_t* max_val) {
+    return run_hardtanh(ctx, __func__, input, input, min_val, max_val);
+}
+
+diopiError_t diopiHardtanhBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output,
+                                   diopiConstTensorHandle_t input, const diopiScalar_t* min_val, const diopiScalar_t* max_val) {
+    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& g, at::Tensor& x, at::Scalar low, at::Scalar high) {
+        at::cpu::hardtanh_backward_out(o, g, x, low, high);
+    }, grad_input, grad_output, input, min_val, max_val);
+}
