@@ -299,7 +299,7 @@ def test_worst_elements_come_first_and_nan_agrees_with_nan() -> None:
     [
         (["--library", "x.so", "--vendor", "host"], "not both"),
         (["--case", "diopiAdd"], "is not the id of a case"),
-        (["--adaptor", "x.yaml"], "no adaptor yet"),
+        (["--adaptor", "no_such_rules.yaml"], "no_such_rules.yaml"),
         (["--json", "/no/such/folder/x.json"], "give a file in a folder that exists"),
     ],
 )

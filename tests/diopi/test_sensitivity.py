@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -71,7 +70,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(library: Path) -> dict[str, list[str]]:
-    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     report = _run(library, frozenset(MISTAKES), None)
     assert report.not_covered == [] and report.counts()["unsupported"] == 0
     return _reasons(report)

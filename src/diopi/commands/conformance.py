@@ -71,9 +71,8 @@ def run_command(
     """
     if context.invoked_subcommand is not None:
         return
-    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = (
-        "0"  # before torch is imported: the device would own the runtime functions
-    )
+    import diopi.conformance.alone  # noqa: F401  (torch without a device, which would own the runtime functions)
+
     _check_outputs(json, junit, html)
     if adaptor is not None:
         _adapt(adaptor)
@@ -96,9 +95,12 @@ def _refuse(message: str) -> NoReturn:
 
 def _adapt(rules: Path) -> None:
     """Checks the rules and lets every worker put them in front of the library it opens."""
-    from diopi.adaptor import read_rules
+    from diopi.adaptor import RulesError, read_rules
 
-    read_rules(rules)
+    try:
+        read_rules(rules)
+    except RulesError as error:
+        _refuse(f"--adaptor: {error}")
     os.environ["DIOPI_ADAPTOR_CONFIG"] = str(rules.absolute())
 
 

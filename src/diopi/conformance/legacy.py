@@ -38,9 +38,8 @@ class LegacySelection(Selection):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: no failure; 1: failures; 2: bad usage; 5: nothing to do."""
-    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = (
-        "0"  # before torch: the device would own the runtime functions
-    )
+    import diopi.conformance.alone  # noqa: F401  (torch without a device, which would own the runtime functions)
+
     given = parsed(arguments)
     if given.get_model_list:
         return _model_list()

@@ -1,16 +1,11 @@
 """A worker process: opens the library, builds the cases of a group, runs each and tells what came of it.
 
-This module is imported first of all in the process that workers are forked from, so it decides how torch is loaded there: alone,
-with one thread, without a device that would own the library's runtime functions.
+This module is imported first of all in the process that workers are forked from, so torch is loaded there as `alone` says.
 """
 
 from __future__ import annotations
 
 import os
-
-os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-os.environ["OMP_NUM_THREADS"] = "1"
-
 import signal
 import traceback
 from collections.abc import Iterator, Mapping
@@ -18,8 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import torch
-
+from diopi.conformance.alone import torch
 from diopi.conformance.case import Case
 from diopi.conformance.judging import check
 from diopi.conformance.results import Result
