@@ -8,7 +8,7 @@ SHELL := /bin/sh
 .SHELLFLAGS := -ec
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env demo test lint generated unit sweep bench format clean
+.PHONY: help env demo test lint generated unit sweep conformance bench format clean
 
 PYTHON ?=
 TORCH ?=
@@ -29,7 +29,7 @@ demo: env ## train a small GPT on the device 'dipu' beside the CPU and show wher
 	@echo "==> demo: examples/train_gpt.py, $(DEMO_STEPS) steps"
 	@KINETO_LOG_LEVEL=6 $(BIN)/python examples/train_gpt.py --steps $(DEMO_STEPS)
 
-test: env lint generated unit sweep ## everything CI checks: lint, generated files, tests, quick OpInfo sweeps
+test: env lint generated unit sweep conformance ## everything CI checks: lint, generated files, tests, quick sweeps
 	@echo "==> test: all passed"
 
 lint: env ## ruff and mypy
@@ -51,6 +51,10 @@ sweep: env ## PyTorch's operator database on the device, quick form, on aliases 
 	@$(ONE_THREAD) DIPU_HOST_ALIAS=1 $(BIN)/python -m torch_dipu.testing.opinfo --quick
 	@echo "==> sweep: OpInfo, quick, kernels run on copies"
 	@$(ONE_THREAD) DIPU_HOST_ALIAS=0 $(BIN)/python -m torch_dipu.testing.opinfo --quick
+
+conformance: env ## the conformance suite on the simulated chip, quick form
+	@echo "==> conformance: diopi conformance --vendor host --quick"
+	@$(ONE_THREAD) $(BIN)/diopi conformance --vendor host --quick
 
 bench: env ## time per operator and per training step, relative to the CPU
 	@echo "==> bench: benchmarks/device_overhead.py, one thread"
