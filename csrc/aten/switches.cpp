@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <regex>
 #include <sstream>
@@ -95,8 +96,19 @@ std::vector<std::string> names_of(const OpRecord& record) {
     std::vector<std::string> names{record.name, full, base};
     for (const std::string& out : {std::string("out"), overload + "_out", std::string("grad_input")})
         if (c10::Dispatcher::singleton().findSchema({"aten::" + base, out})) names.push_back(base + "." + out);
-    if (base == "convolution_overrideable") names.insert(names.end(), {"convolution", "conv1d", "conv2d", "conv3d"});
-    if (base == "convolution_backward_overrideable") names.insert(names.end(), {"convolution_backward", "conv2d_backward"});
+    // what torch splits before a device sees it, and users know under the name they wrote
+    static const std::map<std::string, std::vector<std::string>> known_as{
+        {"convolution", {"conv1d", "conv2d", "conv3d"}},
+        {"convolution_overrideable", {"convolution", "conv1d", "conv2d", "conv3d"}},
+        {"convolution_backward_overrideable", {"convolution_backward", "conv2d_backward"}},
+        {"native_dropout", {"dropout", "dropout_"}},
+        {"addmm", {"linear"}},
+        {"mm", {"linear", "matmul"}},
+        {"bmm", {"matmul"}},
+        {"nll_loss_forward", {"cross_entropy_loss", "nll_loss"}},
+        {"nll_loss2d_forward", {"cross_entropy_loss", "nll_loss2d"}},
+    };
+    if (const auto found = known_as.find(base); found != known_as.end()) names.insert(names.end(), found->second.begin(), found->second.end());
     return names;
 }
 

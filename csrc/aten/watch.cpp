@@ -5,6 +5,7 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <sstream>
 
@@ -137,8 +138,37 @@ torch::jit::Stack cpu_results(OpRecord& record, torch::jit::Stack stack) {
 
 bool is_random(const OpRecord& record) { return record.generator >= 0 || record.op.hasTag(at::Tag::nondeterministic_seeded); }
 
+// The same of a tensor or a list of tensors; the first difference of a list with its place.
+std::string differences(const c10::IValue& expected, const c10::IValue& device) {
+    if (expected.isTensor()) return difference(expected.toTensor(), device.toTensor());
+    const auto one = expected.toTensorVector(), other = device.toTensorVector();
+    if (one.size() != other.size()) return "lists of different lengths";
+    for (size_t i = 0; i < one.size(); ++i)
+        if (const auto wrong = difference(one[i], other[i]); !wrong.empty()) return "[" + std::to_string(i) + "]: " + wrong;
+    return "";
+}
+
+// A view of what is written changes with it.
+bool shares_memory_with_written(const OpRecord& record, const torch::jit::Stack& arguments, size_t position) {
+    if (!arguments[position].isTensor()) return false;
+    const at::Tensor& tensor = arguments[position].toTensor();
+    for (size_t i = 0; i < arguments.size(); ++i)
+        if (record.written[i] && arguments[i].isTensor() && tensor.defined() && arguments[i].toTensor().defined() &&
+            tensor.is_alias_of(arguments[i].toTensor()))
+            return true;
+    return false;
+}
+
 void compare_result(std::ostream& text, const std::string& what, const c10::IValue& expected, const c10::IValue& got) {
-    if (!expected.isTensor() || !got.isTensor()) return;
+    if (!expected.isTensor() && !expected.isTensorList()) {
+        const bool same = (expected.isBool() && expected.toBool() == got.toBool()) || (expected.isInt() && expected.toInt() == got.toInt());
+        text << "autocompare:    " << what << ": " << (same ? "equal" : "not_equal") << " (" << expected << " and " << got << ")\n";
+        return;
+    }
+    if (expected.isTensorList()) {
+        text << "autocompare:    " << what << ": " << verdict(differences(expected, got)) << "\n";
+        return;
+    }
     text << "autocompare:    " << what << ":\n\t" << described(expected.toTensor()) << "\n\t" << described(got.toTensor()) << "\n\t"
          << verdict(difference(expected.toTensor(), got.toTensor())) << "\n";
 }
@@ -151,17 +181,25 @@ std::string comparison(OpRecord& record, const torch::jit::Stack& before, const 
         return text.str();
     }
     torch::jit::Stack stack;
-    for (const auto& value : before) stack.push_back(on_cpu(value));
+    for (size_t i = 0; i < before.size(); ++i) {
+        // one tensor given twice stays one tensor: x.add_(x)
+        const auto same = std::find_if(arguments.begin(), arguments.begin() + static_cast<std::ptrdiff_t>(i), [&](const c10::IValue& other) {
+            return other.isTensor() && arguments[i].isTensor() && other.toTensor().is_same(arguments[i].toTensor());
+        });
+        const auto position = static_cast<size_t>(same - arguments.begin());
+        stack.push_back(position < i ? stack[position] : on_cpu(before[i]));
+    }
     const torch::jit::Stack written = stack;  // the same tensors: an in-place operator changes them
     const auto expected = cpu_results(record, std::move(stack));
     for (size_t i = 0; i < expected.size() && i < results.size(); ++i)
         compare_result(text, record.name + (expected.size() == 1 ? " out" : " out" + std::to_string(i)), expected[i], results[i]);
     const auto& schema = record.op.schema().arguments();
     for (size_t i = 0; i < arguments.size(); ++i) {
-        if (!arguments[i].isTensor()) continue;
-        const bool changes = record.written[i];
-        const std::string wrong = difference((changes ? written : before)[i].toTensor(), arguments[i].toTensor());
-        text << "autocompare:    " << record.name << " " << schema[i].name() << ": " << verdict(wrong) << "\n";
+        const auto* now = &arguments[i];
+        if (!now->isTensor() && !now->isTensorList()) continue;
+        const bool changes = record.written[i] || shares_memory_with_written(record, arguments, i);
+        text << "autocompare:    " << record.name << " " << schema[i].name() << ": " << verdict(differences((changes ? written : before)[i], *now))
+             << "\n";
     }
     return text.str();
 }

@@ -91,7 +91,7 @@ class Call {
     // Outputs the user gave: on the same device, dense.
     template <class... Tensors>
     bool holds(DtypeMask mask, const Tensors&... outputs) {
-        return op_.function() && (takes(mask, outputs) && ...) && device_ >= 0 && !turned_away(record_);
+        return accepts(mask, outputs...);
     }
     template <class Function, class... Arguments>
     bool run(Arguments&&... arguments) {

@@ -122,6 +122,8 @@ UNARY(diopiExp) {  // adds to what it finds
     return diopiSuccess;
 }
 
+UNARY(diopiLogicalNot) { return diopiSuccess; }  // writes nothing
+
 UNARY(diopiSin) {  // gives up
     fprintf(stderr, "out of registers\n");
     abort();

@@ -9,6 +9,7 @@ import torch
 from diopi.conformance.case_files import CaseFileError, expanded, read
 from diopi.conformance.case_files_source import CaseFileSource, c_function
 from diopi.conformance.references import evaluate
+from diopi.conformance.source import SkippedCase
 from diopi.table import load
 
 PUBLISHED = """
@@ -176,7 +177,9 @@ def test_calls_are_expanded_function_by_dtype_by_place():
     )
 
 
-def test_what_torch_refuses_is_counted_not_a_case(tmp_path):
+def test_what_torch_refuses_is_a_skipped_case(tmp_path):
     text = "a = dict(name=['mm'], interface=['torch'], tensor_para=dict(args=[dict(ins=['input', 'mat2'], shape=[(2, 3)])]))"
     source = CaseFileSource(_written(tmp_path, text))
-    assert list(source.cases("a::mm")) == [] and source.dropped() == {"mm": 1}
+    (case,) = source.cases("a::mm")
+    assert isinstance(case, SkippedCase) and (case.id, case.function) == ("file:a::mm:0", "diopiMm")
+    assert "shapes cannot be multiplied" in case.reason

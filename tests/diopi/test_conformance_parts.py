@@ -110,6 +110,21 @@ def test_bytes_that_are_no_booleans_are_a_fault() -> None:
     assert buffer.fault("x", written=True) == "2 bytes of x are neither 0 nor 1, as booleans are"
 
 
+@pytest.mark.parametrize("poison", [0x7F, 0xFF])
+def test_booleans_that_nobody_wrote_are_a_fault(poison: int) -> None:
+    memory = HostMemory()
+    buffer = GuardedBuffer(memory, torch.zeros(4, dtype=torch.bool), poison)  # type: ignore[arg-type]
+    buffer.read()
+    assert buffer.fault("x", written=True) == "left 4 of 4 elements of x unwritten"
+    _block(buffer, memory)[128:131] = b"\x00\x01\x00"
+    buffer.read()
+    assert buffer.fault("x", written=True) == "left 1 of 4 elements of x unwritten"
+    _block(buffer, memory)[131] = b"\x01"
+    buffer.read()
+    assert buffer.fault("x", written=True) == ""
+    assert buffer.values().tolist() == [False, True, False, True]
+
+
 def test_spans_and_overlaps() -> None:
     assert span_of((3, 4), (10, 2)) == 27 and span_of((0, 4), (4, 1)) == 0 and span_of((), ()) == 1
     assert overlapping((3, 4), (0, 1)) and overlapping((3, 4), (2, 1)) and not overlapping((3, 4), (4, 1))
@@ -162,6 +177,21 @@ def test_an_update_is_cast_to_its_argument_and_the_case_is_not_touched() -> None
     run = ReferenceRun(entry, {"input": x, "other": torch.ones(2)})
     assert run.own()[0].dtype == torch.float16 and run.own()[0].tolist() == [2.0, 2.0]
     assert x.tolist() == [1.0, 1.0]
+
+
+def test_no_way_of_computing_a_reference_changes_the_case() -> None:
+    """The first try in float16 has no kernel; the second, in float32, writes into what needs no raising."""
+    entry = _entry(
+        "input.add_(torch.linalg.inv(other)[0])",
+        (OUT, "input"),
+        (IN, "other"),
+        roles={"input": "update"},
+    )
+    x, other = torch.ones(1), torch.tensor([[2.0]], dtype=torch.float16)
+    run = ReferenceRun(entry, {"input": x, "other": other})
+    assert run.own()[0].tolist() == [1.5] and x.tolist() == [1.0]
+    given = {"input": x, "other": other.float()}
+    assert run.with_inputs((), given, None)[0].tolist() == [1.5] and x.tolist() == [1.0]
 
 
 def test_lists_are_flat_and_open_values_are_left_out() -> None:

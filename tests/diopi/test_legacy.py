@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from diopi.conformance import legacy, legacy_output
+from diopi.conformance import legacy, legacy_output, runner
 from diopi.conformance.case import Case
+from diopi.conformance.legacy_data import DIFFERS, DataSource, data_files, write_data
 from diopi.conformance.legacy_device_config import find, read
 from diopi.conformance.legacy_names import functions_named, snake
-from diopi.conformance.legacy_source import AdjustedSource, DataSource, write_data
+from diopi.conformance.legacy_options import parsed
+from diopi.conformance.legacy_source import AdjustedSource
 from diopi.conformance.results import Result, Worst, WrongTensor
+from diopi.conformance.runner import Report
 from diopi.conformance.selection import SelectionError
 from diopi.vendors import choose
 
@@ -146,6 +149,10 @@ def test_a_device_config_skips_with_its_reason(tmp_path):
     selection = legacy.LegacySelection()
     assert selection.skipped(marked) == "device_config: relu: dtype float64"
     assert selection.skipped(plain) is None
+    assert marked.label == "", "the reason belongs to a device, not to the case"
+    assert write_data(tmp_path / "data", AdjustedSource(_Some(), tuple(rules)), "group", None).cases == 2
+    stored = torch.load(tmp_path / "data" / "some-group.pt", weights_only=True)
+    assert [row["label"] for row in stored["cases"]] == ["", ""]
 
 
 def test_layout_bytes_and_dtypes_are_changed_as_asked():
@@ -159,19 +166,167 @@ def test_layout_bytes_and_dtypes_are_changed_as_asked():
     assert only.id == "some:group:1"
 
 
+class _Listed:
+    """A source of the given calls."""
+
+    def __init__(self, *calls, name="some"):
+        self.calls, self.name = calls, name
+
+    def groups(self, functions):
+        return ["group"]
+
+    def cases(self, group):
+        for number, (function, dtype, arguments) in enumerate(self.calls):
+            yield Case(f"{self.name}:{group}:{number}", function, arguments, dtype, "mine")
+
+
 def test_data_travels_and_damage_is_seen(tmp_path):
-    assert write_data(tmp_path, _Some(), "group", None) == 2
-    assert write_data(tmp_path, _Some(), "group", frozenset(["diopiExp"])) == 0
+    assert write_data(tmp_path, _Some(), "group", None).cases == 2
+    assert write_data(tmp_path, _Some(), "group", frozenset(["diopiExp"])).cases == 0
     (path,) = tmp_path.glob("*.pt")
     document = torch.load(path, weights_only=True)
     assert document["cases"][1]["expected"]["out"].tolist() == [0.0, 2.0]
     source = DataSource(tmp_path)
     first, second = source.cases(*source.groups(None))
     assert first.function == "diopiRelu" and second.arguments["input"].tolist() == [-1.0, 2.0]
-    document["cases"][1]["expected"]["out"][1] = 5.0
+    document["cases"][0]["expected"]["out"][0, 0, 0, 0] = 5.0
     torch.save(document, path)
-    with pytest.raises(ValueError, match="stored reference of out is not what this machine computes"):
-        list(source.cases(*source.groups(None)))
+    damaged, sound = source.cases(*source.groups(None))
+    selection = legacy.LegacySelection()
+    told = selection.skipped(damaged)
+    assert told.startswith(f"{DIFFERS}: out of some:group:0") and "gen_data" in told
+    assert selection.skipped(sound) is None
+
+
+def _differs(folder: Path, change, *call) -> bool:
+    """Whether a reference that was stored and changed is seen to differ."""
+    assert write_data(folder, _Listed(call), "group", None).cases == 1
+    path = folder / "some-group.pt"
+    document = torch.load(path, weights_only=True)
+    change(document["cases"][0]["expected"])
+    torch.save(document, path)
+    (case,) = DataSource(folder).cases("some-group")
+    return legacy.LegacySelection().skipped(case) is not None
+
+
+def test_integers_are_compared_exactly_but_for_positions(tmp_path):
+    def nothing(expected):
+        pass
+
+    def out(expected):
+        expected["out"][0] = not expected["out"][0] if expected["out"].dtype == torch.bool else 9
+
+    def indices(expected):
+        expected["indices"] = expected["indices"].flip(0)
+
+    def slightly(expected):
+        expected["out"] *= 1 + 1e-6
+
+    whole = {"input": torch.tensor([1, -2]), "other": torch.tensor([3, 4])}
+    for call in (("diopiMul", "int64", whole), ("diopiLt", "int64", whole)):
+        assert _differs(tmp_path, out, *call) and not _differs(tmp_path, nothing, *call)
+    ties = {"input": torch.tensor([1.0, 1.0]), "dim": 0, "descending": False}
+    assert not _differs(tmp_path, indices, "diopiSort", "float32", ties)
+    floats = ("diopiExp", "float32", {"input": torch.tensor([1.0, 2.0])})
+    assert not _differs(tmp_path, slightly, *floats) and _differs(tmp_path, out, *floats)
+
+
+def test_a_result_that_is_a_view_of_its_input_is_written(tmp_path):
+    real = ("diopiReal", "complex64", {"input": torch.tensor([1 + 2j, 3 - 4j])})
+    assert write_data(tmp_path, _Listed(real), "group", None).cases == 1
+    (row,) = torch.load(tmp_path / "some-group.pt", weights_only=True)["cases"]
+    assert row["expected"]["out"].tolist() == [1.0, 3.0] and row["label"] == "mine"
+
+
+def test_what_has_no_reference_is_counted_or_told(tmp_path, monkeypatch, capsys):
+    fits = ("diopiMm", "float32", {"input": torch.ones(2, 3), "mat2": torch.ones(3, 2)})
+    unknown = ("diopiMm", "bool", {"input": torch.ones(2, 2).bool(), "mat2": torch.ones(2, 2).bool()})
+    wrong = ("diopiMm", "float32", {"input": torch.ones(2, 3), "mat2": torch.ones(2, 3)})
+    done = write_data(tmp_path, _Listed(fits, unknown, wrong), "group", None)
+    assert done.cases == 1 and done.left_out == {"diopiMm": 1}
+    (problem,) = done.problems
+    assert problem.startswith("some:group:2: the reference of diopiMm raised RuntimeError")
+    for calls, code in ((((fits, unknown)), 0), ((fits, unknown, wrong), 1), ((unknown,), 5)):
+        monkeypatch.setattr(legacy, "_sources", lambda *_, calls=calls: [_Listed(*calls)])
+        assert legacy.main(["--mode", "gen_data", "--data_dir", str(tmp_path / "new")]) == code
+        told = capsys.readouterr().out
+        assert "Left out 1 cases of diopiMm: torch has no such kernel" in told
+        assert ("ERROR - Not written: some:group:2" in told) == (code == 1)
+
+
+def test_only_files_of_gen_data_are_read(tmp_path):
+    write_data(tmp_path, _Some(), "group", None)
+    document = torch.load(tmp_path / "some-group.pt", weights_only=True)
+    torch.save({"weight": torch.ones(2)}, tmp_path / "checkpoint.pt")
+    torch.save({**document, "version": 7}, tmp_path / "later.pt")
+    torch.save({**document, "cases": [{"id": "x"}]}, tmp_path / "part.pt")
+    (tmp_path / "text.pt").write_text("no tensors")
+    (file,), notices = data_files(tmp_path)
+    assert (file.stem, file.source, file.group, file.cases) == ("some-group", "some", "group", 2)
+    assert file.functions == {"diopiRelu"}
+    named = {Path(notice.split(" is ignored: ")[0]).name: notice for notice in notices}
+    assert set(named) == {"checkpoint.pt", "later.pt", "part.pt", "text.pt"}
+    assert "did not write it" in named["checkpoint.pt"] and "version is 7" in named["later.pt"]
+    assert DataSource(tmp_path).groups(frozenset(["diopiExp"])) == []
+    assert DataSource(tmp_path).groups(frozenset(["diopiRelu"])) == ["some-group"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "used", "told"),
+    [
+        (["--fname", "relu"], ["data"], "Use the data of data: some group"),
+        ([], ["data"], "Use the data of data: some group"),
+        (["--fname", "exp"], ["own", "opinfo"], "data are not used: nothing of exp is there"),
+        (["--fname", "relu", "exp"], ["own", "opinfo"], "data are not used: nothing of exp is there"),
+        (["--model_name", "bert"], ["data"], "Use the data of data: models bert"),
+        (["--model_name", "resnet50"], ["models"], "nothing of the model resnet50 is there"),
+        (["--model_name", "bert", "--fname", "exp"], ["models"], "nothing of exp is there"),
+        (["--fname", "relu", "--data_dir", "nowhere"], ["own", "opinfo"], "There is no folder nowhere"),
+    ],
+)
+def test_data_are_used_only_for_what_they_hold(flags, used, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    relu = ("diopiRelu", "float32", {"input": torch.ones(2)})
+    write_data(Path("data"), _Some(), "group", None)
+    write_data(Path("data"), _Listed(relu, name="models"), "bert", None)
+    torch.save([1, 2], "data/checkpoint.pt")
+    found = legacy._tested(parsed(["--mode", "run_test", *flags]), legacy_output.logger())
+    assert [source.name for source in found] == used
+    printed = capsys.readouterr().out
+    assert told in printed
+    assert ("checkpoint.pt is ignored" in printed) == ("nowhere" not in flags)
+    if used != ["data"]:
+        assert "Use cases made now: " in printed
+
+
+def _reported(monkeypatch, tmp_path, **changes) -> int:
+    """The exit code of run_test after a run that found this."""
+
+    class Ran:
+        def __init__(self, request, progress):
+            self.report = Report("lib.so", **changes)
+
+        def run(self):
+            return self.report
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runner, "Runner", Ran)
+    return legacy.main(["--fname", "relu", "--library", "lib.so"])
+
+
+def test_the_exit_code_is_that_of_the_report(tmp_path, monkeypatch, capsys):
+    unsupported = Result("own:diopiRelu:0", "diopiRelu", "float32", "", "unsupported")
+    passed = Result("own:diopiRelu:1", "diopiRelu", "float32", "", "pass")
+    failed = Result("own:diopiRelu:2", "diopiRelu", "float32", "", "fail")
+    assert _reported(monkeypatch, tmp_path, results=[unsupported]) == 5
+    assert "Nothing passed" in capsys.readouterr().out
+    assert _reported(monkeypatch, tmp_path, results=[passed], interrupted=True) == 130
+    assert "Interrupted" in capsys.readouterr().out
+    assert _reported(monkeypatch, tmp_path, results=[passed, failed]) == 1
+    assert _reported(monkeypatch, tmp_path, results=[passed, unsupported]) == 0
+    assert _reported(monkeypatch, tmp_path, results=[passed], whole=True, not_covered=["diopiExp"]) == 1
+    assert "Without a case: diopiExp" in capsys.readouterr().out
+    assert legacy.LegacySelection().whole and not legacy.LegacySelection(filtered=True).whole
 
 
 @pytest.mark.parametrize(
@@ -228,6 +383,14 @@ def test_a_run_from_data_and_pytest_files(tmp_path, host):
     assert "diopiRelu" in (tmp_path / "report.html").read_text()
     assert len(json.loads((tmp_path / "all.json").read_text())["cases"]) == 2
     assert (tmp_path / "error_report.csv").read_text().count("\n") == 1
+    path = tmp_path / "data" / "file-mine::relu.pt"
+    document = torch.load(path, weights_only=True)
+    document["cases"][0]["expected"]["out"] += 1
+    torch.save(document, path)
+    ran = _run(tmp_path, "--library", host, "--workers", "1")
+    assert ran.returncode == 1 and "Run test cases number: 2 (1 pass, 1 fail" in ran.stdout, ran.stdout
+    assert f"relu failed [data:file-mine::relu:0] (float32): {DIFFERS}" in ran.stdout
+    assert DIFFERS in (tmp_path / "error_report.csv").read_text()
 
 
 def test_written_pytest_files_run(tmp_path, host):

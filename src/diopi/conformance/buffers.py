@@ -26,6 +26,7 @@ class GuardedBuffer:
     def __init__(self, memory: Memory, like: torch.Tensor, poison: int | None = None) -> None:
         like = like.detach().resolve_conj().resolve_neg()
         self._memory = memory
+        self._poison = poison
         self._shape = tuple(like.shape)
         self._stride = like.stride()
         self._dtype = like.dtype
@@ -83,14 +84,15 @@ class GuardedBuffer:
         assert self._after is not None, "read() comes first"
         after = self._after
         if torch.equal(after, self._before):
-            return ""
+            # Booleans come first of all: read as values, what the memory was filled with is True.
+            return self._no_boolean(name) if written else ""
         if written:
             after = after.clone()
             kept = _elements(self._before, self._shape, self._stride, self._begin, self._size)
             _elements(after, self._shape, self._stride, self._begin, self._size).copy_(kept)
         changed = (after != self._before).nonzero().flatten()
         if not changed.numel():
-            return self._no_boolean(name) if self._dtype == torch.bool else ""
+            return self._no_boolean(name)
         return self._described(name, changed)
 
     def _described(self, name: str, changed: torch.Tensor) -> str:
@@ -107,9 +109,14 @@ class GuardedBuffer:
         return f"wrote {changed.numel()} bytes between the elements of {name}"
 
     def _no_boolean(self, name: str) -> str:
+        """Bytes of written booleans that no boolean has; those of the filling were never written."""
         assert self._after is not None
+        if self._dtype != torch.bool:
+            return ""
         taken = _elements(self._after, self._shape, self._stride, self._begin, self._size)
         wrong = int((taken > 1).sum())
+        if wrong and self._poison is not None and wrong == int((taken == self._poison).sum()):
+            return f"left {wrong} of {taken.numel()} elements of {name} unwritten"
         return f"{wrong} bytes of {name} are neither 0 nor 1, as booleans are" if wrong else ""
 
 

@@ -8,6 +8,7 @@ function itself, and its parameters are the C arguments.
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from functools import cache
@@ -20,7 +21,7 @@ from diopi.conformance.capture_mode import CallWatcher, each_tensor
 from diopi.conformance.case import Case
 from diopi.conformance.case_files import Call, CaseFileError, TensorSpec, expanded, read
 from diopi.conformance.opinfo_source import SEED, Collector
-from diopi.conformance.source import case_id
+from diopi.conformance.source import SkippedCase, case_id
 from diopi.table import Entry, load
 
 # Published names that are not the C name in snake case.
@@ -82,7 +83,6 @@ class CaseFileSource:
     def __init__(self, path: Path | str, names: Iterable[str] | None = None) -> None:
         self.path = Path(path).absolute()
         self.names = frozenset(names) if names is not None else None
-        self._dropped: dict[str, int] = {}
         _calls(self.path)  # a wrong file is told now, not by a worker
 
     def groups(self, functions: frozenset[str] | None) -> list[str]:
@@ -93,25 +93,48 @@ class CaseFileSource:
             if self.names is None or group.rpartition("::")[2] in self.names
         ]
 
-    def dropped(self) -> dict[str, int]:
-        """Calls that PyTorch refuses on the CPU."""
-        return self._dropped
-
     def cases(self, group: str) -> Iterator[Case]:
-        """The DIOPI calls of one group."""
-        number = 0
-        for place, call in enumerate(_calls(self.path)[group]):
-            torch.manual_seed(zlib.crc32(f"{group}:{place}".encode()) ^ SEED)
-            try:
-                made = _made(self.path, call)
-            except CaseFileError:
-                raise
-            except Exception:  # PyTorch has no such kernel, or the arguments do not fit each other
-                self._dropped[call.function] = self._dropped.get(call.function, 0) + 1
-                continue
-            for function, arguments, dtype in made:
-                yield Case(case_id(self.name, group, number), function, arguments, dtype, call.entry)
-                number += 1
+        """The DIOPI calls of one group. Behind a call that the file has wrong, the iterator can be asked again."""
+        return _Cases(self.path, self.name, group)
+
+
+class _Cases(Iterator[Case]):
+    """The calls of a group one after the other; a generator would end with the first that is wrong."""
+
+    def __init__(self, path: Path, source: str, group: str) -> None:
+        self._path, self._source, self._group = path, source, group
+        self._calls = enumerate(_calls(path)[group])
+        self._built: deque[Case] = deque()
+        self._number = 0
+
+    def __next__(self) -> Case:
+        while not self._built:
+            self._build(*next(self._calls))
+        return self._built.popleft()
+
+    def _build(self, place: int, call: Call) -> None:
+        torch.manual_seed(zlib.crc32(f"{self._group}:{place}".encode()) ^ SEED)
+        try:
+            made = _made(self._path, call)
+        except CaseFileError:
+            self._number += 1  # what is wrong has a number too
+            raise
+        except Exception as error:  # PyTorch has no such kernel, or the arguments do not fit each other
+            self._built.append(self._refused(call, error))
+            return
+        for function, arguments, dtype in made:
+            self._built.append(Case(self._next_id(), function, arguments, dtype, call.entry))
+
+    def _next_id(self) -> str:
+        self._number += 1
+        return case_id(self._source, self._group, self._number - 1)
+
+    def _refused(self, call: Call, error: Exception) -> SkippedCase:
+        function = c_function(call.function) or call.function
+        dtype = next((spec.dtype for spec in call.tensors if spec.dtype), "float32")
+        said = (str(error).strip().partition("\n")[0] or type(error).__name__)[:300]
+        reason = f"PyTorch refuses {call.function} on the CPU: {said}"
+        return SkippedCase(self._next_id(), function, {}, dtype, call.entry, reason)
 
 
 def _resolved(path: Path, entry: str, call: Call) -> Callable[..., Any] | Entry:

@@ -14,6 +14,7 @@ from diopi.conformance.description import argument_lines, worst_elements
 from diopi.conformance.execution import POISONS, UNSUPPORTED, Ran, run_once
 from diopi.conformance.reference_run import NoReferenceError, ReferenceRun, Slot
 from diopi.conformance.results import Result, WrongTensor
+from diopi.conformance.source import SkippedCase
 from diopi.library import Library
 from diopi.table import Entry, Table
 from op_tools.categories import Category
@@ -38,7 +39,9 @@ def check(library: Library, table: Table, case: Case) -> Result:
     begin = time.perf_counter()
     result = Result(case.id, case.function, case.dtype, case.label, "pass")
     entry = table.entries.get(case.function)
-    if entry is None:
+    if isinstance(case, SkippedCase):
+        _set(result, "skipped", case.reason)
+    elif entry is None:
         _set(result, "fail", f"{case.function} has no entry in the operator table")
     elif not library.has(case.function):
         _set(result, "unsupported", UNSUPPORTED[13])

@@ -22,22 +22,36 @@ from diopi.conformance.selection import Selection, SelectionError, dtypes_named
 from diopi.conformance.source import Source
 
 if TYPE_CHECKING:
+    from diopi.conformance.legacy_data import DataFile, DataSource
     from diopi.conformance.runner import Report
 
+_SHOWN = 8
 _LIBRARIES = ("libdiopi_impl.so", "lib/libdiopi_impl.so")
 
 
 @dataclass(frozen=True)
 class LegacySelection(Selection):
-    """Skips what device_config leaves out, for the reason that the source wrote into the label."""
+    """Does not run what device_config leaves out, nor what has another reference than the stored one."""
+
+    filtered: bool = False
+    """Some dtypes are left out, so not every function need be met."""
 
     def skipped(self, case: Case) -> str | None:
-        """The reason of a rule, if one took the case."""
-        return case.label if case.label.startswith("device_config: ") else super().skipped(case)
+        """The reason that a source gave, if it gave one."""
+        from diopi.conformance.legacy_source import MarkedCase
+
+        if isinstance(case, MarkedCase) and (reason := case.left_out or case.differs):
+            return reason
+        return super().skipped(case)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every function should be met."""
+        return super().whole and not self.filtered
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: no failure; 1: failures; 2: bad usage; 5: nothing to do."""
+    """0: no failure; 1: failures; 2: bad usage; 5: nothing to do, or nothing passed; 130: interrupted."""
     import diopi.conformance.alone  # noqa: F401  (torch without a device, which would own the runtime functions)
 
     given = parsed(arguments)
@@ -124,17 +138,27 @@ def _library(given: Namespace) -> Path:
 
 
 def _gen_data(given: Namespace, log: logging.Logger) -> int:
-    from diopi.conformance.legacy_source import write_data
+    from diopi.conformance.legacy_data import write_data
 
     wanted = _functions(given)
-    total = 0
+    total = left_out = problems = 0
     for source in _sources(given, log):
         for group in source.groups(wanted):
-            count = write_data(given.data_dir, source, group, wanted)
-            total += count
-            log.info("Generate benchmark data for %s [%s cases]", group, count)
+            written = write_data(given.data_dir, source, group, wanted)
+            total += written.cases
+            problems += len(written.problems)
+            log.info("Generate benchmark data for %s [%s cases]", group, written.cases)
+            for function, count in sorted(written.left_out.items()):
+                left_out += count
+                log.info("Left out %s cases of %s: torch has no such kernel", count, function)
+            for problem in written.problems:
+                log.error("Not written: %s", problem)
     log.info("Generate test cases number for data: %s, in %s", total, given.data_dir)
-    return 0 if total else 5
+    if left_out or problems:
+        log.warning(
+            "Left out: %s cases that torch does not know, %s whose reference failed", left_out, problems
+        )
+    return 1 if problems else (0 if total else 5)
 
 
 def _gen_case(given: Namespace, log: logging.Logger) -> int:
@@ -170,38 +194,102 @@ def _pytest(given: Namespace, log: logging.Logger) -> int:
     return subprocess.run(command, env=environment, check=False).returncode
 
 
+def _tested(given: Namespace, log: logging.Logger) -> list[Source]:
+    """What run_test runs: the data that gen_data wrote if they hold what is asked for, else cases made now."""
+    stored = None if given.config else _stored_data(given, log)
+    if stored is not None:
+        return [_adjusted(given, stored, log)]
+    sources = _sources(given, log)
+    names = [str(path) for path in given.config] or given.model_name or [source.name for source in sources]
+    log.info("Use cases made now: %s", ", ".join(names))
+    return sources
+
+
+def _stored_data(given: Namespace, log: logging.Logger) -> DataSource | None:
+    from diopi.conformance.legacy_data import DataSource, data_files
+    from diopi.conformance.legacy_options import parser
+
+    folder = given.data_dir
+    if not folder.is_dir():
+        if folder != parser().get_default("data_dir"):
+            log.warning("There is no folder %s; --mode gen_data --data_dir %s writes it", folder, folder)
+        return None
+    files, notices = data_files(folder)
+    for notice in notices:
+        log.warning("%s", notice)
+    if not files:
+        return None
+    missing = _missing(given, files)
+    if missing:
+        log.warning("The data of %s are not used: %s", folder, missing)
+        return None
+    wanted = _functions(given)
+    used = [f for f in _of_models(given, files) if wanted is None or f.functions & wanted]
+    shown = ", ".join(f"{file.source} {file.group}" for file in used[:_SHOWN])
+    more = f" and {len(used) - _SHOWN} more files" if len(used) > _SHOWN else ""
+    log.info("Use the data of %s: %s%s", folder, shown, more)
+    return DataSource(folder, used)
+
+
+def _of_models(given: Namespace, files: list[DataFile]) -> list[DataFile]:
+    """The data of the models that were asked for; without models those of everything else."""
+    if given.model_name:
+        return [file for file in files if file.source == "models" and file.group in given.model_name]
+    return [file for file in files if file.source != "models"]
+
+
+def _missing(given: Namespace, files: list[DataFile]) -> str:
+    """What was asked for and is not in the data, models or operators; empty if all is there."""
+    chosen = _of_models(given, files)
+    groups = {file.group for file in chosen}
+    models = [name for name in given.model_name if name not in groups]
+    if models:
+        return f"nothing of the model {', '.join(models)} is there"
+    if not chosen:
+        return "they are of models, which --model_name asks for"
+    held = frozenset[str]().union(*(file.functions for file in chosen))
+    names = [name for name in given.fname if name != ALL and not functions_named(name) & held]
+    return f"nothing of {', '.join(names)} is there" if names else ""
+
+
 def _run_test(given: Namespace, log: logging.Logger) -> int:
-    from diopi.conformance.legacy_source import DataSource
+    from diopi.conformance.legacy_data import DIFFERS
     from diopi.conformance.pool import PoolError
     from diopi.conformance.results import Result
     from diopi.conformance.runner import Request, Runner
 
-    stored = DataSource(given.data_dir) if given.data_dir.is_dir() else None
-    if stored is not None and stored.groups(None) and not given.config:
-        log.info("Use the data of %s", given.data_dir)
-        sources: list[Source] = [_adjusted(given, stored, log)]
-    else:
-        sources = _sources(given, log)
+    sources = _tested(given, log)
     level = max(given.failure_debug_level, 2 if given.log_level == "DEBUG" else 0)
 
     def shown(result: Result | None, done: int, total: int) -> None:
         if result is not None:
+            if result.reason.startswith(DIFFERS):
+                result.status = "fail"  # it was not run, because nothing can be judged by such data
             legacy_output.tell(log, result, level)
 
-    request = Request(_library(given), LegacySelection(functions=_functions(given)), sources, given.workers)
+    selection = LegacySelection(functions=_functions(given), filtered=bool(given.filter_dtype))
+    request = Request(_library(given), selection, sources, given.workers)
     try:
         report = Runner(request, shown).run()
     except PoolError as error:
         log.error("%s", error)
         return 2
     _finish(given, report, level, log)
-    return 0 if not report.failures() and report.results else (1 if report.failures() else 5)
+    return report.exit_code
 
 
 def _finish(given: Namespace, report: Report, level: int, log: logging.Logger) -> None:
     counts = report.counts()
     told = ", ".join(f"{counts[status]} {status}" for status in ("pass", "fail", "unsupported", "skipped"))
     log.info("Run test cases number: %s (%s) in %.1f s", len(report.results), told, report.seconds)
+    if report.dropped:
+        log.info("Left out: %s cases that torch does not know", sum(report.dropped.values()))
+    if report.not_covered:
+        log.warning("Without a case: %s", ", ".join(report.not_covered))
+    if report.interrupted:
+        log.error("Interrupted: the cases after this were not run")
+    elif not counts["pass"] and not counts["fail"]:
+        log.error("Nothing passed: no case was run, or the library supports none of them")
     legacy_output.write_errors(report.results, level)
     if report.failures():
         log.error("The failures are in %s", legacy_output.ERROR_REPORT)

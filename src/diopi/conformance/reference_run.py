@@ -141,7 +141,7 @@ class ReferenceRun:
 
     def with_inputs(self, args: Any, kwargs: Mapping[str, Any], grad_outputs: Any) -> list[Any]:
         """The same function of other arguments, in the dtypes they have."""
-        return self._flat(evaluate(self._entry, kwargs))
+        return self._flat(evaluate(self._entry, self._protected(kwargs)))
 
     # ---- how ----
 
@@ -152,7 +152,7 @@ class ReferenceRun:
         except Exception as error:
             if any(tensor.dtype in _HALVES for tensor in tensors_in(arguments.values())):
                 try:
-                    found = evaluate(self._entry, _mapped(arguments, _single))
+                    found = evaluate(self._entry, self._protected(_mapped(arguments, _single)))
                     self._half = self._halves(arguments)
                     return found
                 except Exception:

@@ -119,6 +119,7 @@ class Runner:
         self._progress = progress
         self._tasks = tasks_for(request)
         self._done = 0
+        self._places: dict[str, int] = {}
         selection = request.selection
         self.report = Report(
             str(request.library),
@@ -155,10 +156,19 @@ class Runner:
         if result.status == "dropped":
             self.report.dropped[result.function] = self.report.dropped.get(result.function, 0) + 1
         else:
-            self.report.results.append(result)
+            self._keep(result)
         if self._progress is not None:
             self._progress(result, self._done, len(self._tasks))
         return not (self._request.fail_fast and result.status == "fail")
+
+    def _keep(self, result: Result) -> None:
+        """One result for each id: a case after which its process died has failed, whatever it gave before."""
+        results = self.report.results
+        known = self._places.setdefault(result.id, len(results))
+        if known == len(results):
+            results.append(result)
+        elif result.status == "fail":
+            results[known] = result
 
     def _finished(self, task: Task) -> None:
         self._done += 1

@@ -5,16 +5,25 @@ A source divides its cases into groups. `groups` is called once, in the process 
 for the next; the same group must give the same cases in the same order every time, because `source:group:number` names a case
 for good and reruns it alone.
 
-A source has two more attributes if it needs them: `problem() -> str | None` says why it has no cases here and what to do
-(something is not installed); `dropped() -> dict[str, int]` says how many candidates of each function were left out.
+A source has one more attribute if it needs it: `problem() -> str | None` says why it has no cases here and what to do
+(something is not installed). A candidate that is no case, but that the user shall hear of, is a `SkippedCase`. Where a case
+cannot be built, `cases` raises; if its iterator can be asked again afterwards (a generator cannot), the run goes on behind it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from diopi.conformance.case import Case
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedCase(Case):
+    """A candidate that cannot run, and why; it is reported as skipped."""
+
+    reason: str = ""
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ import os
 import signal
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -18,9 +18,12 @@ from diopi.conformance.case import Case
 from diopi.conformance.judging import check
 from diopi.conformance.results import Result
 from diopi.conformance.selection import Selection
-from diopi.conformance.source import Source, case_id
+from diopi.conformance.source import Source, case_id, parted
 from diopi.library import Library, LibraryError
 from diopi.table import Table, load
+
+# So many errors in a row, and a source is not asked for more.
+_MOST_ERRORS = 100
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,19 @@ class Started:
 
 @dataclass(frozen=True)
 class Finished:
-    """A case was run; None: the whole group."""
+    """The case at a position of the group was run; None: the whole group."""
 
     result: Result | None
+    position: int = -1
+
+
+@dataclass(frozen=True)
+class Unbuilt:
+    """A place of a group where the source raised instead of giving a case."""
+
+    id: str
+    function: str
+    reason: str
 
 
 def serve(
@@ -94,22 +107,23 @@ def serve(
 
 def _run(connection: Connection, library: Library, source: Source, task: Task, selection: Selection) -> None:
     table = load()
-    position = -1
-    try:
-        for position, case in enumerate(chosen(source, task.group, selection)):
-            if position < task.start:
-                continue
-            reason = selection.skipped(case)
-            if reason is not None:
-                skipped = Result(case.id, case.function, case.dtype, case.label, "skipped", reason)
-                connection.send(Finished(skipped))
-                continue
-            connection.send(Started(position, case.id, case.function, case.dtype, case.label))
-            connection.send(Finished(_checked(library, table, case)))
-    except Exception as error:
-        function = task.group if task.group.startswith("diopi") else ""
-        identity = case_id(task.source, task.group, position + 1)
-        connection.send(Finished(Result(identity, function, "", "suite", "fail", _raised(error))))
+    for position, item in enumerate(chosen(source, task.group, selection)):
+        if position < task.start:
+            continue
+        if isinstance(item, Unbuilt):
+            connection.send(Finished(_failed(item), position))
+            continue
+        reason = selection.skipped(item)
+        if reason is not None:
+            skipped = Result(item.id, item.function, item.dtype, item.label, "skipped", reason)
+            connection.send(Finished(skipped, position))
+            continue
+        connection.send(Started(position, item.id, item.function, item.dtype, item.label))
+        connection.send(Finished(_checked(library, table, item), position))
+
+
+def _failed(item: Unbuilt) -> Result:
+    return Result(item.id, item.function, "", "suite", "fail", item.reason)
 
 
 def _checked(library: Library, table: Table, case: Case) -> Result:
@@ -126,12 +140,55 @@ def _raised(error: Exception) -> str:
     return f"the suite raised {type(error).__name__}: {str(error).strip()[:300]} ({where})"
 
 
-def chosen(source: Source, group: str, selection: Selection) -> Iterator[Case]:
-    """The wanted cases of a group; with `quick` an even choice of them."""
-    wanted = (case for case in source.cases(group) if selection.wants(case))
+def chosen(source: Source, group: str, selection: Selection) -> Iterator[Case | Unbuilt]:
+    """The wanted cases of a group, with `quick` an even choice of them; and where the source raised."""
+    wanted = _wanted(source, group, selection)
     if selection.quick is None:
         yield from wanted
         return
-    listed = list(wanted)
+    items = list(wanted)
+    listed = [item for item in items if not isinstance(item, Unbuilt)]
     count = min(selection.quick, len(listed))
     yield from (listed[round(number * (len(listed) - 1) / max(1, count - 1))] for number in range(count))
+    yield from (item for item in items if isinstance(item, Unbuilt))
+
+
+def _wanted(source: Source, group: str, selection: Selection) -> Iterator[Case | Unbuilt]:
+    held: list[Unbuilt] = []
+    for item in _built(source, group):
+        if isinstance(item, Unbuilt) and selection.case not in (None, item.id):
+            held.append(item)  # of interest only if the one case is not found
+        elif isinstance(item, Unbuilt) or selection.wants(item):
+            yield item
+            if item.id == selection.case:
+                return
+    yield from held
+
+
+def _built(source: Source, group: str) -> Iterator[Case | Unbuilt]:
+    """All that the source can build. Behind an error it is asked again; a generator has ended then."""
+    number, function, errors = 0, group, 0
+    unbuilt: Unbuilt | None = None
+    cases: Iterator[Case] | None = None
+    while errors < _MOST_ERRORS:
+        try:
+            cases = iter(source.cases(group)) if cases is None else cases
+            case = next(cases, None)
+        except Exception as error:
+            if unbuilt is not None:
+                yield unbuilt
+            name = group if group.startswith("diopi") else function
+            unbuilt = Unbuilt(case_id(source.name, group, number), name, _raised(error))
+            number, errors = number + 1, errors + 1
+            if cases is None:
+                break
+            continue
+        if case is None:
+            break
+        if unbuilt is not None:
+            yield unbuilt
+            unbuilt = None
+        number, function, errors = parted(case.id)[2] + 1, case.function, 0
+        yield case
+    if unbuilt is not None:
+        yield replace(unbuilt, reason=f"{unbuilt.reason}; from {unbuilt.id} on nothing was run")
