@@ -29,6 +29,22 @@ _VARIABLES: dict[str, dict[str, tuple[str, str]]] = {
             "",
             "the vendor: a name, or the path of its library; empty: the best that has a device",
         ),
+        "DIPU_ADAPTOR_CONFIG": ("", "rules (convert_config.yaml) applied in front of the vendor's operators"),
+        "DIPU_FORCE_FALLBACK_OPS_LIST": (
+            "",
+            "operators that fall back although DIOPI serves them, with commas",
+        ),
+        "DIPU_AUTOCOMPARE_OPS_LIST": ("", "operators whose results are compared with the CPU's, with commas"),
+        "DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS": (
+            "",
+            "operators that keep torch's own implementation, with commas",
+        ),
+        "DIPU_DUMP_OP_ARGS": (
+            "0",
+            "1: print each operator and its DIOPI function, 2: and arguments, 3: and values",
+        ),
+        "DIPU_LOG_FALLBACK_INFO": ("0", "1: a line for every call that falls back, with the reason"),
+        "DIPU_WITH_DIOPI_LIBRARY": ("", "DISABLE: no operator of the vendor is used"),
         "DIPU_MOCK_CUDA": ("1", "0: do not map the names of cuda when torch_dipu or ditorch is imported"),
         "TORCH_DEVICE_BACKEND_AUTOLOAD": ("1", "0: plain `import torch` does not register dipu"),
     },

@@ -143,7 +143,7 @@ def replayed(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str]
 
 def without_addresses(text: str) -> list[str]:
     """The lines, without what differs from process to process: addresses, so widths of columns, and names of files."""
-    text = re.sub(r"saved to \w+/.*", "saved to", re.sub(r"\d{12,}", "address", text))
+    text = re.sub(r"saved to \w+/.*", "saved to", re.sub(r"\d{8,}", "address", text))
     return re.sub(r"[- +]{2,}", " ", text).splitlines()
 
 

@@ -130,8 +130,9 @@ void Written::check() const {
 
 diopiTensorHandle_t require_like(diopiContextHandle_t ctx, const at::Tensor& result) {
     diopiTensorHandle_t made = nullptr;
-    const diopiSize_t size{result.sizes().data(), result.dim()};
-    const auto status = diopiRequireTensor(ctx, &made, &size, nullptr, diopi_dtype(result.scalar_type()), diopi_device);
+    const diopiSize_t size{result.sizes().data(), result.dim()}, stride{result.strides().data(), result.dim()};
+    const bool dense = result.is_non_overlapping_and_dense();
+    const auto status = diopiRequireTensor(ctx, &made, &size, dense && result.dim() > 0 ? &stride : nullptr, diopi_dtype(result.scalar_type()), diopi_device);
     TORCH_CHECK(status == diopiSuccess && made, "no tensor could be made for the result (error ", static_cast<int>(status), ")");
     view(made).copy_(result);
     return made;

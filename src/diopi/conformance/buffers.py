@@ -79,20 +79,20 @@ class GuardedBuffer:
         taken = _elements(self._after, self._shape, self._stride, self._begin, self._size)
         return typed(taken, self._dtype)
 
-    def fault(self, name: str, *, written: bool) -> str:
-        """What was changed that must not be; empty if all is well."""
+    def fault(self, name: str, *, written: bool, finished: bool = True) -> str:
+        """What was changed that must not be; empty if all is well. A call that did not finish need not have written."""
         assert self._after is not None, "read() comes first"
         after = self._after
         if torch.equal(after, self._before):
             # Booleans come first of all: read as values, what the memory was filled with is True.
-            return self._no_boolean(name) if written else ""
+            return self._no_boolean(name) if written and finished else ""
         if written:
             after = after.clone()
             kept = _elements(self._before, self._shape, self._stride, self._begin, self._size)
             _elements(after, self._shape, self._stride, self._begin, self._size).copy_(kept)
         changed = (after != self._before).nonzero().flatten()
         if not changed.numel():
-            return self._no_boolean(name)
+            return self._no_boolean(name) if finished else ""
         return self._described(name, changed)
 
     def _described(self, name: str, changed: torch.Tensor) -> str:

@@ -135,7 +135,7 @@ class _Call:
             buffer.read()
         written = {id(b) for name, b in self._flat_buffers() if self._role(name) in _WRITTEN}
         for name, buffer in self._flat_buffers():
-            fault = buffer.fault(name, written=id(buffer) in written)
+            fault = buffer.fault(name, written=id(buffer) in written, finished=ran.ok)
             if fault and fault not in ran.faults:
                 ran.faults.append(fault)
         if ran.ok:
