@@ -159,10 +159,11 @@ def install_torch(wanted: str | None) -> str:
     return requirement
 
 
-def install_requirements() -> None:
+def install_requirements(torch: str) -> None:
+    """Install the tools; naming torch again keeps a library that depends on it from bringing another one."""
     files = list(requirement_files(ROOT / "requirements" / "dev.txt"))
     key = hashlib.sha256("".join(f.read_text() for f in files).encode()).hexdigest()
-    pip_install("tools", key + (stamped("torch") or ""), ["-r", "requirements/dev.txt"])
+    pip_install("tools", key + (stamped("torch") or ""), [torch, "-r", "requirements/dev.txt"])
 
 
 def source_files() -> Iterator[Path]:
@@ -214,7 +215,7 @@ def main() -> int:
         make_venv()
         stamp("compiler", compiler)
         torch = install_torch(options.torch)
-        install_requirements()
+        install_requirements(torch)
         build_project(torch, compiler)
     except Failure as failure:
         print(failure, file=sys.stderr)
