@@ -10,6 +10,7 @@ from ditorch.mapping import (
     classes,
     cuda_module,
     factories,
+    identity,
     legacy_types,
     loading,
     overrides,
@@ -25,7 +26,7 @@ from ditorch.mapping.unmapped import NotMapped
 __all__ = ["Mapping", "NotMapped", "Target"]
 
 
-_PARTS = (classes, factories, tensors, legacy_types, cuda_module, precision, loading, parallel)
+_PARTS = (classes, factories, tensors, legacy_types, cuda_module, precision, loading, parallel, identity)
 
 
 class Mapping:
