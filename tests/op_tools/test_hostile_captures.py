@@ -180,12 +180,52 @@ def sound(tmp_path: Path) -> Path:
     return Path(paths[0])
 
 
+# Container -> what is wrong with it. An accident is told as damage, what only intent makes is refused.
+_DAMAGED = {
+    "nothing": "does not start like a capture",
+    "one byte": "does not start like a capture",
+    "text": "does not start like a capture",
+    "appended": "no directory at its end",
+    "zip comment": "no directory at its end",
+    "too few records": "more directory entries than it says",
+    "directory elsewhere": "says its directory is at 0 ",
+    "directory behind the end": "not where the file ends",
+    "huge directory": "with 2147483647 bytes",
+    "huge record": "declares 2147483648 bytes for 'archive/data/0'",
+    "record in another place": "more than it has",
+    "record behind the end": "'archive/data/0' is behind its end",
+    "64-bit record without sizes": "no 64-bit sizes",
+    "directory entry broken": "broken directory entry",
+    "checksum": "do not match their checksum",
+}
+_REFUSED = {
+    "too many records": "declares 65534 records",
+    "compressed": "compressed or encrypted",
+    "encrypted": "compressed or encrypted",
+    "parent folder": "a record called '../",
+    "absolute name": "a record called '/",
+    "backslash": "a record called 'archive\\\\",
+    "same name twice": "two names",
+    "name that is not text": "a record called b'",
+}
+
+
+def test_every_container_has_its_complaint(tmp_path: Path) -> None:
+    assert _DAMAGED.keys() | _REFUSED.keys() == CONTAINERS.keys()
+    found = load(sound(tmp_path))  # what they are made of is read
+    assert found["args"][0].equal(torch.arange(200.0)) and found["kwargs"] == {"k": [1, 2]}
+
+
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_containers(tmp_path: Path, name: str) -> None:
-    content = CONTAINERS[name](Layout(sound(tmp_path).read_bytes()))
+    original = sound(tmp_path).read_bytes()
+    content = CONTAINERS[name](Layout(original))
+    assert content != original
     path = tmp_path / "input.pth"
     path.write_bytes(content)
-    refusal_of(path)
+    error = refusal_of(path)
+    assert type(error) is (CaptureRefused if name in _REFUSED else CaptureDamaged)
+    assert (_REFUSED | _DAMAGED)[name] in error.problem
 
 
 def test_truncated_everywhere(tmp_path: Path) -> None:
