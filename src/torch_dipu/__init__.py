@@ -9,7 +9,7 @@ import sys
 
 import torch
 
-from torch_dipu import device as dipu
+from torch_dipu import dipu
 from torch_dipu.registration import register
 from torch_dipu.settings import mock_cuda
 
@@ -17,8 +17,6 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "dipu"]
 
 register()
-# `torch_dipu.dipu` is the device module, also to `import torch_dipu.dipu`
-sys.modules["torch_dipu.dipu"] = dipu
 
 if mock_cuda() and "ditorch" not in sys.modules and torch is not None:
     import ditorch  # noqa: F401  (maps the names of CUDA)

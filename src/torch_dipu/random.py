@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -10,9 +11,26 @@ from torch_dipu import _C
 from torch_dipu.place import Place, index_of
 
 
-def default_generators() -> tuple[torch.Generator, ...]:
-    """The default generator of each device."""
-    return tuple(_C.default_generator(i) for i in range(_C.device_count()))
+class _DefaultGenerators(Sequence[torch.Generator]):
+    """The default generator of each device, by index.
+
+    In the shape of torch.cuda's tuple, but made when it is read: counting the devices needs the vendor.
+    """
+
+    def __len__(self) -> int:
+        return _C.device_count()
+
+    def __getitem__(self, index: Any) -> Any:
+        chosen = range(len(self))[index]
+        if isinstance(chosen, range):
+            return tuple(_C.default_generator(i) for i in chosen)
+        return _C.default_generator(chosen)
+
+    def __repr__(self) -> str:
+        return repr(self[:])
+
+
+default_generators = _DefaultGenerators()
 
 
 def _generator(place: Place) -> torch.Generator:
@@ -24,7 +42,7 @@ def manual_seed(seed: int) -> None:
 
 
 def manual_seed_all(seed: int) -> None:
-    for generator in default_generators():
+    for generator in default_generators:
         generator.manual_seed(int(seed))
 
 
@@ -36,7 +54,7 @@ def seed() -> None:
 def seed_all() -> None:
     """Seeds all devices with one random number."""
     chosen: int | None = None
-    for generator in default_generators():
+    for generator in default_generators:
         if chosen is None:
             chosen = generator.seed()
         else:
@@ -56,9 +74,9 @@ def set_rng_state(state: torch.Tensor, place: Place = None) -> None:
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    return [generator.get_state() for generator in default_generators()]
+    return [generator.get_state() for generator in default_generators]
 
 
 def set_rng_state_all(states: Iterable[torch.Tensor]) -> None:
-    for generator, state in zip(default_generators(), states, strict=True):
+    for generator, state in zip(default_generators, states, strict=True):
         generator.set_state(state)

@@ -9,7 +9,7 @@ import torch
 
 from diopi.vendors import VendorError, choose
 from torch_dipu import _C, shutdown
-from torch_dipu import device as device_module
+from torch_dipu import dipu as device_module
 
 _done = False
 

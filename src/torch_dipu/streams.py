@@ -8,42 +8,72 @@ import torch
 
 from torch_dipu.place import Place, index_of
 
+# Subclasses of torch's own classes, as torch.cuda's are: torch.compile recognises them by that. The classes are kept
+# here, because a mapping of cuda's names may put others under `torch.Stream` and `torch.device` later.
+_TorchStream: Any = torch.Stream
+_TorchEvent: Any = torch.Event
+_TorchDevice: Any = type(torch.empty(0).device)
+
 
 def _device(place: Place) -> torch.device:
-    return torch.device("dipu", index_of(place))
+    made: torch.device = _TorchDevice("dipu", index_of(place))
+    return made
+
+
+class Stream(_TorchStream):  # type: ignore[misc]
+    """A queue of work; what is queued on one stream runs in order. A lower `priority` is more urgent."""
+
+    priority: int = 0
+
+    def __new__(cls, device: Place = None, priority: int = 0, **ids: Any) -> Stream:
+        if ids:  # from the numbers of another stream
+            known: Stream = super().__new__(cls, **ids)
+            return known
+        made: Stream = super().__new__(cls, device=_device(device), priority=priority)
+        made.priority = priority
+        return made
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The least and the most urgent priority. Vendors do not tell theirs: 0 is the one that all have."""
+        return 0, 0
+
+    @property
+    def dipu_stream(self) -> int:
+        """The stream as the vendor's own libraries know it."""
+        handle: Any = getattr(self, "native_handle", self.stream_id)  # torch 2.11 has no native_handle
+        return int(handle)
+
+    def record_event(self, event: torch.Event | None = None) -> torch.Event:
+        """Marks this point of the stream; makes an event if none is given."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def __repr__(self) -> str:
+        return f"<torch.dipu.Stream device=dipu:{self.device_index} id={self.stream_id}>"
 
 
 class _OfDevice(type):
-    """torch knows its own stream and event classes only; ours make such objects, and isinstance recognises them."""
-
-    made: type[Any]
+    """Recognises torch's own events of this device as instances."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, cls.made) and instance.device.type == "dipu"
+        return isinstance(instance, _TorchEvent) and instance.device.type == "dipu"
 
 
-class Stream(metaclass=_OfDevice):
-    """A queue of work; what is queued on one stream runs in order."""
+class Event(_TorchEvent, metaclass=_OfDevice):  # type: ignore[misc]
+    """A mark in a stream that can be waited for and timed.
 
-    made = torch.Stream
-
-    def __new__(cls, device: Place = None, priority: int = 0, **ids: Any) -> torch.Stream:  # type: ignore[misc]
-        if ids:  # from the numbers of another stream
-            return torch.Stream(**ids)
-        return torch.Stream(device=_device(device), priority=priority)
-
-
-class Event(metaclass=_OfDevice):
-    """A mark in a stream that can be waited for and timed."""
-
-    made = torch.Event
+    Makes objects of torch's own class: `elapsed_time` takes no others.
+    """
 
     def __new__(  # type: ignore[misc]
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
-    ) -> torch.Event:  # type: ignore[misc]
+    ) -> torch.Event:
         if interprocess:
             raise NotImplementedError("dipu: events cannot be shared between processes")
-        return torch.Event(device=_device(None), enable_timing=enable_timing, blocking=blocking)
+        made: torch.Event = _TorchEvent(device=_device(None), enable_timing=enable_timing, blocking=blocking)
+        return made
 
 
 class StreamContext:
@@ -68,13 +98,18 @@ def stream(stream: torch.Stream | None) -> StreamContext:
     return StreamContext(stream)
 
 
-def current_stream(place: Place = None) -> torch.Stream:
-    return torch.accelerator.current_stream(_device(place))
+def current_stream(place: Place = None) -> Stream:
+    """The stream on which this thread queues its work for a device."""
+    current = torch.accelerator.current_stream(_device(place))
+    return Stream(
+        stream_id=current.stream_id, device_index=current.device_index, device_type=current.device_type
+    )
 
 
-def default_stream(place: Place = None) -> torch.Stream:
-    current = current_stream(place)
-    return torch.Stream(stream_id=0, device_index=current.device_index, device_type=current.device_type)
+def default_stream(place: Place = None) -> Stream:
+    """The stream that a device's work is queued on unless another was chosen."""
+    current = torch.accelerator.current_stream(_device(place))
+    return Stream(stream_id=0, device_index=current.device_index, device_type=current.device_type)
 
 
 def set_stream(stream: torch.Stream) -> None:

@@ -89,23 +89,34 @@ def synchronize(place: Place = None) -> None:
     _C.synchronize(index_of(place))
 
 
+def _exchange_device(index: int) -> int:
+    """Sets this thread's device and gives the one before; a negative index changes nothing and gives -1."""
+    if index < 0:
+        return -1
+    _C.check_device(index)
+    return _C.exchange_device(index)
+
+
+def _maybe_exchange_device(index: int) -> int:
+    """The way back from `_exchange_device`; here the two are one, as no device is woken up by being chosen."""
+    return _exchange_device(index)
+
+
 class device:
     """Context manager: this thread works on the given device."""
 
     __dipu__ = "dipu"
 
     def __init__(self, place: Place) -> None:
-        self.idx = index_of(place)
+        self.idx = -1 if place is None else index_of(place)
         self._previous = -1
 
     def __enter__(self) -> device:
-        if self.idx >= 0:
-            _C.check_device(self.idx)
-            self._previous = _C.exchange_device(self.idx)
+        self._previous = _exchange_device(self.idx)
         return self
 
     def __exit__(self, *_: object) -> None:
-        _C.set_device(self._previous)
+        _maybe_exchange_device(self._previous)
 
 
 class device_of(device):
