@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ditorch.mapping import NotMapped
 from ditorch.selection import Choice, UnknownDeviceError
-from ditorch.session import Session
+from ditorch.session import Session, of_process
 
 __all__ = [
     "NotMapped",
@@ -36,7 +36,7 @@ framework: str = ""
 _OWN_PROGRAMS = ("ditorch", "dipu")
 _OWN_MODULES = ("ditorch", "torch_dipu.commands")
 
-_session = Session()
+_session: Session = of_process()
 
 
 def start(choice: Choice | None = None) -> str:

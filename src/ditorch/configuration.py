@@ -30,6 +30,7 @@ _VARIABLES: dict[str, dict[str, tuple[str, str]]] = {
             "the vendor: a name, or the path of its library; empty: the best that has a device",
         ),
         "DIPU_ADAPTOR_CONFIG": ("", "rules (convert_config.yaml) applied in front of the vendor's operators"),
+        "DIOPI_ADAPTOR_REPORT": ("", "a file that gets what these rules cost, when the process ends"),
         "DIPU_FORCE_FALLBACK_OPS_LIST": (
             "",
             "operators that fall back although DIOPI serves them, with commas",
@@ -135,6 +136,7 @@ def read_all(environment: Mapping[str, str] | None = None) -> Configuration:
     for group, variables in _VARIABLES.items():
         found.findings += _of_environment(group, variables, environment)
     found.findings += _of_environment("torch_dipu", _vendor_variables(), environment)
+    found.problems += _wrong_choices(environment)
     try:
         table, file = settings_file()
     except SettingError as error:
@@ -154,6 +156,18 @@ def _of_environment(
     for name, (default, meaning) in variables.items():
         origin = f"environment variable {name}" if name in environment else DEFAULT
         yield Finding(group, name, environment.get(name, default), default, origin, name, meaning)
+
+
+def _wrong_choices(environment: Mapping[str, str]) -> Iterator[str]:
+    """What `import ditorch` would refuse or ignore."""
+    from ditorch.selection import UnknownDeviceError, choose, wrong_switches
+
+    if environment.get("DITORCH_DEVICE", "").strip():
+        try:
+            choose(environment=environment)
+        except UnknownDeviceError as error:
+            yield str(error)
+    yield from wrong_switches(environment)
 
 
 def _vendor_variables() -> dict[str, tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import warnings
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ import ditorch
 from ditorch.adapters import Adapter, Availability, all_adapters
 from ditorch.checks import CHECKS, CheckResult, run_checks
 from ditorch.selection import Choice, UnknownDeviceError, choose, mapping_wanted
+from ditorch.session import remarks, untested_torch
 
 __all__ = [
     "AdapterFinding",
@@ -28,9 +30,13 @@ __all__ = [
 class AdapterFinding:
     name: str
     package: str
+    device_type: str
     installed: bool
+    version: str
     devices: int
     chosen: bool
+    state: str
+    """chosen, usable, kept out, broken, no device, or not installed."""
     missing: str
     advice: str
 
@@ -56,8 +62,10 @@ class Diagnosis:
     framework: str = ""
     reason: str = ""
     mapping: str = ""
+    process_group: str = ""
     devices: list[DeviceFinding] = field(default_factory=list)
     checks: list[CheckResult] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
     @property
@@ -72,9 +80,15 @@ def diagnose() -> Diagnosis:
     """Look at everything, start ditorch if that is possible, and try the device."""
     diagnosis = Diagnosis(versions=_versions())
     choice = _choice(diagnosis)
+    if choice is not None and choice.adapter.installed():
+        _load(choice)
     # Before the mapping is on: afterwards torch.cuda answers for the mapped device.
     diagnosis.adapters = [_adapter_finding(adapter, choice) for adapter in all_adapters()]
-    if choice is not None and _start(diagnosis, choice):
+    if choice is None:
+        diagnosis.notes = [text for text in (untested_torch(),) if text]
+        return diagnosis
+    diagnosis.notes = [*remarks(choice), *_others(diagnosis.adapters)]
+    if _start(diagnosis, choice):
         device_type = choice.adapter.device_type
         diagnosis.devices = device_findings(device_type)
         checks = (*CHECKS, _cuda_names) if ditorch.enabled() else CHECKS
@@ -94,7 +108,8 @@ def torch_build() -> str:
     if torch.version.cuda:
         return f"cuda {torch.version.cuda}"
     hip = getattr(torch.version, "hip", None)
-    return f"rocm {hip}" if hip else "cpu"
+    xpu = getattr(torch.version, "xpu", None)
+    return f"rocm {hip}" if hip else f"xpu {xpu}" if xpu else "cpu"
 
 
 def device_findings(device_type: str) -> list[DeviceFinding]:
@@ -130,28 +145,71 @@ def _choice(diagnosis: Diagnosis) -> Choice | None:
     return choice
 
 
+def _load(choice: Choice) -> None:
+    """First of all: it takes torch's one place for such devices, and looking at the others must not."""
+    try:
+        choice.adapter.load()
+    except Exception:  # told when ditorch is started; until then the adapter says what it finds
+        return
+
+
 def _adapter_finding(adapter: Adapter, choice: Choice | None) -> AdapterFinding:
     installed = adapter.installed()
-    absent = Availability(0, f"{adapter.package} is not installed", adapter.how_to_install)
-    availability = adapter.availability() if installed else absent
+    absent = Availability(0, "not installed", adapter.how_to_install)
+    found = adapter.availability() if installed else absent
+    chosen = choice is not None and choice.adapter is adapter
     return AdapterFinding(
         name=adapter.name,
         package=adapter.package,
+        device_type=adapter.device_type,
         installed=installed,
-        devices=availability.devices,
-        chosen=choice is not None and choice.adapter is adapter,
-        missing=availability.missing,
-        advice=availability.advice,
+        version=found.version,
+        devices=found.devices or found.kept_out,
+        chosen=chosen,
+        state=_state(installed, found, chosen),
+        missing=found.missing,
+        advice=found.advice,
     )
+
+
+def _state(installed: bool, found: Availability, chosen: bool) -> str:
+    if chosen:
+        return "chosen"
+    if not installed:
+        return "not installed"
+    if found.usable:
+        return "usable"
+    if found.kept_out:
+        return "kept out"
+    return "broken" if found.broken else "no device"
+
+
+def _others(adapters: list[AdapterFinding]) -> list[str]:
+    """Frameworks that could have been chosen as well, and how."""
+    # The simulated device is always there and nobody expects it to be taken before a chip.
+    others = [
+        adapter.name
+        for adapter in adapters[:-1]
+        if adapter.state == "usable" or (adapter.state == "kept out" and adapter.devices)
+    ]
+    if not others:
+        return []
+    return [
+        f"{', '.join(others)} could be used as well: the first of the table that has a device is taken. "
+        f"Set DITORCH_DEVICE={others[0]} for another."
+    ]
 
 
 def _start(diagnosis: Diagnosis, choice: Choice) -> bool:
     finding = next(finding for finding in diagnosis.adapters if finding.chosen)
     if not finding.devices:
-        diagnosis.problems.append(Problem(finding.missing, finding.advice))
+        what = finding.missing if finding.installed else f"{finding.package} is not installed"
+        diagnosis.problems.append(Problem(f"{what} ({choice.reason})", finding.advice))
         return False
     try:
-        diagnosis.framework = ditorch.start(choice)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they are the notes
+            diagnosis.framework = ditorch.start(choice)
     except Exception as error:  # the reason why it does not start is what the user asked for
         problem = Problem(
             f"{finding.package} does not start: {type(error).__name__}: {error}", finding.advice
@@ -159,6 +217,7 @@ def _start(diagnosis: Diagnosis, choice: Choice) -> bool:
         diagnosis.problems.append(problem)
         return False
     diagnosis.mapping = _mapping_state(choice)
+    diagnosis.process_group = choice.adapter.process_group or ""
     return True
 
 
@@ -167,6 +226,8 @@ def _mapping_state(choice: Choice) -> str:
         return "not needed: the device is called cuda"
     if ditorch.enabled():
         return f"on: 'cuda' means '{choice.adapter.device_type}'"
+    if by := choice.adapter.mapped_by():
+        return f"off: {by} maps them"
     if not mapping_wanted():
         return "off: DITORCH_DISABLE_MOCK or DIPU_MOCK_CUDA says so"
     return "off"

@@ -6,12 +6,10 @@ import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from ditorch.diagnosis import AdapterFinding, Diagnosis, diagnose
-from ditorch.tables import checks_table, devices_table, facts_table, make_console, print_problems
+from ditorch import doctor_tables
+from ditorch.diagnosis import diagnose
+from ditorch.tables import make_console
 
 __all__ = ["program"]
 
@@ -40,7 +38,7 @@ def doctor(
     if as_json:
         typer.echo(json.dumps(diagnosis.as_dict(), indent=2))
     else:
-        _print(diagnosis, make_console())
+        doctor_tables.show(diagnosis, make_console())
     raise typer.Exit(0 if diagnosis.ok else 1)
 
 
@@ -86,30 +84,3 @@ def config(
     for warning in found.warnings:
         typer.echo(f"ditorch config: warning: {warning}", err=True)
     raise typer.Exit(2 if found.problems else 0)
-
-
-def _print(diagnosis: Diagnosis, console: Console) -> None:
-    console.print(facts_table("Versions", diagnosis.versions))
-    console.print(_adapters_table(diagnosis.adapters))
-    if diagnosis.framework:
-        facts = {
-            "ditorch.framework": diagnosis.framework,
-            "chosen because": diagnosis.reason,
-            "names of cuda": diagnosis.mapping,
-        }
-        console.print(facts_table("Framework", facts))
-    if diagnosis.devices:
-        console.print(devices_table(diagnosis.devices))
-    if diagnosis.checks:
-        console.print(checks_table(diagnosis.checks))
-    print_problems(console, diagnosis.problems)
-
-
-def _adapters_table(adapters: list[AdapterFinding]) -> Table:
-    table = Table("", "adapter", "package", "devices", title="Frameworks", title_justify="left")
-    table.add_column("what is missing", overflow="fold")
-    for adapter in adapters:
-        missing = "; ".join(text for text in (adapter.missing, adapter.advice) if text)
-        mark = "[green]*[/]" if adapter.chosen else ""
-        table.add_row(mark, adapter.name, adapter.package, str(adapter.devices), escape(missing))
-    return table

@@ -2,36 +2,55 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ditorch.adapters import Adapter, all_adapters
+from ditorch.adapters import Adapter, Availability, all_adapters
 
-__all__ = ["Choice", "UnknownDeviceError", "choose", "mapping_wanted"]
+__all__ = ["Choice", "PassedOver", "UnknownDeviceError", "choose", "mapping_wanted", "wrong_switches"]
 
 _DEVICE = "DITORCH_DEVICE"
 _OFF_WORDS = frozenset(("0", "false", "off", "no"))
 _ON_WORDS = frozenset(("1", "true", "on", "yes"))
+_SWITCHES = ("DITORCH_DISABLE_MOCK", "DIPU_MOCK_CUDA")
 
 
 class UnknownDeviceError(ValueError):
     """DITORCH_DEVICE names no adapter."""
 
-    def __init__(self, wanted: str, known: Sequence[str]) -> None:
-        self.what = f"{_DEVICE}={wanted!r} is no device that ditorch knows. Known: {', '.join(known)}."
+    def __init__(self, wanted: str, adapters: Sequence[Adapter]) -> None:
+        known = sorted(adapter.name for adapter in adapters)
+        names = {name: adapter.name for adapter in adapters for name in adapter.names()}
+        close = dict.fromkeys(names[name] for name in difflib.get_close_matches(wanted.lower(), names))
+        guess = f" Did you mean {' or '.join(close)}?" if close else ""
+        self.what = f"{_DEVICE}={wanted!r} is no device that ditorch knows.{guess} Known: {', '.join(known)}."
         self.advice = f"Set {_DEVICE} to one of these, or unset it to let ditorch choose."
         super().__init__(f"{self.what} {self.advice}")
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """A framework that is installed and was looked at before the chosen one."""
+
+    adapter: Adapter
+    availability: Availability
 
 
 @dataclass(frozen=True)
 class Choice:
     adapter: Adapter
     reason: str
+    passed_over: tuple[PassedOver, ...] = ()
 
 
 def choose(adapters: Sequence[Adapter] | None = None, environment: Mapping[str, str] = os.environ) -> Choice:
-    """Setting before program before machine: DITORCH_DEVICE, what the program imported, what has a device."""
+    """Setting before program before machine: DITORCH_DEVICE, what the program imported, what has a device.
+
+    Of several frameworks with a device the one of the lowest priority number is taken, and the rest is not
+    even looked at; `ditorch doctor` looks at all and says which they are.
+    """
     candidates = all_adapters() if adapters is None else adapters
     wanted = environment.get(_DEVICE, "").strip()
     if wanted:
@@ -40,11 +59,15 @@ def choose(adapters: Sequence[Adapter] | None = None, environment: Mapping[str, 
         wish = adapter.wish()
         if wish:
             return Choice(adapter, wish)
+    passed: list[PassedOver] = []
     for adapter in candidates[:-1]:
-        if adapter.installed() and adapter.availability().usable:
-            return Choice(adapter, "it is installed and has a device")
+        if adapter.installed():
+            availability = adapter.availability()
+            if availability.usable:
+                return Choice(adapter, "it is installed and has a device", tuple(passed))
+            passed.append(PassedOver(adapter, availability))
     # The last resort is taken unseen: if it cannot be loaded, that failure is what the user must see.
-    return Choice(candidates[-1], "no other framework has a device")
+    return Choice(candidates[-1], "no other framework has a device", tuple(passed))
 
 
 def mapping_wanted(environment: Mapping[str, str] = os.environ) -> bool:
@@ -54,8 +77,18 @@ def mapping_wanted(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get("DIPU_MOCK_CUDA", "").strip().lower() not in _OFF_WORDS
 
 
+def wrong_switches(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """A sentence for each switch that is set to neither yes nor no, and so is ignored."""
+    return [
+        f"{name}={environment[name]!r} is neither on (1, true, on, yes) nor off (0, false, off, no) and is ignored"
+        for name in _SWITCHES
+        if environment.get(name, "").strip().lower() not in (_ON_WORDS | _OFF_WORDS | {""})
+    ]
+
+
 def _by_name(wanted: str, candidates: Sequence[Adapter]) -> Adapter:
-    for adapter in candidates:
-        if wanted.lower() in (adapter.name, adapter.package, adapter.device_type):
-            return adapter
-    raise UnknownDeviceError(wanted, sorted(adapter.name for adapter in candidates))
+    named = [adapter for adapter in candidates if wanted.lower() in adapter.names()]
+    if not named:
+        raise UnknownDeviceError(wanted, candidates)
+    # One device type may have several frameworks: the installed one is meant.
+    return next((adapter for adapter in named if adapter.installed()), named[0])

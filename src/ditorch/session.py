@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import sys
 import threading
+import warnings
 
+import torch
+
+from ditorch.adapters import Adapter
 from ditorch.mapping import Mapping
-from ditorch.selection import Choice, choose, mapping_wanted
+from ditorch.selection import Choice, choose, mapping_wanted, wrong_switches
 
-__all__ = ["Session"]
+__all__ = ["TESTED_TORCH", "Session", "hand_over_visible_devices", "of_process", "remarks", "untested_torch"]
+
+TESTED_TORCH = ((2, 11), (2, 13))
+"""The oldest and the newest torch that the tests of this version ran with."""
+
+_PLACE = "_ditorch_session"
 
 
 class Session:
-    """One per process, held by the package; `start` is what `import ditorch` does."""
+    """One per process; `start` is what `import ditorch` does."""
 
     def __init__(self) -> None:
         self.choice: Choice | None = None
@@ -27,11 +37,15 @@ class Session:
         with self._lock:
             if self.choice is None:
                 choice = choice or choose()
+                hand_over_visible_devices(choice.adapter)
                 _load(choice)
                 target = choice.adapter.target()
                 self.mapping = None if target is None else Mapping(target)
                 self.framework = choice.adapter.label()
                 self.choice = choice
+                if _speaks_for_the_job():
+                    for text in remarks(choice):
+                        warnings.warn(f"ditorch: {text}", RuntimeWarning, stacklevel=3)
                 if mapping_wanted():
                     self.enable()
                 if not quiet and _speaks_for_the_job():
@@ -43,8 +57,15 @@ class Session:
         with self._lock:
             if self.choice is None:
                 self.start()
-            if self.mapping is not None:
-                self.mapping.enable()
+            if self.mapping is None or self.mapping.enabled:
+                return
+            if by := self.mapped_by():
+                # Its functions would become our originals, and neither of the two could be taken back.
+                text = f"ditorch: {by} has mapped the names of cuda already, so ditorch leaves them to it. "
+                text += "Take that import out to have ditorch's mapping."
+                warnings.warn(text, RuntimeWarning, stacklevel=3)
+                return
+            self.mapping.enable()
 
     def disable(self) -> None:
         """Take every change to torch back."""
@@ -52,16 +73,79 @@ class Session:
             if self.mapping is not None:
                 self.mapping.disable()
 
+    def mapped_by(self) -> str:
+        """The module that maps the names of cuda instead of ditorch; empty if none does."""
+        return "" if self.choice is None else self.choice.adapter.mapped_by()
+
     @property
     def enabled(self) -> bool:
         return self.mapping is not None and self.mapping.enabled
 
 
+def of_process() -> Session:
+    """The one session, also for a second copy of ditorch: `importlib.reload`, or a purge of sys.modules.
+
+    A new session would take the functions of the first one's mapping for torch's own. So it is kept where
+    the mapping is: with torch.
+    """
+    held: Session | None = vars(torch).get(_PLACE)
+    if held is None:
+        held = Session()
+        setattr(torch, _PLACE, held)
+    return held
+
+
+def untested_torch(version: str = torch.__version__) -> str:
+    """A sentence for a torch that this version was not tested with; empty for one that it was."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    oldest, newest = TESTED_TORCH
+    if found is None or oldest <= (int(found[1]), int(found[2])) <= newest:
+        return ""
+    span = f"{oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}"
+    return (
+        f"this torch is {version}; this ditorch was tested with {span}. Names that differ may not be mapped"
+    )
+
+
+def hand_over_visible_devices(adapter: Adapter) -> None:
+    """Give CUDA_VISIBLE_DEVICES to a framework that reads another variable, unless that one is set."""
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
+    own = adapter.visible_devices
+    if own and own not in os.environ and re.fullmatch(r"\d+(,\d+)*", wanted):
+        os.environ[own] = wanted
+
+
+def remarks(choice: Choice) -> list[str]:
+    """What the user should know of the start, beside the line with the framework."""
+    found = [text for text in (untested_torch(), *wrong_switches()) if text]
+    adapter = choice.adapter
+    for passed in choice.passed_over:
+        there = passed.availability
+        if there.broken:
+            found.append(f"{there.missing}. {adapter.package} is used instead. To do: {there.advice}.")
+        elif there.kept_out:
+            found.append(
+                f"{passed.adapter.package} has {there.kept_out} device(s) that cannot be used, because "
+                f"{there.missing}. To do: {there.advice}."
+            )
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip()
+    if visible and not adapter.follows_visible_devices():
+        found.append(
+            f"CUDA_VISIBLE_DEVICES={visible} has no effect on {adapter.package}: all its devices are visible"
+        )
+    return found
+
+
 def _load(choice: Choice) -> None:
+    adapter = choice.adapter
+    if not adapter.installed():
+        raise ImportError(
+            f"{choice.reason} asks for {adapter.package}, which is not installed. To do: {adapter.how_to_install}. "
+            f"Run `ditorch doctor` to see what there is."
+        )
     try:
-        choice.adapter.load()
-    except ImportError as error:
-        adapter = choice.adapter
+        adapter.load()
+    except Exception as error:  # vendors' packages raise RuntimeError and OSError as well
         raise ImportError(
             f"ditorch chose {adapter.package} ({choice.reason}), which cannot be imported: {error}. "
             f"Run `ditorch doctor` to see what is missing and what to do."

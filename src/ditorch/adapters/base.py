@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -20,6 +21,12 @@ class Availability:
     devices: int
     missing: str = ""
     advice: str = ""
+    broken: bool = False
+    """It is installed but does not work: worth a word, where a missing device is not."""
+    kept_out: int = 0
+    """Devices that it would have, if another package had not registered its own in this process."""
+    version: str = ""
+    """Where looking has told it."""
 
     @property
     def usable(self) -> bool:
@@ -40,12 +47,27 @@ class Adapter(ABC):
     device_type: ClassVar[str]
     """What torch.device calls it."""
     priority: ClassVar[int]
-    """The lowest usable one is chosen. Real chips come before simulated ones."""
+    """Of several usable ones the lowest is chosen: packages installed for one chip, then torch's own devices,
+    then the simulated one."""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Other names that DITORCH_DEVICE may use, where the framework's own documents use them."""
+    process_group: ClassVar[str | None] = None
+    """The distributed backend that takes the place of 'nccl'."""
+    visible_devices: ClassVar[str] = ""
+    """The variable that takes the place of CUDA_VISIBLE_DEVICES."""
+    own_mappings: ClassVar[tuple[str, ...]] = ()
+    """Modules of the framework that, once imported, have mapped the names of cuda themselves."""
     how_to_install: ClassVar[str] = ""
     """Advice for a user who wants this framework and does not have it."""
 
     def installed(self) -> bool:
+        if self.package in sys.modules:
+            return True
         return importlib.util.find_spec(self.package) is not None
+
+    def names(self) -> tuple[str, ...]:
+        """All that DITORCH_DEVICE may say to mean this framework, the preferred name first."""
+        return tuple(dict.fromkeys((self.name, self.package, self.device_type, *self.aliases)))
 
     def wish(self) -> str:
         """Why the program has already decided for this framework; empty if it has not."""
@@ -69,6 +91,14 @@ class Adapter(ABC):
     @abstractmethod
     def target(self) -> Target | None:
         """Where cuda's names shall lead; None when the device is called cuda already."""
+
+    def follows_visible_devices(self) -> bool:
+        """Whether CUDA_VISIBLE_DEVICES can hide devices: the framework reads it, or a variable like it."""
+        return bool(self.visible_devices)
+
+    def mapped_by(self) -> str:
+        """The module of the framework that has mapped the names of cuda already; empty if none has."""
+        return next((module for module in self.own_mappings if module in sys.modules), "")
 
     def label(self) -> str:
         """The text after 'ditorch.framework:'."""

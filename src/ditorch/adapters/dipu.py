@@ -6,7 +6,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ditorch.adapters.base import Adapter, Availability
+from ditorch.adapters.base import Availability
+from ditorch.adapters.extension import ExtensionAdapter
 
 if TYPE_CHECKING:
     from ditorch.mapping.target import Target
@@ -14,12 +15,13 @@ if TYPE_CHECKING:
 __all__ = ["ADAPTER", "program"]
 
 
-class DipuAdapter(Adapter):
+class DipuAdapter(ExtensionAdapter):
     name = "dipu"
     package = "torch_dipu"
     device_type = "dipu"
     priority = 90
     """Last: without any other chip its simulated vendor is still there."""
+    process_group = "dicl"
     how_to_install = (
         "build it beside the installed torch: `make env`, or `pip install . --no-build-isolation`"
     )
@@ -29,9 +31,35 @@ class DipuAdapter(Adapter):
         # torch_dipu`.
         return "the program imported torch_dipu" if self.package in sys.modules else ""
 
-    def availability(self) -> Availability:
+    def version(self) -> str:
+        return self._package().__version__
+
+    def vendor(self) -> str:
         try:
-            device = self._module().dipu
+            return self._package().dipu.vendor()["name"]
+        except RuntimeError:
+            # As the device itself does: importing works, and the first use tells what is wrong.
+            return "no vendor: see `dipu doctor`"
+
+    def follows_visible_devices(self) -> bool:
+        return self.vendor() == "cuda"  # whose own driver reads it
+
+    def target(self) -> Target:
+        from ditorch.mapping.target import Target
+
+        # No view: this module has every name that a view would add.
+        return Target(
+            device_type=self.device_type, module=self._package().dipu, process_group=self.process_group
+        )
+
+    def advice_for(self, error: str) -> str:
+        if "undefined symbol" in error or "lib" in error:
+            return f"its library does not fit this torch or was not built; {self.how_to_install}"
+        return self.how_to_install
+
+    def _ask(self) -> Availability:
+        try:
+            device = self._package().dipu
             count: int = device.device_count()
             if not count:
                 device.init()  # raises what is wrong with the vendor, if that is why there is no device
@@ -39,48 +67,22 @@ class DipuAdapter(Adapter):
             return Availability(
                 devices=0,
                 missing=f"torch_dipu cannot be used: {type(error).__name__}: {error}",
-                advice=_advice(error, self.how_to_install),
+                advice="check DIPU_DEVICE: it must name an installed vendor or the path of a vendor's library",
+                broken=True,
             )
         if count:
-            return Availability(devices=count)
+            return Availability(devices=count, version=self.version())
         return Availability(
             devices=0,
             missing="torch_dipu is there but its vendor reports no device",
             advice="run `dipu doctor`, and check DIPU_DEVICE and the settings of the vendor",
         )
 
-    def load(self) -> None:
-        self._module()
-
-    def version(self) -> str:
-        return self._module().__version__
-
-    def vendor(self) -> str:
-        try:
-            return self._module().dipu.vendor()["name"]
-        except RuntimeError:
-            # As the device itself does: importing works, and the first use tells what is wrong.
-            return "no vendor: see `dipu doctor`"
-
-    def target(self) -> Target:
-        from ditorch.mapping.target import Target
-
-        return Target(device_type=self.device_type, module=self._module().dipu, process_group="dicl")
-
     @staticmethod
-    def _module() -> Any:
+    def _package() -> Any:
         # Not `import torch_dipu`: when torch_dipu imports ditorch, this must find it half-way through its own
         # import, at the point where its device is ready.
         return importlib.import_module("torch_dipu")
-
-
-def _advice(error: Exception, how_to_install: str) -> str:
-    """What most likely stands behind a failed import."""
-    if isinstance(error, ImportError) and ("undefined symbol" in str(error) or "lib" in str(error)):
-        return f"its library does not fit this torch or was not built; {how_to_install}"
-    if isinstance(error, ImportError):
-        return how_to_install
-    return "check DIPU_DEVICE: it must name an installed vendor or the path of a vendor's library"
 
 
 def program() -> None:

@@ -1,0 +1,1 @@
+"""Where the vendor keeps its own mapping."""
