@@ -85,7 +85,14 @@ at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntAr
 
 void record_stream_(at::Tensor& self, c10::Stream stream) { record_stream(self.storage().data_ptr(), stream.device_index(), stream.id()); }
 
+// torch asks this when a module moves: if yes, a parameter stays the same object with new content. It lists the dense devices it knows and
+// says no for all others, which would untie shared weights and leave an optimizer made before the move with the old ones.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+    return self.layout() == at::kStrided && from.layout() == at::kStrided;
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+    m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
     m.impl("empty.memory_format", empty);
     m.impl("empty_strided", empty_strided);
     m.impl("resize_", resize_);

@@ -126,7 +126,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(const Tensor& grad
     return {q, k, v, Tensor()};
 }
 
+// ---- histc: of whole numbers too, as on devices where experts are counted with it; the CPU has floating point only ----
+
+Tensor histc(const Tensor& self, int64_t bins, const at::Scalar& min, const at::Scalar& max) {
+    static OpRecord& record = op_record("histc");
+    if (!at::isIntegralType(self.scalar_type(), false)) return fall_back<Tensor>(record, self, bins, min, max);
+    return fall_back<Tensor>(record, self.to(at::kDouble), bins, min, max).to(self.scalar_type());
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+    m.impl("histc", histc);
     m.impl("_thnn_fused_lstm_cell", lstm_cell);
     m.impl("_thnn_fused_lstm_cell_backward_impl", lstm_cell_backward);
     m.impl("_thnn_fused_gru_cell", gru_cell);

@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "reordered.h"
@@ -43,6 +44,10 @@ Tensor blocked_matmul(const Tensor& a, const Tensor& b, int64_t block) {
 }
 
 void addmm(Tensor& out, const OptionalTensor& input, const Tensor& a, const Tensor& b, double beta, double alpha) {
+    if (at::isIntegralType(out.scalar_type(), true)) {  // as ATen: of whole numbers, by whole numbers
+        beta = std::trunc(beta);
+        alpha = std::trunc(alpha);
+    }
     const auto accumulated = out.options().dtype(at::toOpMathType(out.scalar_type()));
     Tensor total = alpha == 0 ? at::zeros(out.sizes(), accumulated) : blocked_matmul(a, b);
     if (alpha != 1 && alpha != 0) total = total * alpha;
