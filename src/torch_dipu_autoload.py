@@ -11,6 +11,7 @@ import importlib.util
 import os
 import sys
 import types
+from importlib.metadata import entry_points
 
 _PACKAGE = "torch_dipu"
 
@@ -21,6 +22,23 @@ def asked_for() -> bool:
         "dipu",
         _PACKAGE,
     }
+
+
+def place_is_free() -> bool:
+    """Whether torch's one place for a device from outside is to be had, and no other package wants it.
+
+    A second registration raises, and it would do so inside `import torch`. So a device that the environment names
+    goes first, and of two packages that register themselves neither order may decide: ditorch chooses.
+    """
+    import torch
+
+    if torch._C._get_privateuse1_backend_name() != "privateuseone":  # private, but the only way to ask
+        return False
+    if asked_for():
+        return True
+    if os.environ.get("DITORCH_DEVICE", "").strip():
+        return False
+    return all(point.name == "dipu" for point in entry_points(group="torch.backends"))
 
 
 def another_accelerator() -> bool:
@@ -41,7 +59,7 @@ def register() -> None:
         _PACKAGE in sys.modules
     ):  # the user imports torch_dipu, which imported torch: it registers the device itself
         return
-    if not asked_for() and another_accelerator():
+    if not place_is_free() or (not asked_for() and another_accelerator()):
         return
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.submodule_search_locations is None:

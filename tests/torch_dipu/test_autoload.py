@@ -18,9 +18,14 @@ def registered(monkeypatch):
     seen = []
     monkeypatch.delitem(torch_dipu_autoload.sys.modules, "torch_dipu", raising=False)
     monkeypatch.setattr(torch_dipu_autoload.importlib.util, "find_spec", lambda name: seen.append(name))
+    monkeypatch.setattr(torch._C, "_get_privateuse1_backend_name", lambda: "privateuseone")
     for name in ("DIPU_DEVICE", "DITORCH_DEVICE"):
         monkeypatch.delenv(name, raising=False)
     return seen
+
+
+def nothing_else(monkeypatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_: None)
 
 
 def pretend(monkeypatch, devices: int) -> None:
@@ -29,7 +34,7 @@ def pretend(monkeypatch, devices: int) -> None:
 
 
 def test_nothing_else_there(registered, monkeypatch):
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_: None)
+    nothing_else(monkeypatch)
     torch_dipu_autoload.register()
     assert registered == ["torch_dipu"]
 
@@ -52,3 +57,32 @@ def test_the_device_can_be_asked_for(registered, monkeypatch, variable, value):
     monkeypatch.setenv(variable, value)
     torch_dipu_autoload.register()
     assert registered == ["torch_dipu"]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_place_that_is_taken_is_left_alone(registered, monkeypatch, asked):
+    """A second registration would raise inside `import torch`."""
+    nothing_else(monkeypatch)
+    monkeypatch.setattr(torch._C, "_get_privateuse1_backend_name", lambda: "othername")
+    if asked:
+        monkeypatch.setenv("DITORCH_DEVICE", "dipu")
+    torch_dipu_autoload.register()
+    assert registered == []
+
+
+def test_another_device_that_is_asked_for_goes_first(registered, monkeypatch):
+    nothing_else(monkeypatch)
+    monkeypatch.setenv("DITORCH_DEVICE", "npu")
+    torch_dipu_autoload.register()
+    assert registered == []
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_another_package_that_registers_itself_goes_first(registered, monkeypatch, asked):
+    nothing_else(monkeypatch)
+    both = [SimpleNamespace(name="dipu"), SimpleNamespace(name="torch_npu")]
+    monkeypatch.setattr(torch_dipu_autoload, "entry_points", lambda group: both)
+    if asked:
+        monkeypatch.setenv("DIPU_DEVICE", "host")
+    torch_dipu_autoload.register()
+    assert registered == (["torch_dipu"] if asked else [])
