@@ -31,15 +31,19 @@ DIOPI_API int diopi_direct_allocate(diopiMachine* machine, size_t bytes, void** 
 DIOPI_API int diopi_direct_free(diopiMachine* machine, void* pointer);
 DIOPI_API int diopi_direct_write(diopiMachine* machine, void* device_pointer, const void* host_pointer, size_t bytes);
 DIOPI_API int diopi_direct_read(diopiMachine* machine, void* host_pointer, const void* device_pointer, size_t bytes);
-/* Memory that a library requires is filled with this byte from now on (-1: left as it is): who reads it unwritten is seen. */
-DIOPI_API void diopi_direct_fill_required(diopiMachine* machine, int byte);
+/* From now on memory that a library requires is filled with this byte, so that who reads it unwritten is seen, and lies between guards
+ * (diopi_direct_required_damage). -1: it is left as it is. */
+DIOPI_API void diopi_direct_watch_required(diopiMachine* machine, int byte);
 DIOPI_API int diopi_direct_fill(diopiMachine* machine, void* device_pointer, int byte, size_t bytes);
 DIOPI_API int diopi_direct_synchronize(diopiMachine* machine);
 
 DIOPI_API diopiContextHandle_t diopi_direct_context_create(diopiMachine* machine);
 DIOPI_API void diopi_direct_context_destroy(diopiContextHandle_t ctx);
-/* How many tensors the vendor required through this context. */
+/* How many tensors the vendor required through this context, and one of them; NULL if there is none of this number. */
 DIOPI_API int64_t diopi_direct_context_owned(diopiContextHandle_t ctx);
+DIOPI_API diopiTensorHandle_t diopi_direct_context_required(diopiContextHandle_t ctx, int64_t number);
+/* How many bytes were written in front of and behind a tensor that was required while it was watched. The work must be done. */
+DIOPI_API int diopi_direct_required_damage(diopiContextHandle_t ctx, diopiConstTensorHandle_t th, int64_t* front, int64_t* behind);
 
 /* `storage` NULL: the storage is the data. `nbytes` < 0: as far as the shape reaches. */
 DIOPI_API diopiTensorHandle_t diopi_direct_tensor_create(void* data, int64_t dims, const int64_t* shape, const int64_t* stride, int dtype,

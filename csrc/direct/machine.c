@@ -72,7 +72,7 @@ diopiMachine* diopi_direct_machine_create(const dipuVendorTable* vendor, int dev
     return machine;
 }
 
-void diopi_direct_fill_required(diopiMachine* machine, int byte) { machine->fill = byte; }
+void diopi_direct_watch_required(diopiMachine* machine, int byte) { machine->fill = byte; }
 
 void diopi_direct_machine_destroy(diopiMachine* machine) {
     if (!machine) return;

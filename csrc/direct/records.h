@@ -9,12 +9,15 @@ enum { MARK_TENSOR = 0x44495431, MARK_CONTEXT = 0x44495432, MARK_GENERATOR = 0x4
 /* More dimensions than any operator has; a larger number is a mistake of the caller. */
 enum { MOST_DIMS = 64 };
 
+/* Bytes on each side of watched memory, and what they hold. So many that the memory between them is aligned as before. */
+enum { GUARD_BYTES = 512, GUARD_PATTERN = 0x5A };
+
 struct diopiMachine {
     dipuVendorTable vendor; /* entries past the vendor's own size are NULL */
     bool has_vendor;
     int device;
     void* stream;
-    int fill; /* what memory that the library requires is filled with; -1: nothing */
+    int fill; /* what memory that the library requires is filled with; -1: nothing, and it has no guards */
 };
 
 struct diopiTensor {
@@ -28,6 +31,8 @@ struct diopiTensor {
     size_t nbytes;
     int64_t dims;
     int64_t numel;
+    void* block;  /* the allocation of a required tensor; NULL if it has none of its own */
+    size_t guard; /* bytes of it in front of the storage, and as many behind */
     const struct diopiTensor* crow_indices; /* set for a sparse tensor */
     const struct diopiTensor* col_indices;
     const struct diopiTensor* values;
@@ -56,6 +61,8 @@ int64_t direct_extent(int64_t dims, const int64_t* shape, const int64_t* stride)
 /* Elements; negative if absurd. */
 int64_t direct_numel(int64_t dims, const int64_t* shape);
 int direct_fail(const char* text);
+/* Gives memory back that the context of this machine had allocated. */
+void direct_release(diopiMachine* machine, diopiDevice_t device, void* block);
 
 static inline bool is_tensor(const struct diopiTensor* th) { return th && th->mark == MARK_TENSOR; }
 static inline bool is_context(const struct diopiContext* ctx) { return ctx && ctx->mark == MARK_CONTEXT; }

@@ -4,6 +4,7 @@
 
 #include "../diopirt/runtime_table.h"
 #include "records.h"
+#include "required.h"
 
 #define ASKED(condition, target, value)             \
     if (!(condition) || !(target)) return diopiErrorOccurred; \
@@ -52,73 +53,9 @@ static diopiError_t GetStream(diopiContextHandle_t ctx, diopiStreamHandle_t* str
     ASKED(is_context(ctx), stream, ctx->machine->stream);
 }
 
-/* A place in the context's list. */
-static bool reserve(diopiContextHandle_t ctx) {
-    if (ctx->count < ctx->capacity) return true;
-    const size_t capacity = ctx->capacity ? 2 * ctx->capacity : 8;
-    diopiTensorHandle_t* owned = realloc(ctx->owned, capacity * sizeof(*owned));
-    if (!owned) return false;
-    ctx->owned = owned;
-    ctx->capacity = capacity;
-    return true;
-}
-
-static void contiguous(int64_t dims, const int64_t* shape, int64_t* stride) {
-    int64_t step = 1;
-    for (int64_t i = dims - 1; i >= 0; --i) {
-        stride[i] = step;
-        if (shape[i] > 1 && __builtin_mul_overflow(step, shape[i], &step)) step = 1; /* an empty tensor's strides do not matter */
-    }
-}
-
-static void give_back(diopiMachine* machine, void* memory, diopiDevice_t device) {
-    if (device == diopi_host)
-        free(memory);
-    else if (memory)
-        diopi_direct_free(machine, memory);
-}
-
-static diopiError_t RequireTensor(diopiContextHandle_t ctx, diopiTensorHandle_t* tensor, const diopiSize_t* size,
-                                  const diopiSize_t* stride, const diopiDtype_t dtype, const diopiDevice_t device) {
-    if (tensor) *tensor = NULL;
-    if (!is_context(ctx) || !tensor || !size || (device != diopi_host && device != diopi_device)) return diopiErrorOccurred;
-    const bool strided = stride && stride->data;
-    if (direct_numel(size->len, size->data) < 0 || (strided && stride->len != size->len)) return diopiErrorOccurred;
-    const int64_t element = direct_element_size(dtype);
-    if (element == 0) return diopiDtypeNotSupported;
-    int64_t own[MOST_DIMS], bytes = 0;
-    if (!strided) contiguous(size->len, size->data, own);
-    const int64_t extent = direct_extent(size->len, size->data, strided ? stride->data : own);
-    if (extent < 0 || __builtin_mul_overflow(extent, element, &bytes) || !reserve(ctx)) return diopiErrorOccurred;
-    void* memory = NULL;
-    if (bytes > 0 && (device == diopi_host ? !(memory = malloc((size_t)bytes))
-                                           : diopi_direct_allocate(ctx->machine, (size_t)bytes, &memory) != 0))
-        return diopiErrorOccurred;
-    if (memory && ctx->machine->fill >= 0) {
-        if (device == diopi_host)
-            memset(memory, ctx->machine->fill, (size_t)bytes);
-        else if (diopi_direct_fill(ctx->machine, memory, ctx->machine->fill, (size_t)bytes) == 0)
-            diopi_direct_synchronize(ctx->machine); /* the library may write to it at once */
-    }
-    diopiTensorHandle_t th = diopi_direct_tensor_create(memory, size->len, size->data, strided ? stride->data : own, dtype, device,
-                                                        device == diopi_host ? -1 : ctx->machine->device, memory, 0, bytes);
-    if (!th) {
-        give_back(ctx->machine, memory, device);
-        return diopiErrorOccurred;
-    }
-    ctx->owned[ctx->count++] = th;
-    *tensor = th;
-    return diopiSuccess;
-}
-
-static diopiError_t RequireBuffer(diopiContextHandle_t ctx, diopiTensorHandle_t* tensor, int64_t num_bytes, diopiDevice_t device) {
-    const diopiSize_t size = {&num_bytes, 1};
-    return RequireTensor(ctx, tensor, &size, NULL, diopi_dtype_uint8, device);
-}
-
 static diopiError_t GeneratorGetState(diopiContextHandle_t ctx, diopiConstGeneratorHandle_t th, diopiTensorHandle_t* data) {
     if (!is_generator(th)) return diopiErrorOccurred;
-    const diopiError_t status = RequireBuffer(ctx, data, (int64_t)th->bytes, diopi_host);
+    const diopiError_t status = direct_require_buffer(ctx, data, (int64_t)th->bytes, diopi_host);
     if (status == diopiSuccess && th->bytes) memcpy((*data)->data, th->state, th->bytes);
     return status;
 }
@@ -174,7 +111,7 @@ static diopiError_t RecordEnd(void** record) {
 static const diopiRuntimeTable ours = {
     GetVersion, GetTensorData, GetTensorDataConst, GetTensorShape, GetTensorStride, GetTensorDtype, GetTensorDevice, GetTensorNumel,
     GetTensorElemSize, GetTensorStoragePtr, GetTensorStorageOffset, GetTensorStorageNbytes, GetTensorDeviceIndex, GetTensorCrowIndices,
-    GetTensorColIndices, GetTensorValues, IsTensorSparse, GetCurrentDeviceIndex, GetStream, RequireTensor, RequireBuffer,
+    GetTensorColIndices, GetTensorValues, IsTensorSparse, GetCurrentDeviceIndex, GetStream, direct_require_tensor, direct_require_buffer,
     GeneratorGetState, GeneratorSetState, GeneratorGetSeedAndOffset, GeneratorSetSeedAndOffset, RecordStart, RecordEnd,
 };
 

@@ -108,14 +108,15 @@ diopiContextHandle_t diopi_direct_context_create(diopiMachine* machine) {
 
 int64_t diopi_direct_context_owned(diopiContextHandle_t ctx) { return is_context(ctx) ? (int64_t)ctx->count : 0; }
 
+diopiTensorHandle_t diopi_direct_context_required(diopiContextHandle_t ctx, int64_t number) {
+    return number >= 0 && number < diopi_direct_context_owned(ctx) ? ctx->owned[number] : NULL;
+}
+
 void diopi_direct_context_destroy(diopiContextHandle_t ctx) {
     if (!is_context(ctx)) return;
     for (size_t i = 0; i < ctx->count; ++i) {
         diopiTensorHandle_t th = ctx->owned[i];
-        if (th->device == diopi_host)
-            free(th->storage);
-        else if (th->storage)
-            diopi_direct_free(ctx->machine, th->storage);
+        direct_release(ctx->machine, th->device, th->block);
         diopi_direct_tensor_destroy(th);
     }
     free(ctx->owned);

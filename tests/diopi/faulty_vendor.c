@@ -129,6 +129,43 @@ UNARY(diopiSin) {  // gives up
     abort();
 }
 
+// Works in memory of its own, and writes `count` bytes at `offset` of it, outside.
+static diopiError_t beside_workspace(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, function_t function,
+                                     diopiDevice_t device, int64_t offset, int count) {
+    diopiTensorHandle_t workspace = NULL;
+    void* data = NULL;
+    const diopiError_t error = apply(out, input, function, 0);
+    if (error != diopiSuccess) return error;
+    if (diopiRequireBuffer(ctx, &workspace, 48, device) != diopiSuccess) return diopiErrorOccurred;
+    diopiGetTensorData(workspace, &data);
+    for (int i = 0; i < count; i++) ((char*)data)[offset + i] = 0;
+    return diopiSuccess;
+}
+
+UNARY(diopiLog) { return beside_workspace(ctx, out, input, log, diopi_device, 48, 3); }
+UNARY(diopiLog2) { return beside_workspace(ctx, out, input, log2, diopi_host, -1, 1); }
+UNARY(diopiLog10) { return beside_workspace(ctx, out, input, log10, diopi_device, 0, 48); }  // right
+
+// Writes one row too many to the tensor that it makes.
+diopiError_t diopiNonzero(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t input) {
+    view_t x = view(input);
+    if (!knows(&x)) return diopiDtypeNotSupported;
+    int64_t shape[2] = {0, x.shape.len}, row = 0;
+    for (int64_t i = 0; i < x.numel; i++) shape[0] += get(&x, element(&x, i)) != 0;
+    const diopiSize_t size = {shape, 2};
+    void* data = NULL;
+    if (diopiRequireTensor(ctx, out, &size, NULL, diopi_dtype_int64, diopi_device) != diopiSuccess) return diopiErrorOccurred;
+    diopiGetTensorData(*out, &data);
+    for (int64_t i = 0; i < x.numel; i++) {
+        if (get(&x, element(&x, i)) == 0) continue;
+        for (int64_t d = x.shape.len - 1, number = i; d >= 0; number /= x.shape.data[d--])
+            ((int64_t*)data)[row * x.shape.len + d] = number % x.shape.data[d];
+        row++;
+    }
+    if (data) ((int64_t*)data)[shape[0] * shape[1]] = -1;
+    return diopiSuccess;
+}
+
 // The element of `v` that broadcasting puts at element `number` of `o`.
 static char* broadcast(const view_t* v, const view_t* o, int64_t number) {
     int64_t offset = 0;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -113,7 +114,22 @@ def test_mistakes_have_a_place_and_an_expectation(mistake: str, tmp_path: Path) 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(RulesError) as error:
         _read(tmp_path, "- diopiAd:\n    x: 1\n- diopiMul:\n    dtype: int\n    layout: ABC\n")
-    assert [line.split("yaml:")[1][:4] for line in str(error.value).splitlines()] == ["1:3:", "4:12", "5:13"]
+    head, *lines = str(error.value).splitlines()
+    assert head == f"3 mistakes in {tmp_path / 'rules.yaml'}:"
+    assert [line.split("yaml:")[1][:4] for line in lines] == ["1:3:", "4:12", "5:13"]
+
+
+def test_all_mistakes_of_one_value_are_told(tmp_path: Path) -> None:
+    text = (
+        "- diopiAdd:\n    dtype: (int64)->in33, (flot64, Float16)->float32, x, ()->int8, (complex64)->float32\n"
+        "    layout: NHCW, inpt(NHWC, XX), input(), other(YY)\n    contiguous: [inputs, other, othr]\n"
+    )
+    with pytest.raises(RulesError) as error:
+        _read(tmp_path, text)
+    found = [line.partition("rules.yaml:")[2].split(":")[:2] for line in str(error.value).splitlines()[1:]]
+    columns = {"2": [21, 28, 36, 55, 58, 68], "3": [13, 30, 19, 41, 50], "4": [18, 33]}
+    assert found == [[line, str(column)] for line, each in columns.items() for column in each], error.value
+    assert "unknown dtype 'Float16'; did you mean float16" in str(error.value)
 
 
 def test_without_pyyaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +170,11 @@ def test_costs_add_up_and_are_shown(tmp_path: Path, capsys: pytest.CaptureFixtur
     file.write_text("no costs\n")
     main_exit(["adaptor", "report", str(file)], 2)
     assert "costs.jsonl:1: this is no line of costs" in capsys.readouterr().err
+    main_exit(["adaptor", "report", str(tmp_path / "nothing")], 2)
+    assert (
+        capsys.readouterr().err
+        == f"diopi: {tmp_path / 'nothing'} cannot be read: No such file or directory\n"
+    )
 
 
 def test_check_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,6 +200,22 @@ def test_conformance_runs_behind_the_adaptor(tmp_path: Path) -> None:
     assert "diopiExp" in in_double.stdout and f"--adaptor {rules}" in in_double.stdout
     in_single = subprocess.run([*command, "--dtype", "float32"], capture_output=True, text=True, check=False)
     assert in_single.returncode == 0, in_single.stdout
+
+
+def test_costs_that_cannot_be_written_stop_a_run_before_it_begins(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("- diopiAdd:\n    contiguous: true\n")
+    options = ["--vendor", "host", "--adaptor", str(rules), "--case", "own:diopiAdd:0"]
+    told = subprocess.run(
+        [sys.executable, "-m", "diopi", "conformance", *options],
+        env={**os.environ, "DIOPI_ADAPTOR_REPORT": "/nowhere/costs.jsonl"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 2 and told.stdout == ""
+    expected = "DIOPI_ADAPTOR_REPORT=/nowhere/costs.jsonl cannot be written: No such file or directory"
+    assert told.stderr.strip() == f"diopi conformance: {expected}"
 
 
 def main_exit(arguments: list[str], code: int) -> None:

@@ -12,9 +12,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from diopi.cli import app
+from diopi.cli import app, main
 from diopi.conformance import samples
-from diopi.conformance.buffers import GuardedBuffer, overlapping, span_of
+from diopi.conformance.buffers import GuardedBuffer, overlapping, read_made, span_of
 from diopi.conformance.case import Case
 from diopi.conformance.description import described, worst_elements
 from diopi.conformance.own_source import CAP, OwnSource, dtypes_of, variations
@@ -28,6 +28,7 @@ from diopi.conformance.selection import (
     read_skips,
 )
 from diopi.conformance.source import Source, parted
+from diopi.library import Made
 from diopi.table import load
 from diopi.table.model import Argument, Entry, Function
 
@@ -76,11 +77,11 @@ def test_a_buffer_gives_back_the_values_of_any_layout(dtype: torch.dtype, layout
 @pytest.mark.parametrize(
     ("place", "fault"),
     [
-        (0, "wrote 1 bytes in front of x"),
-        (128 + 4 * 1 - 1, "wrote 1 bytes in front of x"),
-        (128 + 4 * 2, "wrote 1 bytes between the elements of x"),
-        (-1, "wrote 1 bytes behind the end of x"),
-        (-128, "wrote 1 bytes behind the end of x"),
+        (0, "wrote 1 byte in front of x"),
+        (128 + 4 * 1 - 1, "wrote 1 byte in front of x"),
+        (128 + 4 * 2, "wrote 1 byte between the elements of x"),
+        (-1, "wrote 1 byte behind the end of x"),
+        (-128, "wrote 1 byte behind the end of x"),
     ],
 )
 @pytest.mark.parametrize("written", [True, False])
@@ -99,7 +100,17 @@ def test_a_changed_element_is_a_fault_of_an_input_only() -> None:
     _block(buffer, memory)[128 + 4] = b"\x07"
     buffer.read()
     assert buffer.fault("x", written=True) == ""
-    assert buffer.fault("x", written=False) == "changed 1 elements of x, which is only read"
+    assert buffer.fault("x", written=False) == "changed 1 element of x, which is only read"
+
+
+def test_a_tensor_that_was_made_in_host_memory_is_read_there() -> None:
+    values = torch.arange(6.0).view(2, 3)
+    made = Made((3, 2), (1, 3), "float32", values.data_ptr(), on_host=True)
+    assert torch.equal(read_made(None, made), values.t())  # type: ignore[arg-type]
+    memory = HostMemory()
+    held = GuardedBuffer(memory, values)  # type: ignore[arg-type]
+    on_device = Made((6,), (1,), "float32", held.handle().pointer or 0)
+    assert read_made(memory, on_device).tolist() == list(range(6))  # type: ignore[arg-type]
 
 
 def test_bytes_that_are_no_booleans_are_a_fault() -> None:
@@ -329,14 +340,38 @@ def test_worst_elements_come_first_and_nan_agrees_with_nan() -> None:
     [
         (["--library", "x.so", "--vendor", "host"], "not both"),
         (["--case", "diopiAdd"], "is not the id of a case"),
+        (["--case", "own:diopiadd:3"], "has no group 'diopiadd'; near are diopiAdd"),
+        (
+            ["--case", "own:diopiAdd:999"],
+            "there is no case own:diopiAdd:999: own:diopiAdd has numbers from 0 to ",
+        ),
+        (
+            ["--case", "models:brt:0"],
+            "there is no case models:brt:0: no model is called 'brt'; did you mean bert",
+        ),
+        (["--case", "file:a::b:0"], "give the file with --cases"),
+        (["--cases", "mine.py", "--source", "own"], "--cases takes the place of --source"),
+        (
+            ["--vendor", "hots"],
+            "--vendor hots: no such vendor is installed; installed: host; did you mean host",
+        ),
+        (["--vendor", "./libx.so"], "--vendor ./libx.so: this is a path; give a file with --library"),
+        (["--functions", "diopiadd"], "no function of the interface is called 'diopiadd'; near are diopiAdd"),
         (["--adaptor", "no_such_rules.yaml"], "no_such_rules.yaml"),
         (["--json", "/no/such/folder/x.json"], "give a file in a folder that exists"),
     ],
 )
-def test_wrong_usage_is_refused(words: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
-    answer = CliRunner().invoke(app, ["conformance", *words])
-    assert answer.exit_code == 2 and message in answer.output
+def test_wrong_usage_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["conformance", *words])
+    said = capsys.readouterr()
+    assert ended.value.code == 2 and message in said.err and not said.out
+
+
+def test_help_says_what_is_taken_without_a_vendor_and_shows_brackets() -> None:
+    boxed = CliRunner().invoke(app, ["conformance", "--help"]).output
+    told = " ".join(boxed.replace("│", " ").split())
+    assert "TOML with [[skip]] rules" in told and "Default: DIPU_DEVICE, else the best one installed." in told
 
 
 def test_the_table_command_shows_an_entry() -> None:

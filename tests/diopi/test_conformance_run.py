@@ -30,7 +30,7 @@ FOLDER = Path(__file__).parent
 MISTAKES = {
     "diopiAbs": "elements of out unwritten",
     "diopiFloor": "wrote",
-    "diopiCeil": "elements of input, which is only read",
+    "diopiCeil": "changed 1 element of input, which is only read",
     "diopiRelu": "two runs with the same inputs disagree: out (1 of ",
     "diopiSign": "crashed (signal 11 SIGSEGV)",
     "diopiReciprocal": "returned error code 1: the chip is on fire",
@@ -38,8 +38,11 @@ MISTAKES = {
     "diopiExp": "two runs with the same inputs disagree",
     "diopiMulInp": "elements are off",
     "diopiUniformInp": "20 other seeds draw the same inout",
+    "diopiLog": "wrote 3 bytes behind the end of a temporary tensor uint8[48]",
+    "diopiLog2": "wrote 1 byte in front of a temporary tensor uint8[48]",
+    "diopiNonzero": "wrote 8 bytes behind the end of out",
 }
-FUNCTIONS = frozenset(MISTAKES) | {"diopiNeg", "diopiSqrt", "diopiCos"}
+FUNCTIONS = frozenset(MISTAKES) | {"diopiNeg", "diopiLog10", "diopiSqrt", "diopiCos"}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +80,7 @@ def test_a_mistake_is_reported_where_it_is(report: Report, function: str) -> Non
 
 
 def test_what_is_right_passes_and_what_is_missing_is_unsupported(report: Report) -> None:
-    assert {r.status for r in _of(report, "diopiNeg")} == {"pass"}
+    assert {r.status for r in (*_of(report, "diopiNeg"), *_of(report, "diopiLog10"))} == {"pass"}
     assert len(_of(report, "diopiNeg")) >= 12
     assert {(r.status, r.reason) for r in _of(report, "diopiCos")} == {("unsupported", "not implemented")}
     assert {r.status for r in _of(report, "diopiSqrt")} == {"unsupported"}

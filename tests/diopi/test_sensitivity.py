@@ -24,7 +24,7 @@ REASONS = {
     "diopiHardtanh": "bytes behind the end of out",
     "diopiSilu": "bytes in front of out",
     "diopiLeakyRelu": "bytes between the elements of out",
-    "diopiWhere": "elements of other, which is only read",
+    "diopiWhere": "of other, which is only read",
     "diopiBmm": "two runs with the same inputs disagree",
     "diopiMm": "two runs with the same inputs disagree",
     "diopiTriu": "elements of out unwritten",

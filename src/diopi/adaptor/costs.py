@@ -54,8 +54,10 @@ def read_costs(path: Path) -> list[Cost]:
     """The lines of a file; RulesError if it is another one."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RulesError(f"{path} cannot be read: {error}") from None
+    except OSError as error:
+        raise RulesError(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise RulesError(f"{path} is not a text file (UTF-8)") from None
     costs = []
     for number, line in enumerate(lines, 1):
         try:

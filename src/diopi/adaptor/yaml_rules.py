@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import re
@@ -12,12 +11,14 @@ from typing import Any, NoReturn
 
 from diopi.adaptor.rules import LAYOUTS, Rules, RulesError, Section, adaptable, combined, tensors_of
 from diopi.library.handles import DTYPES
+from diopi.library.wording import nearest
 from diopi.table import load
 
 _COMMON = "common_config"
 _DTYPES = tuple(name for name in DTYPES if name != "tfloat32")
 _ARROW = re.compile(r"\(\s*([^()]*?)\s*\)\s*->\s*(\w+)")
 _PLACED = re.compile(r"(\w+)\s*\(\s*([^()]*?)\s*\)")
+_NAME = re.compile(r"[^,\s][^,]*")  # between commas
 _TRUTH = {"true": True, "false": False}
 
 
@@ -60,7 +61,7 @@ def _yaml() -> Any:
 
 def _close(word: str, known: Iterable[str]) -> str:
     names = list(known)
-    near = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
+    near = nearest(word, names, cutoff=0.6)
     if near:
         return f"did you mean {' or '.join(near)}?"
     return f"known are {', '.join(names)}" if len(names) <= 40 else "see `diopi table` for all names"
@@ -100,12 +101,20 @@ class _Reader:
                 for key, value in item.value:
                     with self._told():
                         sections[str(key.value)] = self._section(key, value)
+        if len(self._problems) > 1:
+            told = "".join(f"\n  {problem}" for problem in self._problems)
+            raise RulesError(f"{len(self._problems)} mistakes in {self._path}:{told}")
         if self._problems:
-            raise RulesError("\n".join(self._problems))
+            raise RulesError(self._problems[0])
         return combined(sections.pop(_COMMON, Section()), sections)
 
     def _told(self) -> _Told:
         return _Told(self._path, self._problems)
+
+    def _note(self, node: Any, message: str, offset: int = 0) -> None:
+        """Writes a mistake down; what follows is read all the same."""
+        with self._told():
+            raise _Wrong(node, message, offset)
 
     def _section(self, key: Any, value: Any) -> Section:
         name = str(key.value)
@@ -171,54 +180,57 @@ class _Reader:
     def _conversions(self, node: Any) -> Iterator[tuple[str, str]]:
         for part, text, offset in _parts(node):
             match = _ARROW.fullmatch(text)
-            if match is None:
-                raise _Wrong(part, f"{text!r} is no conversion; expected (int64)->int32", offset)
+            if match is None or not match[1].strip(", "):
+                self._note(part, f"{text!r} is no conversion; expected (int64)->int32", offset)
+                continue
             target = self._known_dtype(part, match[2], offset + match.start(2))
-            for source in match[1].split(","):
-                self._known_dtype(part, source.strip(), offset + match.start(1))
-                if source.strip().startswith("complex") != target.startswith("complex"):
-                    raise _Wrong(
-                        part,
-                        f"{source.strip()} cannot become {target}: complex numbers stay complex",
-                        offset,
-                    )
-                yield source.strip(), target
+            for name in _NAME.finditer(match[1]):
+                source = self._known_dtype(part, name[0].strip(), offset + match.start(1) + name.start())
+                if source is None or target is None:
+                    continue
+                if source.startswith("complex") != target.startswith("complex"):
+                    self._note(part, f"{source} cannot become {target}: complex numbers stay complex", offset)
+                    continue
+                yield source, target
 
-    @staticmethod
-    def _known_dtype(node: Any, name: str, offset: int) -> str:
-        if name not in _DTYPES:
-            raise _Wrong(node, f"unknown dtype {name!r}; {_close(name, _DTYPES)}", offset)
-        return name
+    def _known_dtype(self, node: Any, name: str, offset: int) -> str | None:
+        if name in _DTYPES:
+            return name
+        self._note(node, f"unknown dtype {name!r}; {_close(name, _DTYPES)}", offset)
+        return None
 
     def _layout(self, section: Section, node: Any) -> None:
         defaults: list[str] = []
         for part, text, offset in _parts(node):
             match = _PLACED.fullmatch(text)
             if match is None:
-                defaults.append(self._known_layout(part, text, offset))
+                defaults += self._layouts(part, text, offset)
                 continue
-            argument = self._argument(part, match[1], offset)
-            names = [
-                self._known_layout(part, name.strip(), offset + match.start(2))
-                for name in match[2].split(",")
-            ]
-            section.tensor_layouts[argument] = tuple(names)
+            names = self._layouts(part, match[2], offset + match.start(2))
+            with self._told():
+                section.tensor_layouts[self._argument(part, match[1], offset)] = tuple(names)
         if defaults:
             section.layouts = tuple(defaults)
 
-    @staticmethod
-    def _known_layout(node: Any, name: str, offset: int) -> str:
-        if name not in LAYOUTS:
-            raise _Wrong(
-                node, f"unknown layout {name!r}; expected one of {', '.join(LAYOUTS)}, or input(NHWC)", offset
-            )
-        return name
+    def _layouts(self, node: Any, text: str, offset: int) -> list[str]:
+        """The known ones among names with commas between them."""
+        expected = f"expected one of {', '.join(LAYOUTS)}, or input(NHWC)"
+        found = [(match[0].strip(), match.start()) for match in _NAME.finditer(text)]
+        if not found:
+            self._note(node, f"no layout is given; {expected}", offset)
+        for name, start in found:
+            if name not in LAYOUTS:
+                self._note(node, f"unknown layout {name!r}; {expected}", offset + start)
+        return [name for name, _ in found if name in LAYOUTS]
 
     def _contiguous(self, section: Section, node: Any) -> None:
         if node.id == "scalar" and str(node.value).lower() in _TRUTH:
             section.contiguous = _TRUTH[str(node.value).lower()]
             return
-        names = [self._argument(part, text, offset) for part, text, offset in _parts(node)]
+        names = set()
+        for part, text, offset in _parts(node):
+            with self._told():
+                names.add(self._argument(part, text, offset))
         section.contiguous = frozenset(names)
 
     def _composite(self, section: Section, node: Any) -> None:

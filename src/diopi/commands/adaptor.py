@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from diopi.adaptor import Rules
 
 __all__ = ["program"]
 
@@ -29,6 +32,7 @@ def check_command(
     """
     from diopi.adaptor import COMPOSITES, RulesError, read_rules
     from diopi.adaptor.rules import adaptable
+    from diopi.library.wording import nearest
 
     rules = read_rules(file)
     composed = sorted(rules.composites & set(COMPOSITES))
@@ -37,15 +41,16 @@ def check_command(
     )
     for name in operator or []:
         if name not in adaptable():
-            raise RulesError(f"there is no operator {name}; `diopi table` lists them")
-        typer.echo(_meaning(name, file))
+            near = nearest(name, adaptable())
+            hint = f"did you mean {' or '.join(near)}?" if near else "`diopi table` lists them"
+            raise RulesError(f"there is no operator {name}; {hint}")
+        typer.echo(_meaning(name, rules))
 
 
-def _meaning(name: str, file: Path) -> str:
-    from diopi.adaptor import COMPOSITES, read_rules
+def _meaning(name: str, rules: Rules) -> str:
+    from diopi.adaptor import COMPOSITES
     from diopi.adaptor.rules import tensors_of
 
-    rules = read_rules(file)
     lines = [name]
     for argument, position in tensors_of(name).items():
         rule = rules.operators.get(name, {}).get(position)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -12,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from diopi.conformance.runner import Report, Request
+    from diopi.conformance.selection import Selection
     from diopi.conformance.source import Source
 
 __all__ = ["program"]
@@ -23,6 +23,7 @@ program = typer.Typer(
 )
 
 _ONE_SOURCE = "own, opinfo or models; repeat or separate by commas. Default: all."
+_VENDOR = "An installed vendor instead of a file. Default: DIPU_DEVICE, else the best one installed."
 
 
 @program.callback()
@@ -31,9 +32,7 @@ def run_command(
     library: Annotated[
         Path | None, typer.Option("--library", "-l", metavar="FILE", help="The library to check (.so).")
     ] = None,
-    vendor: Annotated[
-        str | None, typer.Option(metavar="NAME", help="An installed vendor instead of a file.")
-    ] = None,
+    vendor: Annotated[str | None, typer.Option(metavar="NAME", help=_VENDOR, show_default=False)] = None,
     functions: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,14 +42,19 @@ def run_command(
     dtype: Annotated[list[str] | None, typer.Option(metavar="NAMES", help="Only these dtypes.")] = None,
     source: Annotated[list[str] | None, typer.Option(metavar="NAMES", help=_ONE_SOURCE)] = None,
     cases: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Cases of your own instead of the suite's sources.")
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="Cases of your own instead of the suite's sources; may be repeated."
+        ),
     ] = None,
     case: Annotated[
         str | None, typer.Option(metavar="ID", help="Run one case again, such as own:diopiAdd:12.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A few cases of every function.")] = False,
     skip: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="TOML with [[skip]] rules, each with a reason.")
+        Path | None,
+        # Escaped: help texts are rich's markup.
+        typer.Option(metavar="FILE", help=r"TOML with [\[skip]] rules, each with a reason."),
     ] = None,
     adaptor: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Rules of an adaptor in front of the library.")
@@ -72,15 +76,18 @@ def run_command(
     if context.invoked_subcommand is not None:
         return
     import diopi.conformance.alone  # noqa: F401  (torch without a device, which would own the runtime functions)
+    from diopi.conformance.runner import Request
 
     _check_outputs(json, junit, html)
     if adaptor is not None:
         _adapt(adaptor)
-    request, problems = _request(
-        library, vendor, functions, dtype, source, cases, case, quick, skip, workers, timeout, fail_fast, seed
-    )
-    if adaptor is not None:
-        request = replace(request, options=(*request.options, "--adaptor", str(adaptor)))
+    path, named = _library(library, vendor)
+    sources, problems = _sources(source, cases, case, seed)
+    request = Request(path, _selection(functions, dtype, case, quick, skip), sources)
+    request.workers, request.timeout, request.fail_fast, request.seed = workers, timeout, fail_fast, seed
+    files = [word for file in cases or () for word in ("--cases", str(file))]
+    rules = ["--adaptor", str(adaptor)] if adaptor is not None else []
+    request.command = ("diopi", "conformance", *named, *files, *rules)
     report = _run(request)
     report.problems += problems
     _write(report, json, junit, html)
@@ -111,81 +118,74 @@ def _check_outputs(*paths: Path | None) -> None:
             _refuse(f"{path} cannot be written: give a file in a folder that exists")
 
 
-def _request(
-    library: Path | None,
-    vendor: str | None,
-    functions: list[str] | None,
-    dtype: list[str] | None,
-    source: list[str] | None,
-    cases: Path | None,
-    case: str | None,
-    quick: bool,
-    skip: Path | None,
-    workers: int,
-    timeout: float,
-    fail_fast: bool,
-    seed: int,
-) -> tuple[Request, list[str]]:
-    from diopi.conformance import selection as select
-    from diopi.conformance.runner import QUICK_CASES, Request
-    from diopi.conformance.source import parted
-    from diopi.conformance.sources import named_sources
-    from diopi.table import load
+def _library(library: Path | None, vendor: str | None) -> tuple[Path, tuple[str, str]]:
+    """The file, and the words that name it again."""
+    from diopi.conformance.libraries import default_library, vendor_library
 
     if library is not None and vendor is not None:
         _refuse("give --library or --vendor, not both")
-    names = select.words(source or [])
-    if case is not None and not names:
-        try:
-            names = [parted(case)[0]]
-        except ValueError as error:
-            _refuse(str(error))
+    if library is not None:
+        return library, ("--library", str(library))
+    if vendor is not None:
+        return vendor_library(vendor, "--vendor"), ("--vendor", vendor)
+    return default_library()
+
+
+def _selection(
+    functions: list[str] | None, dtype: list[str] | None, case: str | None, quick: bool, skip: Path | None
+) -> Selection:
+    from diopi.conformance import selection as select
+    from diopi.conformance.runner import QUICK_CASES
+    from diopi.table import load
+
     wanted = select.words(functions or [])
     dtypes = select.words(dtype or [])
-    chosen = select.Selection(
+    return select.Selection(
         functions=select.functions_like(wanted, select.operators(load())) if wanted else None,
         dtypes=select.dtypes_named(dtypes) if dtypes else None,
         case=case,
         quick=QUICK_CASES if quick else None,
         skips=select.read_skips(skip) if skip is not None else (),
     )
-    if cases is not None and (names and names != ["file"]):
+
+
+def _sources(
+    source: list[str] | None, cases: list[Path] | None, case: str | None, seed: int
+) -> tuple[list[Source], list[str]]:
+    """Where cases come from, and a line for each source that cannot be had."""
+    from diopi.conformance.selection import words
+    from diopi.conformance.sources import named_sources, source_of
+
+    names = words(source or [])
+    if cases and names:
         _refuse("--cases takes the place of --source; give one of them")
-    sources, problems = ([_case_file(cases)], []) if cases is not None else named_sources(names or None, seed)
-    options = ("--cases", str(cases)) if cases is not None else ()
-    path = library if library is not None else _vendor_library(vendor)
-    return Request(path, chosen, sources, workers, timeout, fail_fast, seed, options), problems
+    if cases:
+        return _case_files(cases), []
+    if case is not None and not names:
+        return source_of(case, seed)
+    return named_sources(names or None, seed)
 
 
-def _case_file(path: Path) -> Source:
+def _case_files(paths: list[Path]) -> list[Source]:
     from diopi.conformance.case_files import CaseFileError
-    from diopi.conformance.case_files_source import CaseFileSource
+    from diopi.conformance.case_files_source import case_file_sources
 
-    if not path.is_file():
-        _refuse(f"--cases: there is no file {path}")
     try:
-        source = CaseFileSource(path)
-        source.groups(None)
+        return list(case_file_sources(paths))
     except CaseFileError as error:
-        _refuse(str(error))
-    return source
-
-
-def _vendor_library(vendor: str | None) -> Path:
-    from diopi.vendors import choose
-
-    return choose(vendor).library
+        _refuse(f"--cases: {error}")
 
 
 def _run(request: Request) -> Report:
     from diopi.conformance.console import progress
     from diopi.conformance.pool import PoolError
     from diopi.conformance.runner import Runner
+    from diopi.conformance.selection import SelectionError
 
     with progress() as shown:
         try:
             return Runner(request, shown).run()
-        except PoolError as error:
+        except (PoolError, SelectionError) as error:
             failure = str(error)
     _refuse(failure)
 

@@ -7,12 +7,13 @@ may have changed.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
-from diopi.library import Memory, Tensor
+from diopi.library import Made, Memory, Tensor
+from diopi.library.wording import beside, counted
 
 GUARD = 128
 PATTERN = 0x5A
@@ -96,17 +97,16 @@ class GuardedBuffer:
         return self._described(name, changed)
 
     def _described(self, name: str, changed: torch.Tensor) -> str:
-        first, last, end = int(changed[0]), int(changed[-1]), int(self._before.numel()) - GUARD
-        if last >= end:
-            return f"wrote {int(changed.ge(end).sum())} bytes behind the end of {name}"
-        if first < self._begin:
-            return f"wrote {int(changed.lt(self._begin).sum())} bytes in front of {name}"
+        end = int(self._before.numel()) - GUARD
+        around = beside(name, int(changed.lt(self._begin).sum()), int(changed.ge(end).sum()))
+        if around:
+            return "; ".join(around)
         mask = torch.zeros_like(self._before)
         _elements(mask, self._shape, self._stride, self._begin, self._size).fill_(1)
         inside = int(mask[changed].sum())
         if inside:
-            return f"changed {-(-inside // self._size)} elements of {name}, which is only read"
-        return f"wrote {changed.numel()} bytes between the elements of {name}"
+            return f"changed {counted(-(-inside // self._size), 'element')} of {name}, which is only read"
+        return f"wrote {counted(changed.numel(), 'byte')} between the elements of {name}"
 
     def _no_boolean(self, name: str) -> str:
         """Bytes of written booleans that no boolean has; those of the filling were never written."""
@@ -154,12 +154,14 @@ def _elements(
     return bytes_.as_strided((*shape, size), (*(s * size for s in stride), 1), begin)
 
 
-def read_made(memory: Memory, made: Any) -> torch.Tensor:
+def read_made(memory: Memory, made: Made) -> torch.Tensor:
     """A tensor that the library has made itself, as a contiguous tensor of torch."""
     dtype = getattr(torch, made.dtype)
     size = torch.empty(0, dtype=dtype).element_size()
     span = span_of(made.shape, made.stride) * size
     bytes_ = torch.empty(span, dtype=torch.uint8)
-    if span:
+    if span and made.on_host:
+        ctypes.memmove(bytes_.data_ptr(), made.pointer, span)
+    elif span:
         memory.read(made.pointer, bytes_.data_ptr(), span)
     return typed(_elements(bytes_, tuple(made.shape), tuple(made.stride), 0, size), dtype)

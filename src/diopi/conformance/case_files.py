@@ -17,9 +17,10 @@ import json
 import tomllib
 import types
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+
+from diopi.library.wording import nearest
 
 ENTRY_KEYS = (
     "name",
@@ -261,7 +262,7 @@ def _known(where: str, given: Any, known: tuple[str, ...]) -> None:
         raise CaseFileError(f"{where}: must be a dictionary, not {type(given).__name__}")
     for key in given:
         if key not in known:
-            close = get_close_matches(str(key), known, 3, 0.5)
+            close = nearest(str(key), known)
             hint = f"; did you mean {' or '.join(close)}?" if close else f"; known are {', '.join(known)}"
             raise CaseFileError(f"{where}: unknown key {key!r}{hint}")
 
@@ -359,10 +360,9 @@ def _tensor(where: str, argument: dict[str, Any], place: int, kind: int) -> Tens
     options = {k: v for k, v in generator.items() if k != "fn"} if isinstance(generator, dict) else {}
     fill = str(generator["fn"] if isinstance(generator, dict) else generator).rpartition(".")[2]
     if fill not in FILLS:
-        near = get_close_matches(fill, FILLS, 2)
-        raise CaseFileError(
-            f"{where}: unknown gen_fn {fill!r}; {'near are' if near else 'known are'} {near or FILLS}"
-        )
+        near = nearest(fill, FILLS, 2, 0.6)
+        hint = f"near are {', '.join(near)}" if near else f"known are {', '.join(FILLS)}"
+        raise CaseFileError(f"{where}: unknown gen_fn {fill!r}; {hint}")
     strides = _at(argument["stride"], place) if place < len(argument.get("stride", ())) else None
     count = tuple(argument.get("gen_num_range", (1, 1)))
     return TensorSpec(

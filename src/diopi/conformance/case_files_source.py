@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from difflib import get_close_matches
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from diopi.conformance.case import Case
 from diopi.conformance.case_files import Call, CaseFileError, TensorSpec, expanded, read
 from diopi.conformance.opinfo_source import SEED, Collector
 from diopi.conformance.source import SkippedCase, case_id
+from diopi.conformance.sources import FILE
+from diopi.library.wording import nearest
 from diopi.table import Entry, load
 
 # Published names that are not the C name in snake case.
@@ -75,12 +76,26 @@ def _calls(path: Path) -> dict[str, list[Call]]:
     return found
 
 
+def case_file_sources(paths: Sequence[Path], names: Iterable[str] | None = None) -> list[CaseFileSource]:
+    """A source for each file. Where there are several, each has a name of its own, so that ids differ."""
+    if len(paths) == 1:
+        return [CaseFileSource(paths[0], names)]
+    found: dict[str, CaseFileSource] = {}
+    for path in paths:
+        name = title = f"{FILE}-{path.stem.replace(':', '_')}"
+        if any(other.path == path.absolute() for other in found.values()):
+            raise CaseFileError(f"{path} is given twice")
+        while name in found:  # files of the same name in two folders
+            name = f"{title}-{len(found) + 1}"
+        found[name] = CaseFileSource(path, names, name)
+    return list(found.values())
+
+
 class CaseFileSource:
     """A group is one function of one entry."""
 
-    name = "file"
-
-    def __init__(self, path: Path | str, names: Iterable[str] | None = None) -> None:
+    def __init__(self, path: Path | str, names: Iterable[str] | None = None, name: str = FILE) -> None:
+        self.name = name
         self.path = Path(path).absolute()
         self.names = frozenset(names) if names is not None else None
         _calls(self.path)  # a wrong file is told now, not by a worker
@@ -146,11 +161,9 @@ def _resolved(path: Path, entry: str, call: Call) -> Callable[..., Any] | Entry:
     name = c_function(call.function)
     if name is not None and name in load().entries:
         return load().entries[name]
-    known = [*(f.lower() for f in load().entries), *dir(torch.nn.functional)]
-    close = get_close_matches(camel(call.function).lower(), known, 3) or get_close_matches(
-        call.function, known, 3
-    )
-    hint = f"; near are {', '.join(close)}" if close else ""
+    close = nearest(camel(call.function), load().entries, cutoff=0.6)
+    close += nearest(call.function, dir(torch.nn.functional), cutoff=0.7)
+    hint = f"; near are {', '.join(close[:4])}" if close else ""
     raise CaseFileError(
         f"{path}: {entry}: name: {call.function!r} is neither a function of PyTorch nor of DIOPI{hint}"
     )
@@ -207,7 +220,7 @@ def _direct(path: Path, call: Call, entry: Entry, given: dict[str, Any]) -> tupl
     known = [a.name for a in entry.function.arguments]
     for name in given:
         if name not in known:
-            close = get_close_matches(name, known, 2)
+            close = nearest(name, known, 2, 0.6)
             hint = f"; did you mean {' or '.join(close)}?" if close else f"; it has {', '.join(known[1:])}"
             raise CaseFileError(f"{path}: {call.entry}: {entry.name} has no argument {name!r}{hint}")
     plain = {

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from diopi.conformance.results import STATUSES, Result
 from diopi.conformance.runner import Report
+from diopi.library.wording import counted
 
 WIDTH = 100
 _MOST_FUNCTIONS = 40
@@ -52,13 +53,15 @@ def progress() -> Iterator[Shown]:
 def rerun_command(report: Report, case: str) -> str:
     """What a user types to run one case again."""
     seed = ["--seed", str(report.seed)] if report.seed else []
-    words = ["diopi", "conformance", "--library", report.library, *report.options, "--case", case, *seed]
-    return shlex.join(words)
+    return shlex.join([*report.command, "--case", case, *seed])
 
 
 def print_report(report: Report, stream: TextIO = sys.stdout) -> None:
     """The summary of a run."""
-    console = Console(file=stream, width=WIDTH, highlight=False, soft_wrap=False)
+    # A line stays a line in a pipe or a file, whatever its length: it may be searched for.
+    terminal = Console(file=stream)
+    width = min(WIDTH, terminal.width) if terminal.is_terminal else WIDTH
+    console = Console(file=stream, width=width, highlight=False, soft_wrap=not terminal.is_terminal)
     failures = report.failures()
     if failures:
         _print_failures(console, report, failures)
@@ -89,9 +92,8 @@ def _print_failures(console: Console, report: Report, failures: list[Result]) ->
         console.print(Text(f"  {what}: {first.reason}"))
         console.print(Text(f"  {rerun_command(report, first.id)}", style="dim"), soft_wrap=True)
     if len(by_function) > _MOST_FUNCTIONS:
-        console.print(
-            f"... and {len(by_function) - _MOST_FUNCTIONS} more functions (--json and --html have all)"
-        )
+        more = counted(len(by_function) - _MOST_FUNCTIONS, "other function")
+        console.print(f"... and {more} (--json and --html have all)")
     console.print()
 
 
@@ -105,7 +107,7 @@ def _print_counts(console: Console, report: Report) -> None:
     by_source: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for result in report.results:
         by_source[result.source][result.status] += 1
-    table = Table(width=WIDTH, title=_title(report), title_justify="left", title_style="bold")
+    table = Table(width=console.width, title=_title(report), title_justify="left", title_style="bold")
     table.add_column("cases of")
     for status in STATUSES:
         table.add_column(status, justify="right", style=_STYLES[status])
@@ -116,11 +118,9 @@ def _print_counts(console: Console, report: Report) -> None:
         total = report.counts()
         table.add_section()
         table.add_row("all", *(str(total[status]) for status in STATUSES), str(len(report.results)))
-    console.print(table)
+    console.print(table, soft_wrap=False)
     functions = {result.function for result in report.results if result.function}
-    dropped = sum(report.dropped.values())
-    text = f"{len(functions)} functions in {report.seconds:.1f} s"
-    text += f"; {dropped} candidates dropped, which torch itself does not compute" if dropped else ""
+    text = f"{counted(len(functions), 'function')} in {report.seconds:.1f} s"
     lower = sum(result.status == "pass" and bool(result.reason) for result in report.results)
     text += f"; {lower} passed with lower precision" if lower else ""
     console.print(Text(text))

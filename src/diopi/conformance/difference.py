@@ -53,24 +53,24 @@ def compare(a: Report, b: Report) -> Difference:
 
 
 def printed(difference: Difference, limit: int = 20) -> str:
-    """The difference as text; at most `limit` cases of each kind (0: all)."""
+    """The difference as text, the summary first; at most `limit` cases of each kind (0: all)."""
     changed = (
         ("newly failing", difference.failing),
         ("newly unsupported", difference.unsupported),
         ("newly skipped", difference.skipped),
         ("newly passing", difference.passing),
     )
-    lines: list[str] = []
+    counts = ", ".join(f"{len(pairs)} {title}" for title, pairs in changed)
+    by_status = Counter(result.status for result in difference.new)
+    of_new = f" ({', '.join(f'{n} {s}' for s, n in sorted(by_status.items()))})" if by_status else ""
+    total = f"{counts}, {len(difference.missing)} missing, {len(difference.new)} new{of_new}, {difference.same} as before"
+    lines = ["worse" if difference.worse else "nothing got worse", total]
     for title, pairs in changed:
         lines += _section(title, [f"{_named(b)}  was {a.status}{_reason(b)}" for a, b in pairs], limit)
     lines += _section("missing", [f"{_named(r)}  was {r.status}" for r in difference.missing], limit)
     new = [f"{_named(r)}  is {r.status}{_reason(r)}" for r in difference.new]
     lines += _section("new", new, limit)
-    counts = ", ".join(f"{len(pairs)} {title}" for title, pairs in changed)
-    by_status = Counter(result.status for result in difference.new)
-    of_new = f" ({', '.join(f'{n} {s}' for s, n in sorted(by_status.items()))})" if by_status else ""
-    total = f"{counts}, {len(difference.missing)} missing, {len(difference.new)} new{of_new}, {difference.same} as before"
-    return "\n".join([*lines, total, "worse" if difference.worse else "nothing got worse"])
+    return "\n".join(lines)
 
 
 def _section(title: str, rows: list[str], limit: int) -> list[str]:
@@ -80,7 +80,7 @@ def _section(title: str, rows: list[str], limit: int) -> list[str]:
     more = (
         [f"  ... and {len(rows) - len(shown)} more (--limit 0 shows all)"] if len(shown) < len(rows) else []
     )
-    return [f"{title} ({len(rows)})", *(f"  {row}" for row in shown), *more, ""]
+    return ["", f"{title} ({len(rows)})", *(f"  {row}" for row in shown), *more]
 
 
 def _named(result: Result) -> str:

@@ -83,7 +83,7 @@ class _Call:
             if role in ("made", "value") or (value is None and role is None):
                 continue
             given[argument.name] = self._given(argument.name, argument.ctype, role, value)
-        self._library.memory.fill_required(self._poison)
+        self._library.memory.watch_required(self._poison)
         try:
             answer = self._library.call(self._entry.name, given)
         except LibraryError as error:
@@ -138,6 +138,7 @@ class _Call:
             fault = buffer.fault(name, written=id(buffer) in written, finished=ran.ok)
             if fault and fault not in ran.faults:
                 ran.faults.append(fault)
+        ran.faults += answer.faults
         if ran.ok:
             self._values_into(ran, answer)
         return ran

@@ -242,7 +242,6 @@ def _facts(report: Report) -> str:
         "started": report.started,
         "took": f"{report.seconds:.1f} s",
         "cases": ", ".join(f"{count} {source}" for source, count in by_source.items()) or "none",
-        "dropped": f"{sum(report.dropped.values())} candidates that torch itself does not compute",
         "seed": str(report.seed),
         **{name: str(value) for name, value in report.environment.items()},
     }

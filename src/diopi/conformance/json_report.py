@@ -29,12 +29,11 @@ def as_plain(report: Report) -> dict[str, Any]:
         "started": report.started,
         "seconds": round(report.seconds, 3),
         "seed": report.seed,
-        "options": report.options,
+        "command": report.command,
         "interrupted": report.interrupted,
         "whole": report.whole,
         "counts": {status: counts[status] for status in STATUSES},
         "not_covered": report.not_covered,
-        "dropped": report.dropped,
         "problems": report.problems,
         "cases": [_finite(result.plain()) for result in report.results],
     }
@@ -69,6 +68,13 @@ def read_json(path: Path) -> Report:
         raise ReportFileError(f"{path} is not the JSON of `diopi conformance --json`")
     if document.get("schema") != SCHEMA:
         raise ReportFileError(f"{path} has schema {document.get('schema')}; this version reads {SCHEMA}")
+    try:
+        return _from_plain(document)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ReportFileError(f"{path} is damaged ({type(error).__name__}: {error})") from None
+
+
+def _from_plain(document: dict[str, Any]) -> Report:
     library = document["library"]
     kept = (
         "started",
@@ -77,10 +83,9 @@ def read_json(path: Path) -> Report:
         "interrupted",
         "whole",
         "not_covered",
-        "dropped",
         "problems",
         "environment",
-        "options",
+        "command",
     )
     report = Report(
         library["path"], library["vendor"], library["version"], **{key: document[key] for key in kept}

@@ -61,14 +61,14 @@ class _Check:
         self._entry = entry
         self._case = case
         self._result = result
-        self._reference = ReferenceRun(entry, case.arguments)
+        self._reference = ReferenceRun(entry, case.arguments, case.dtype)
         self._reasons: list[str] = []
 
     def run(self) -> None:
         try:
             self._reference.own()
         except NoReferenceError as error:
-            _set(self._result, "dropped" if error.expected else "fail", str(error))
+            _set(self._result, "skipped" if error.expected else "fail", str(error))
             return self._explain()
         first = self._run(POISONS[0])
         if not first.ok:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+import textwrap
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +21,14 @@ from diopi.conformance.case_files import CaseFileError
 from diopi.conformance.legacy_names import ALL, functions_named
 from diopi.conformance.legacy_options import parsed
 from diopi.conformance.selection import Selection, SelectionError, dtypes_named
-from diopi.conformance.source import Source
+from diopi.conformance.source import SkippedCase, Source
+from diopi.library.wording import counted
 
 if TYPE_CHECKING:
     from diopi.conformance.legacy_data import DataFile, DataSource
     from diopi.conformance.runner import Report
 
+DATA_DIR = Path("data")
 _SHOWN = 8
 _LIBRARIES = ("libdiopi_impl.so", "lib/libdiopi_impl.so")
 
@@ -58,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.get_model_list:
         return _model_list()
     log = legacy_output.logger(given.log_level)
+    if given.nhwc:
+        log.info("Tensors of %s dimensions and more are in channels-last order (--nhwc)", given.nhwc_min_dim)
     try:
         if given.mode == "gen_data":
             return _gen_data(given, log)
@@ -70,10 +76,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _model_list() -> int:
-    from diopi.conformance.model_source import model_names
+    """One line for each model: its name and, as --fname takes them, its operators; broken up only for a terminal."""
+    from diopi.conformance.legacy_names import snake
+    from diopi.conformance.model_source import functions_of_model, model_names
 
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     for name in model_names():
-        print(name)
+        line = f"{name}: {', '.join(sorted(snake(function) for function in functions_of_model(name)))}"
+        print(textwrap.fill(line, width, subsequent_indent="    ") if width else line)
     return 0
 
 
@@ -91,7 +101,7 @@ def _functions(given: Namespace) -> frozenset[str] | None:
 
 def _sources(given: Namespace, log: logging.Logger) -> list[Source]:
     """The cases of models, of the user's files, or of the suite and PyTorch's operator database."""
-    from diopi.conformance.case_files_source import CaseFileSource
+    from diopi.conformance.case_files_source import case_file_sources
     from diopi.conformance.model_source import ModelSource
     from diopi.conformance.sources import named_sources
 
@@ -100,7 +110,7 @@ def _sources(given: Namespace, log: logging.Logger) -> list[Source]:
         found = [ModelSource(given.model_name)]
     elif given.config:
         names = None if ALL in given.fname else given.fname
-        found = [CaseFileSource(path, names) for path in given.config]
+        found = list(case_file_sources(given.config, names))
     else:
         found, problems = named_sources(["own", "opinfo"])
         for problem in problems:
@@ -122,7 +132,7 @@ def _adjusted(given: Namespace, source: Source, log: logging.Logger) -> Source:
 
 
 def _library(given: Namespace) -> Path:
-    from diopi.vendors import choose
+    from diopi.conformance.libraries import default_library
 
     if given.library is not None:
         return Path(given.library)
@@ -131,7 +141,7 @@ def _library(given: Namespace) -> Path:
         for name in _LIBRARIES:
             if (folder / name).is_file():
                 return Path(folder / name)
-    return choose(None).library
+    return default_library()[0]
 
 
 # ---- the modes ----
@@ -140,24 +150,23 @@ def _library(given: Namespace) -> Path:
 def _gen_data(given: Namespace, log: logging.Logger) -> int:
     from diopi.conformance.legacy_data import write_data
 
-    wanted = _functions(given)
+    wanted, folder = _functions(given), given.data_dir or DATA_DIR
     total = left_out = problems = 0
     for source in _sources(given, log):
         for group in source.groups(wanted):
-            written = write_data(given.data_dir, source, group, wanted)
+            written = write_data(folder, source, group, wanted)
             total += written.cases
             problems += len(written.problems)
             log.info("Generate benchmark data for %s [%s cases]", group, written.cases)
             for function, count in sorted(written.left_out.items()):
                 left_out += count
-                log.info("Left out %s cases of %s: torch has no such kernel", count, function)
+                log.info("Left out %s of %s: torch has no such kernel", counted(count, "case"), function)
             for problem in written.problems:
                 log.error("Not written: %s", problem)
-    log.info("Generate test cases number for data: %s, in %s", total, given.data_dir)
+    log.info("Generate test cases number for data: %s, in %s", total, folder)
     if left_out or problems:
-        log.warning(
-            "Left out: %s cases that torch does not know, %s whose reference failed", left_out, problems
-        )
+        told = counted(left_out, "case")
+        log.warning("Left out: %s that torch does not know, %s whose reference failed", told, problems)
     return 1 if problems else (0 if total else 5)
 
 
@@ -173,15 +182,11 @@ def _gen_case(given: Namespace, log: logging.Logger) -> int:
     for source in _sources(given, log):
         for group in source.groups(wanted):
             for case in source.cases(group):
-                if wanted is None or case.function in wanted:
+                if not isinstance(case, SkippedCase) and (wanted is None or case.function in wanted):
                     cases.setdefault(case.function, []).append(case.id)
     written = write(given.case_output_dir, _library(given), cases, given.model_name)
-    log.info(
-        "Generate %s cases in %s files in %s",
-        sum(map(len, cases.values())),
-        len(written),
-        given.case_output_dir,
-    )
+    number = counted(sum(map(len, cases.values())), "case")
+    log.info("Generate %s in %s in %s", number, counted(len(written), "file"), given.case_output_dir)
     return 0 if written else 5
 
 
@@ -196,7 +201,8 @@ def _pytest(given: Namespace, log: logging.Logger) -> int:
 
 def _tested(given: Namespace, log: logging.Logger) -> list[Source]:
     """What run_test runs: the data that gen_data wrote if they hold what is asked for, else cases made now."""
-    stored = None if given.config else _stored_data(given, log)
+    unwanted = given.config or (given.case is not None and not given.case.startswith("data:"))
+    stored = None if unwanted else _stored_data(given, log)
     if stored is not None:
         return [_adjusted(given, stored, log)]
     sources = _sources(given, log)
@@ -207,17 +213,19 @@ def _tested(given: Namespace, log: logging.Logger) -> list[Source]:
 
 def _stored_data(given: Namespace, log: logging.Logger) -> DataSource | None:
     from diopi.conformance.legacy_data import DataSource, data_files
-    from diopi.conformance.legacy_options import parser
 
-    folder = given.data_dir
+    folder = given.data_dir or DATA_DIR
+    writes = f"--mode gen_data --data_dir {folder} writes it"
     if not folder.is_dir():
-        if folder != parser().get_default("data_dir"):
-            log.warning("There is no folder %s; --mode gen_data --data_dir %s writes it", folder, folder)
+        if given.data_dir is not None:
+            raise ValueError(f"--data_dir {folder}: there is no such folder; {writes}")
         return None
     files, notices = data_files(folder)
     for notice in notices:
         log.warning("%s", notice)
     if not files:
+        if given.data_dir is not None:
+            raise ValueError(f"--data_dir {folder}: no file there is of --mode gen_data; {writes}")
         return None
     missing = _missing(given, files)
     if missing:
@@ -267,8 +275,10 @@ def _run_test(given: Namespace, log: logging.Logger) -> int:
                 result.status = "fail"  # it was not run, because nothing can be judged by such data
             legacy_output.tell(log, result, level)
 
-    selection = LegacySelection(functions=_functions(given), filtered=bool(given.filter_dtype))
-    request = Request(_library(given), selection, sources, given.workers)
+    selection = LegacySelection(
+        functions=_functions(given), filtered=bool(given.filter_dtype), case=given.case
+    )
+    request = Request(_library(given), selection, sources, given.workers, command=_again(given))
     try:
         report = Runner(request, shown).run()
     except PoolError as error:
@@ -278,20 +288,32 @@ def _run_test(given: Namespace, log: logging.Logger) -> int:
     return report.exit_code
 
 
+def _again(given: Namespace) -> tuple[str, ...]:
+    """The command that `--case ID` is added to: it gives the same cases of the same library."""
+    words = ["python", "-m", "diopi.conformance"]
+    for flag in ("library", "data_dir", "impl_folder"):
+        if getattr(given, flag) is not None:
+            words += [f"--{flag}", str(getattr(given, flag))]
+    for path in given.config:
+        words += ["--config", str(path)]
+    if given.model_name:
+        words += ["--model_name", *given.model_name]
+    if given.nhwc:
+        words += ["--nhwc", "--nhwc_min_dim", str(given.nhwc_min_dim)]
+    return (*words, "--four_bytes") if given.four_bytes else tuple(words)
+
+
 def _finish(given: Namespace, report: Report, level: int, log: logging.Logger) -> None:
     counts = report.counts()
     told = ", ".join(f"{counts[status]} {status}" for status in ("pass", "fail", "unsupported", "skipped"))
     log.info("Run test cases number: %s (%s) in %.1f s", len(report.results), told, report.seconds)
-    if report.dropped:
-        log.info("Left out: %s cases that torch does not know", sum(report.dropped.values()))
     if report.not_covered:
         log.warning("Without a case: %s", ", ".join(report.not_covered))
     if report.interrupted:
         log.error("Interrupted: the cases after this were not run")
     elif not counts["pass"] and not counts["fail"]:
         log.error("Nothing passed: no case was run, or the library supports none of them")
-    legacy_output.write_errors(report.results, level)
-    if report.failures():
+    if legacy_output.write_errors(report.results, level):
         log.error("The failures are in %s", legacy_output.ERROR_REPORT)
     if given.test_result_path is not None:
         if given.test_result_path.suffix == ".csv":

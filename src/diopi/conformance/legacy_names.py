@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 
 from diopi.conformance.case_files_source import ALIASES, camel
 from diopi.conformance.selection import SelectionError, operators
+from diopi.library.wording import nearest
 from diopi.table import load
 
 ALL = "all_ops"
@@ -37,7 +37,7 @@ def functions_named(name: str, where: str = "") -> frozenset[str]:
     found = frozenset(f for f in known if f.lower() in wanted or _base(f) in wanted)
     if not found:
         names = {snake(f) for f in known}
-        close = get_close_matches(name, [*names, *known], 3, 0.5)
+        close = nearest(name, [*names, *known])
         hint = f"; near are {', '.join(close)}" if close else ""
         raise SelectionError(f"{where + ': ' if where else ''}no operator is called {name!r}{hint}")
     return found

@@ -29,7 +29,8 @@ def parser() -> argparse.ArgumentParser:
         help="operators such as add or diopiAdd; default all_ops",
     )
     add("--model_name", nargs="+", default=[], metavar="NAME", help="the cases of these models")
-    add("--get_model_list", action="store_true", help="print the names of the models and end")
+    add("--get_model_list", action="store_true", help="print the models and the operators of each, and end")
+    add("--case", metavar="ID", help="run one case again, such as own:diopiRelu:3")
     add("--filter_dtype", nargs="+", default=[], metavar="DTYPE", help="leave these dtypes out")
     add("--nhwc", action="store_true", help="tensors of 4 dimensions and more in channels-last order")
     add(
@@ -50,15 +51,21 @@ def parser() -> argparse.ArgumentParser:
         "--library",
         type=Path,
         metavar="FILE",
-        help="the library; default: of --impl_folder, or the installed vendor's",
+        help="the library; default: of --impl_folder, or of the vendor that DIPU_DEVICE names, or the best installed one's",
     )
-    add("--config", type=Path, action="append", default=[], metavar="FILE", help="case files that you wrote")
+    add(
+        "--config",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a case file that you wrote; may be repeated",
+    )
     add(
         "--data_dir",
         type=Path,
-        default=Path("data"),
         metavar="DIR",
-        help="what gen_data writes and run_test reads",
+        help="what gen_data writes and run_test reads (default: data, if it is there)",
     )
     add("--case_output_dir", type=Path, default=Path("gencases"), metavar="DIR", help="what gen_case writes")
     add("--html_report", action="store_true", help="write report.html")
@@ -104,8 +111,9 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         made.error("--nhwc_min_dim needs --nhwc")
     if given.model_name and given.config:
         made.error("--model_name and --config name different cases; give one of them")
-    if given.pytest_args and given.mode != "run_test":
-        made.error("--pytest_args belongs to --mode run_test")
+    for flag in ("pytest_args", "case"):
+        if getattr(given, flag) and given.mode != "run_test":
+            made.error(f"--{flag} belongs to --mode run_test")
     if given.test_result_path is not None and given.test_result_path.suffix not in (".json", ".csv"):
         made.error(f"--test_result_path {given.test_result_path}: must end in .json or .csv")
     if given.impl_folder is not None and not given.impl_folder.exists():

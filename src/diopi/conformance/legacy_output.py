@@ -30,7 +30,7 @@ def logger(level: str = "INFO") -> logging.Logger:
 
 def tell(log: logging.Logger, result: Result, debug_level: int) -> None:
     """One line for a case; more for a failure if more is asked for."""
-    name = f"diopi_functions.{snake(result.function)}"
+    name = f"diopi_functions.{snake(result.function or result.label)}"
     match result.status:
         case "pass":
             log.info("Run %s succeed", name)
@@ -42,8 +42,6 @@ def tell(log: logging.Logger, result: Result, debug_level: int) -> None:
             log.warning("Run %s not supported [%s]: %s", name, result.id, result.reason)
         case "skipped":
             log.info("Run %s skipped [%s]: %s", name, result.id, result.reason)
-        case _:
-            log.debug("Run %s dropped [%s]: %s", name, result.id, result.reason)
 
 
 def details(result: Result, level: int) -> list[str]:
@@ -56,14 +54,21 @@ def details(result: Result, level: int) -> list[str]:
     return lines
 
 
-def write_errors(results: list[Result], level: int, path: Path = ERROR_REPORT) -> None:
-    """error_report.csv: the failures, with as much as the level (at least the reason) tells."""
+def write_errors(results: list[Result], level: int, path: Path = ERROR_REPORT) -> bool:
+    """error_report.csv: the failures, with as much as the level (at least the reason) tells; none without failures.
+
+    Gives whether it was written.
+    """
+    if not any(r.status == "fail" for r in results):
+        path.unlink(missing_ok=True)  # that of an earlier run would be taken for this one's
+        return False
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(["case", "function", "dtype", "label", "reason", "details"])
         for r in results:
             if r.status == "fail":
                 writer.writerow([r.id, r.function, r.dtype, r.label, r.reason, "\n".join(details(r, level))])
+    return True
 
 
 def _rows(results: list[Result]) -> list[tuple[object, ...]]:

@@ -6,7 +6,6 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -17,6 +16,7 @@ from diopi.conformance.capture_format import decoded, decoded_result
 from diopi.conformance.case import Case
 from diopi.conformance.opinfo_source import SEED, complete, main_dtype
 from diopi.conformance.source import case_id
+from diopi.library.wording import nearest
 from diopi.mapping import DiopiCall, NotServed, functions_of, map_call
 
 FILE = "models.json.gz"
@@ -32,6 +32,11 @@ def _document() -> dict[str, Any]:
 def model_names() -> list[str]:
     """The models whose calls were captured."""
     return sorted(_document()["models"])
+
+
+def functions_of_model(name: str) -> frozenset[str]:
+    """The DIOPI functions that serve the calls of a model."""
+    return frozenset(case.function for case in ModelSource([name]).cases(name))
 
 
 @cache
@@ -55,7 +60,7 @@ class ModelSource:
         self.names = list(names) if names is not None else None
         for name in self.names or ():
             if name not in known:
-                close = get_close_matches(name, known, 3)
+                close = nearest(name, known, cutoff=0.6)
                 hint = f"; did you mean {' or '.join(close)}?" if close else ""
                 raise ValueError(f"no model is called {name!r}{hint} (there are {', '.join(known)})")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import random
+import re
 import sys
 import warnings
 import zlib
@@ -21,7 +22,7 @@ import torch
 
 from diopi.conformance.capture_mode import CallWatcher, each_tensor, snapshot, template
 from diopi.conformance.case import Case
-from diopi.conformance.source import case_id
+from diopi.conformance.source import SkippedCase, case_id
 from diopi.mapping import DiopiCall, NotServed, functions_of, map_call
 
 INDEX = "opinfo_index.json"
@@ -48,6 +49,11 @@ _PER_FUNCTION_ELSE = 5
 # Of functions that many groups reach only one: an addition inside a softmax is a case of little interest.
 PER_HELPER = 1
 _COMMON = 25  # groups that reach a function before it counts as such
+# The result has another shape or dtype than the input: there is no such call.
+_NOT_IN_PLACE = re.compile(
+    "doesn't match the broadcast shape|can't be cast to the desired output type|Bad in-place call: input tensor size"
+    "|In-place abs is not supported for complex|the base given to float_power_ has dtype"
+)
 
 Sample = Any
 OpInfo = Any
@@ -123,14 +129,22 @@ class OpInfoSource:
     def cases(self, group: str) -> Iterator[Case]:
         """The mapped calls of one entry, without repetitions, a few of each function and dtype."""
         if group not in database():
-            if group in _reached():  # the index was made with another PyTorch, which has this entry
-                return
-            raise LookupError(f"PyTorch's operator database has no entry {group!r}")
+            if group not in _reached():
+                raise LookupError(f"PyTorch's operator database has no entry {group!r}")
+            reason = f"the operator database of PyTorch {torch.__version__} has no entry {group}"
+            yield SkippedCase(case_id(self.name, group, 0), "", {}, "", group, reason)
+            return
         collector = Collector(_own_functions(group))
+        refused: list[tuple[str, str]] = []
         for dtype in DTYPES:
-            run_samples(database()[group], dtype, collector.watch)
-        for number, (call, arguments, about) in enumerate(collector.collected):
+            name = str(dtype).removeprefix("torch.")
+            refused += [(name, why) for why in run_samples(database()[group], dtype, collector.watch)]
+        collected = collector.collected
+        for number, (call, arguments, about) in enumerate(collected):
             yield Case(case_id(self.name, group, number), call.function, arguments, about, group)
+        # Behind the cases, whose numbers must not change.
+        for number, (about, reason) in enumerate(refused, len(collected)):
+            yield SkippedCase(case_id(self.name, group, number), "", {}, about, group, reason)
 
 
 def _own_functions(group: str) -> frozenset[str]:
@@ -240,23 +254,28 @@ def main_dtype(call: DiopiCall) -> str:
 
 def run_samples(
     entry: OpInfo, dtype: torch.dtype, watch: Callable[[str, dict[str, Any]], Any], most: int | None = None
-) -> None:
-    """Runs samples of an entry in one dtype, each with its own seed, and shows their ATen calls to `watch`."""
+) -> list[str]:
+    """Runs samples of an entry in one dtype and shows their ATen calls to `watch`.
+
+    Gives why, for each sample that PyTorch refuses although it says that it knows the dtype.
+    """
     if dtype not in entry.supported_dtypes("cpu"):
-        return
+        return []
+    refused: list[str] = []
     backward = entry.supports_autograd and dtype in _WITH_BACKWARD
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         seed_all(f"{entry.name}.{entry.variant_test_name}.{dtype}")
         try:
             drawn = _picked(entry, dtype, backward, most or DTYPES[dtype])
-        except Exception:  # some generators of the database need what is not installed
-            return
+        except Exception as error:  # some generators of the database need what is not installed
+            return [_refusal("PyTorch's database has no samples", error)]
         with CallWatcher(watch):
             for number, sample in enumerate(drawn):
-                _run(entry, sample, backward)
+                refused += _run(entry, sample, backward)
                 if number % 4 == 0:
-                    _run_in_place(entry, sample)
+                    refused += _run_in_place(entry, sample)
+    return refused
 
 
 def _picked(entry: OpInfo, dtype: torch.dtype, backward: bool, most: int) -> list[Sample]:
@@ -270,13 +289,21 @@ def _picked(entry: OpInfo, dtype: torch.dtype, backward: bool, most: int) -> lis
     return [drawn[i * len(drawn) // most] for i in range(most)]
 
 
-def _run(entry: OpInfo, sample: Sample, backward: bool) -> None:
+def _refusal(what: str, error: Exception) -> str:
+    return f"{what}: {(str(error).strip().partition(chr(10))[0] or type(error).__name__)[:300]}"
+
+
+def _run(entry: OpInfo, sample: Sample, backward: bool) -> list[str]:
+    """Why PyTorch refuses the sample on the CPU, if it does."""
+    what = f"PyTorch refuses {entry.name} on the CPU"
     try:
         result = entry(sample.input, *sample.args, **sample.kwargs)
         if backward:
+            what = f"PyTorch refuses the backward of {entry.name} on the CPU"
             _backward(sample, sample.output_process_fn_grad(result))
-    except Exception:  # a sample that PyTorch itself refuses on the CPU is no case
-        return
+    except Exception as error:
+        return [_refusal(what, error)]
+    return []
 
 
 def _backward(sample: Sample, result: Any) -> None:
@@ -288,15 +315,18 @@ def _backward(sample: Sample, result: Any) -> None:
         torch.autograd.grad(outputs, inputs, gradients, allow_unused=True)
 
 
-def _run_in_place(entry: OpInfo, sample: Sample) -> None:
+def _run_in_place(entry: OpInfo, sample: Sample) -> list[str]:
+    """Why PyTorch refuses the in-place form, unless the result of this sample does not fit its input."""
     variant = entry.get_inplace()
     if variant is None or not isinstance(sample.input, torch.Tensor):
-        return
+        return []
     try:
         with torch.no_grad():
             variant(sample.input.detach().clone(), *sample.args, **sample.kwargs)
-    except Exception:  # not every sample fits the in-place form (broadcasting, promotion)
-        return
+    except Exception as error:
+        if not _NOT_IN_PLACE.search(str(error)):
+            return [_refusal(f"PyTorch refuses {entry.name}_ on the CPU", error)]
+    return []
 
 
 def seed_all(text: str) -> None:

@@ -145,7 +145,11 @@ class OwnSource:
             places.sort(key=lambda place: place != longest)
         for place in places:
             sample = _aliased(entry, made[place]) if variation.aliased else made[place]
-            sample = _with_output(entry, sample, variation, self._seed(entry, variation))
+            try:
+                sample = _with_output(entry, sample, variation, self._seed(entry, variation))
+            except NoReferenceError:
+                yield made[place]  # the verdict will say so
+                continue
             if sample is None or (place < len(plain) and _alike(sample, plain[place])):
                 continue
             if variation.plain or _shows(entry, variation, sample):
@@ -182,15 +186,12 @@ def _aliased(entry: Entry, sample: Sample) -> Sample | None:
 
 
 def _with_output(entry: Entry, sample: Sample | None, variation: Variation, seed: int) -> Sample | None:
-    """The sample with its outputs laid out as the variation wants; None where the reference does not run."""
+    """The sample with its outputs laid out as the variation wants; NoReferenceError where the reference does not run."""
     if sample is None or variation.output == "contiguous":
         return sample
     maker = Maker(entry.name, getattr(torch, variation.dtype), seed, variation.output)
-    reference = ReferenceRun(entry, sample)
-    try:
-        reference.own()
-    except NoReferenceError:
-        return None
+    reference = ReferenceRun(entry, sample, variation.dtype)
+    reference.own()
     changed = dict(sample)
     for argument in entry.written():
         if entry.role(argument) in ("out", "outs"):

@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from diopi.conformance.results import Result, Status
 from diopi.conformance.selection import Selection, SelectionError, operators
 from diopi.conformance.source import Source, parted
 from diopi.conformance.worker import Ready, Task
+from diopi.library.wording import nearest
 from diopi.table import load
 
 QUICK_CASES = 8
@@ -36,8 +37,8 @@ class Request:
     """Seconds that a case may take before its worker is ended."""
     fail_fast: bool = False
     seed: int = 0
-    options: tuple[str, ...] = ()
-    """Words of the command line that a case needs to run again, beside the library and its id."""
+    command: tuple[str, ...] = ("diopi", "conformance")
+    """As the user would type it again to run one of its cases, without the seed and the id."""
 
 
 @dataclass
@@ -51,16 +52,14 @@ class Report:
     seconds: float = 0.0
     seed: int = 0
     results: list[Result] = field(default_factory=list)
-    dropped: dict[str, int] = field(default_factory=dict)
-    """Function -> cases that torch itself does not know."""
     problems: list[str] = field(default_factory=list)
     not_covered: list[str] = field(default_factory=list)
     interrupted: bool = False
     whole: bool = False
     """Every operator was asked for, so one without a case is a failure of the suite."""
     environment: dict[str, Any] = field(default_factory=dict)
-    options: list[str] = field(default_factory=list)
-    """Words of the command line that a case needs to run again, beside the library and its id."""
+    command: list[str] = field(default_factory=list)
+    """What `Request.command` was."""
 
     def counts(self) -> Counter[Status]:
         return Counter(result.status for result in self.results)
@@ -104,9 +103,20 @@ def _task_of(case: str, sources: Sequence[Source]) -> Task:
     found = next((s for s in sources if s.name == source), None)
     if found is None:
         raise SelectionError(f"the case {case} is of the source {source!r}, which is not there")
-    if group not in found.groups(None):
-        raise SelectionError(f"the source {source!r} has no group {group!r}")
+    groups = found.groups(None)
+    if group not in groups:
+        near = nearest(group, groups)
+        hint = f"; near are {', '.join(near)}" if near else ""
+        raise SelectionError(f"there is no case {case}: the source {source!r} has no group {group!r}{hint}")
     return Task(source, group)
+
+
+def _no_case(case: str, sources: Mapping[str, Source]) -> str:
+    """Names what the group has instead."""
+    name, group, _ = parted(case)
+    numbers = [parted(each.id)[2] for each in sources[name].cases(group)]
+    has = f"numbers from {min(numbers)} to {max(numbers)}" if numbers else "no case"
+    return f"there is no case {case}: {name}:{group} has {has}"
 
 
 class Runner:
@@ -127,11 +137,11 @@ class Runner:
             seed=request.seed,
             whole=selection.whole and not request.fail_fast and "own" in {s.name for s in request.sources},
             environment=environment(),
-            options=list(request.options),
+            command=list(request.command),
         )
 
     def run(self) -> Report:
-        """Ends with a report also when it is interrupted."""
+        """Ends with a report also when it is interrupted. SelectionError: the one case that is wanted does not exist."""
         from diopi.conformance.pool import Pool
 
         request, report = self._request, self.report
@@ -149,14 +159,13 @@ class Runner:
         except KeyboardInterrupt:
             report.interrupted = True
         report.seconds = time.perf_counter() - begin
+        if request.selection.case is not None and not report.results and not report.interrupted:
+            raise SelectionError(_no_case(request.selection.case, sources))
         self._complete(pool.vendor)
         return report
 
     def _result(self, result: Result) -> bool:
-        if result.status == "dropped":
-            self.report.dropped[result.function] = self.report.dropped.get(result.function, 0) + 1
-        else:
-            self._keep(result)
+        self._keep(result)
         if self._progress is not None:
             self._progress(result, self._done, len(self._tasks))
         return not (self._request.fail_fast and result.status == "fail")

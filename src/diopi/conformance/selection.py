@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diopi.conformance.case import Case
+from diopi.library.wording import nearest
 from diopi.table import Table
 from diopi.table.model import DTYPE_GROUPS
 
@@ -59,7 +59,8 @@ class Selection:
     def wants(self, case: Case) -> bool:
         if self.case is not None:
             return case.id == self.case
-        if self.functions is not None and case.function not in self.functions:
+        # Of a candidate that came to nothing it may not be known which function it would have been of.
+        if self.functions is not None and case.function and case.function not in self.functions:
             return False
         return self.dtypes is None or case.dtype in self.dtypes
 
@@ -94,7 +95,7 @@ def functions_like(patterns: Sequence[str], known: Iterable[str]) -> frozenset[s
     for pattern in patterns:
         fits = {name for name in known if fnmatchcase(name, pattern) or _fullmatch(pattern, name)}
         if not fits:
-            near = difflib.get_close_matches(pattern, known, 3, 0.5)
+            near = nearest(pattern, known)
             hint = f"; near are {', '.join(near)}" if near else ""
             raise SelectionError(f"no function of the interface is called {pattern!r}{hint}")
         found |= fits

@@ -21,7 +21,7 @@ from diopi.conformance.case import Case
 
 @dataclass(frozen=True, slots=True)
 class SkippedCase(Case):
-    """A candidate that cannot run, and why; it is reported as skipped."""
+    """A candidate that cannot run, and why; it is reported as skipped. Its function may be unknown (an empty text)."""
 
     reason: str = ""
 

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 
 from diopi.conformance.selection import SelectionError
-from diopi.conformance.source import Source
+from diopi.conformance.source import Source, parted
 
 # name -> module and class, imported when wanted
 _SOURCES = {
@@ -15,6 +15,8 @@ _SOURCES = {
     "models": ("diopi.conformance.model_source", "ModelSource"),
 }
 NAMES = tuple(_SOURCES)
+# What cases of the user's own files are called.
+FILE = "file"
 
 
 def named_sources(names: Sequence[str] | None, seed: int = 0) -> tuple[list[Source], list[str]]:
@@ -31,6 +33,24 @@ def named_sources(names: Sequence[str] | None, seed: int = 0) -> tuple[list[Sour
         else:
             problems.append(f"{name}: {problem}")
     return found, problems
+
+
+def source_of(case: str, seed: int = 0) -> tuple[list[Source], list[str]]:
+    """The source of one case; of a model all calls, also those that other models make too."""
+    try:
+        name, group, _ = parted(case)
+    except ValueError as error:
+        raise SelectionError(str(error)) from None
+    if name == FILE or name.startswith(f"{FILE}-"):
+        raise SelectionError(f"{case} is a case of a file that you wrote; give the file with --cases")
+    if name == "models":
+        from diopi.conformance.model_source import ModelSource
+
+        try:
+            return [ModelSource([group])], []
+        except ValueError as error:
+            raise SelectionError(f"there is no case {case}: {error}") from None
+    return named_sources([name], seed)
 
 
 def _made(name: str, seed: int) -> Source | str:

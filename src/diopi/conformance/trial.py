@@ -12,6 +12,12 @@ import os
 import sys
 from collections import Counter
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from diopi.conformance.own_source import OwnSource
+    from diopi.conformance.results import Result
+    from diopi.library import Library
 
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
@@ -33,55 +39,75 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Runs the cases; 0 if none failed, 1 otherwise, 5 if there was none."""
+    """Runs the cases; 0 if none failed, 1 otherwise, 2 for a wrong library, 5 if there was none."""
     given = _arguments()
     faulthandler.enable()
     import torch
 
-    from diopi.conformance.judging import check
     from diopi.conformance.own_source import CAP, OwnSource
-    from diopi.library import Library
-    from diopi.table import load
-    from diopi.vendors import choose
+    from diopi.conformance.selection import SelectionError
+    from diopi.library import LibraryError
 
     torch.set_num_threads(1)
-    table = load()
-    library = Library.open(choose(given.library).library)
+    try:
+        library = _opened(given.library)
+    except (SelectionError, LibraryError) as error:
+        print(f"trial: {error}", file=sys.stderr)
+        return 2
     source = OwnSource(given.seed, 1_000_000 if given.full else CAP)
     total: Counter[str] = Counter()
     for group in source.groups(None):
-        if not any(fnmatchcase(group, pattern) for pattern in given.functions):
-            continue
-        counts: Counter[str] = Counter()
-        for case in source.cases(group):
-            layout, values = given.layout or "", given.values or ""
-            if layout not in case.label or values not in case.label or given.dtype not in (None, case.dtype):
-                continue
-            if given.verbose:
-                print(f"{case.id} {case.dtype} {case.label}", flush=True)
-            result = check(library, table, case)
-            counts[result.status] += 1
-            if result.status == "fail" and counts["fail"] <= given.shown:
-                print(f"FAIL {result.id} {result.dtype} {result.label}\n     {result.reason}")
-                for line in result.arguments:
-                    print(f"       {line}")
-                for wrong in result.wrong:
-                    for worst in wrong.worst[:3]:
-                        print(f"     {wrong.name}{worst.index} is {worst.got}, expected {worst.expected}")
-            elif result.status == "dropped" and given.verbose:
-                print(f"     dropped: {result.reason}")
-        if not counts:
-            continue
-        print(
-            f"{group}: " + ", ".join(f"{count} {status}" for status, count in sorted(counts.items())),
-            flush=True,
-        )
-        total.update(counts)
-    print("total: " + ", ".join(f"{count} {status}" for status, count in sorted(total.items())))
+        if any(fnmatchcase(group, pattern) for pattern in given.functions):
+            total.update(_tried(library, source, group, given))
+    print(f"total: {_shown(total)}")
     if not total:
         print("no case: give names of functions that have samples", file=sys.stderr)
         return 5
     return 1 if total["fail"] else 0
+
+
+def _opened(named: str) -> Library:
+    from diopi.conformance.libraries import vendor_library
+    from diopi.library import Library
+
+    is_file = os.sep in named or named.endswith(".so")
+    return Library.open(named if is_file else vendor_library(named, "LIBRARY"))
+
+
+def _tried(library: Library, source: OwnSource, group: str, given: argparse.Namespace) -> Counter[str]:
+    """The cases of one function, counted by status; a line for all of them at the end."""
+    from diopi.conformance.judging import check
+    from diopi.table import load
+
+    counts: Counter[str] = Counter()
+    layout, values = given.layout or "", given.values or ""
+    for case in source.cases(group):
+        if layout not in case.label or values not in case.label or given.dtype not in (None, case.dtype):
+            continue
+        if given.verbose:
+            print(f"{case.id} {case.dtype} {case.label}", flush=True)
+        result = check(library, load(), case)
+        counts[result.status] += 1
+        if result.status == "fail" and counts["fail"] <= given.shown:
+            _print_failure(result)
+        elif result.status == "skipped" and given.verbose:
+            print(f"     skipped: {result.reason}")
+    if counts:
+        print(f"{group}: {_shown(counts)}", flush=True)
+    return counts
+
+
+def _print_failure(result: Result) -> None:
+    print(f"FAIL {result.id} {result.dtype} {result.label}\n     {result.reason}")
+    for line in result.arguments:
+        print(f"       {line}")
+    for wrong in result.wrong:
+        for worst in wrong.worst[:3]:
+            print(f"     {wrong.name}{worst.index} is {worst.got}, expected {worst.expected}")
+
+
+def _shown(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import os
 import signal
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -101,7 +102,10 @@ def serve(
     connection.close()
     report = os.environ.get("DIOPI_ADAPTOR_REPORT")
     if opened.adaptor is not None and report:
-        opened.adaptor.save(Path(report))
+        with suppress(
+            OSError
+        ):  # it could be written when the library was opened; since then only figures are lost
+            opened.adaptor.save(Path(report))
     os._exit(0)  # a vendor's library may not survive its own destructors; nothing here needs them
 
 

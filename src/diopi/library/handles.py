@@ -151,6 +151,12 @@ class Made:
     stride: tuple[int, ...]
     dtype: str
     pointer: int
+    on_host: bool = False
+    """In host memory: the library asked for it there."""
+
+    @property
+    def description(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
 
 
 class SizeStruct(ctypes.Structure):
@@ -173,12 +179,13 @@ class ScalarStruct(ctypes.Structure):
 def made_from(handle: int, runtime: ctypes.CDLL) -> Made:
     """Reads what a handle describes, through the runtime functions as a vendor does."""
     shape, stride = SizeStruct(), SizeStruct()
-    dtype, pointer = ctypes.c_int(), ctypes.c_void_p()
+    dtype, device, pointer = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
     th = ctypes.c_void_p(handle)
     answers = (
         runtime.diopiGetTensorShape(th, ctypes.byref(shape)),
         runtime.diopiGetTensorStride(th, ctypes.byref(stride)),
         runtime.diopiGetTensorDtype(th, ctypes.byref(dtype)),
+        runtime.diopiGetTensorDevice(th, ctypes.byref(device)),
         runtime.diopiGetTensorData(th, ctypes.byref(pointer)),
     )
     if any(answers):
@@ -188,4 +195,5 @@ def made_from(handle: int, runtime: ctypes.CDLL) -> Made:
         tuple(stride.data[: stride.len]),
         NAMES[dtype.value],
         pointer.value or 0,
+        device.value == HOST,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from diopi.library.errors import ERROR, NOT_IMPLEMENTED, SUCCESS, LibraryError, 
 from diopi.library.handles import Made, made_from
 from diopi.library.memory import Memory
 from diopi.library.signatures import OPERATORS, RUNTIME, TEXTS
+from diopi.library.wording import beside
 
 if TYPE_CHECKING:
     from diopi.adaptor.binding import Adaptor
@@ -53,6 +54,8 @@ class Answer:
         self.error = error
         self.made: dict[str, Made] = {}
         self.values: dict[str, bool | int | float] = {}
+        self.faults: list[str] = []
+        """Where the library wrote beside memory that it had required, if that was watched (Memory.watch_required)."""
         self._context = context
 
     @property
@@ -180,6 +183,7 @@ class Library:
             runtime = _runtime_functions()
             answer.values = {name: value.value for name, value in call.values.items()}
             answer.made = {name: made_from(th.value, runtime) for name, th in call.made.items() if th.value}
+        answer.faults = list(_damaged(answer._context or 0, call))
         if not answer.made:
             answer.close()
 
@@ -205,12 +209,35 @@ class Library:
 
 def _adaptor(rules: Path, operators: ctypes.CDLL, table: int | None) -> Adaptor:
     from diopi.adaptor.binding import Adaptor
+    from diopi.adaptor.costs import append_costs
     from diopi.adaptor.yaml_rules import read_rules
 
-    adaptor = Adaptor(read_rules(rules), operators, table)
-    if file := os.environ.get(_REPORT_SETTING):
-        atexit.register(adaptor.save, Path(file))
+    read = read_rules(rules)
+    file = os.environ.get(_REPORT_SETTING)
+    report = Path(file).absolute() if file else None
+    if report is not None:
+        try:
+            append_costs(report, [])  # that it cannot be written is said now, not when the work is done
+        except OSError as error:
+            raise LibraryError(f"{_REPORT_SETTING}={file} cannot be written: {error.strerror}") from None
+    adaptor = Adaptor(read, operators, table)
+    if report is not None:
+        atexit.register(adaptor.save, report)
     return adaptor
+
+
+def _damaged(context: int, call: Call) -> Iterator[str]:
+    """What was written beside the memory of each tensor that the library required."""
+    results = {th.value: name for name, th in call.made.items() if th.value}
+    front, behind = ctypes.c_int64(), ctypes.c_int64()
+    for number in range(direct().context_owned(context)):
+        th: int = direct().context_required(context, number)
+        if direct().required_damage(context, th, ctypes.byref(front), ctypes.byref(behind)) != 0:
+            raise LibraryError(direct().reason())
+        if front.value or behind.value:
+            temporary = f"a temporary tensor {made_from(th, _runtime_functions()).description}"
+            name = results.get(th, temporary)
+            yield from beside(name, front.value, behind.value)
 
 
 @cache

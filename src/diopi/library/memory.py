@@ -40,9 +40,10 @@ class Memory:
         """Sets every byte."""
         self._check(direct().fill(self.machine, pointer, byte, nbytes))
 
-    def fill_required(self, byte: int) -> None:
-        """What memory that the library asks for by itself holds at first; -1: whatever it held."""
-        direct().fill_required(self.machine, byte)
+    def watch_required(self, byte: int) -> None:
+        """Memory that the library asks for by itself holds this byte at first and lies between guards, so that
+        `Answer.faults` tells who wrote beside it; -1: neither."""
+        direct().watch_required(self.machine, byte)
 
     def synchronize(self) -> None:
         """Waits for the work of the library; LibraryError if some of it failed."""
