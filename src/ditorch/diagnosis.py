@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import warnings
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -158,6 +158,8 @@ def _adapter_finding(adapter: Adapter, choice: Choice | None) -> AdapterFinding:
     absent = Availability(0, "not installed", adapter.how_to_install)
     found = adapter.availability() if installed else absent
     chosen = choice is not None and choice.adapter is adapter
+    if found.kept_out and choice is not None and not chosen:
+        found = replace(found, missing="", advice=f"to use it: DITORCH_DEVICE={adapter.name}")
     return AdapterFinding(
         name=adapter.name,
         package=adapter.package,

@@ -64,7 +64,7 @@ class ExtensionAdapter(Adapter):
                 broken=True,
                 version=found.version,
             )
-        if owner:
+        if owner and found.devices:
             return Availability(
                 devices=0,
                 missing=place_is_taken(owner),
