@@ -374,10 +374,21 @@ def test_help_says_what_is_taken_without_a_vendor_and_shows_brackets() -> None:
     assert "TOML with [[skip]] rules" in told and "Default: DIPU_DEVICE, else the best one installed." in told
 
 
+def test_an_unknown_aten_name_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["table", "aten::addmmm"])
+    assert ended.value.code == 2 and "'addmmm'; near are addmm" in capsys.readouterr().err
+
+
 def test_the_table_command_shows_an_entry() -> None:
     answer = CliRunner().invoke(app, ["table", "add.Tensor"])
     assert answer.exit_code == 0 and "diopiError_t diopiAdd(" in answer.output
     assert "reference   " in answer.output and "input: in" in answer.output
+    assert "  ATen        add.Tensor, add.out\n    if        not is_bool(alpha)\n" in answer.output
+    for name in ("mm", "aten::mm", "aten::mm.out", "torch.ops.aten.mm.default"):
+        assert "diopiError_t diopiMm(" in CliRunner().invoke(app, ["table", name]).output
+    every = CliRunner().invoke(app, ["table", "aten::add"]).output
+    assert "diopiAdd(" in every and "diopiAddScalar(" in every and "if        other is a number" in every
     listed = CliRunner().invoke(app, ["table", "--category", "random"])
     assert "diopiUniformInp" in listed.output and "diopiAdd " not in listed.output
     assert json.dumps(CliRunner().invoke(app, ["table", "diopiAdd", "--category", "random"]).exit_code) == "5"

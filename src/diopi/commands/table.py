@@ -14,7 +14,7 @@ __all__ = ["table_command"]
 def table_command(
     pattern: Annotated[
         list[str] | None,
-        typer.Argument(help="Functions: diopiAdd, 'diopiConv*', or an ATen overload: add.Tensor."),
+        typer.Argument(help="Functions: diopiAdd, 'diopiConv*'; or ATen names: add.Tensor, aten::mm, add."),
     ] = None,
     category: Annotated[str | None, typer.Option(help="Only entries of this category.")] = None,
 ) -> None:
@@ -27,7 +27,7 @@ def table_command(
         typer.echo("no entry fits", err=True)
         raise typer.Exit(5)
     if len(found) <= 3:
-        typer.echo("\n\n".join(_full(entry) for entry in found))
+        typer.echo("\n\n".join(_full(entry, table) for entry in found))
         return
     for entry in found:
         typer.echo(
@@ -39,31 +39,62 @@ def table_command(
 def _found(table: Table, patterns: list[str]) -> list[Entry]:
     from diopi.conformance.selection import SelectionError, functions_like
 
-    by_overload = table.by_overload()
     names: set[str] = set()
     for pattern in patterns:
-        if pattern in by_overload:
-            names |= {entry.name for entry in by_overload[pattern]}
-            continue
-        names |= functions_like([pattern], table.functions)
+        names |= _serving(table, pattern) or functions_like([pattern], table.functions)
     missing = sorted(names - set(table.entries))
     if len(missing) == len(names) and names:
         raise SelectionError(f"no entry yet for {', '.join(missing[:5])}; the C interface has it")
     return [entry for name, entry in table.entries.items() if name in names]
 
 
-def _full(entry: Entry) -> str:
+def _serving(table: Table, name: str) -> set[str]:
+    """The functions that serve an ATen overload (add.Tensor) or any overload of an ATen operator (aten::add, add)."""
+    from diopi.conformance.selection import SelectionError
+    from diopi.library.wording import nearest
+
+    by_overload = table.by_overload()
+    bare = (
+        name.removeprefix("torch.ops.").removeprefix("aten::").removeprefix("aten.").removesuffix(".default")
+    )
+    fits = [bare] if bare in by_overload else [o for o in by_overload if o.partition(".")[0] == bare]
+    if not fits and bare != name:
+        near = nearest(bare, by_overload)
+        hint = f"; near are {', '.join(near)}" if near else ""
+        raise SelectionError(f"no function serves the ATen operator {bare!r}{hint}")
+    return {entry.name for overload in fits for entry in by_overload[overload]}
+
+
+def _full(entry: Entry, table: Table) -> str:
     lines = [entry.function.declaration, f"  header      {entry.function.header} (entry in {entry.source})"]
     facts = {
-        "ATen": ", ".join(entry.aten) or "none",
         "category": entry.category,
         "dtypes": " ".join(entry.dtypes),
         "tolerance": entry.tolerance,
-        "served if": entry.when,
         "reference": entry.reference,
         "note": entry.note,
     }
     lines += [f"  {name:11} {value}" for name, value in facts.items() if value]
-    lines += [f"  {name} = {text}" for name, text in entry.args.items()]
     roles = [f"{a.name}: {entry.role(a)}" for a in entry.function.arguments if entry.role(a) is not None]
-    return "\n".join([*lines, f"  tensors     {', '.join(roles)}"])
+    return "\n".join([*lines, f"  tensors     {', '.join(roles)}", *_mapping(entry, table)])
+
+
+def _mapping(entry: Entry, table: Table) -> list[str]:
+    """The overloads that it serves, when, and where its arguments come from; those that are served alike together."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for overload, serving in table.by_overload().items():
+        for each in serving:
+            if each.name == entry.name:
+                groups.setdefault(_conditions(each), []).append(overload)
+    if not groups:
+        return ["  ATen        none"]
+    lines = []
+    for conditions, overloads in groups.items():
+        lines += [f"  ATen        {', '.join(overloads)}", *(f"    {line}" for line in conditions)]
+    return [*lines, "    (other arguments have the same name in ATen; input may be called self there)"]
+
+
+def _conditions(entry: Entry) -> tuple[str, ...]:
+    lines = [f"if        {entry.when}"] if entry.when else []
+    lines += [f"if        {entry.scalar} is a number"] if entry.scalar else []
+    return (*lines, *(f"{name:9} = {text}" for name, text in entry.args.items()))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from diopi.conformance.references.autograd import input_gradient
+
 _ROUNDING = (None, "trunc", "floor")
 
 
@@ -17,7 +19,4 @@ def normalize_gradient(
     grad_output: torch.Tensor, input: torch.Tensor, p: float, axis: int, eps: float
 ) -> torch.Tensor:
     """The gradient of `F.normalize` with respect to its input."""
-    with torch.enable_grad():
-        leaf = input.detach().clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(F.normalize(leaf, p, axis, eps), leaf, grad_output)
-    return gradient
+    return input_gradient(F.normalize, grad_output, input, p, axis, eps)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import torch
 import torch.nn.functional as F
+
+from diopi.conformance.references.autograd import gradients
 
 _DISTANCE_MODES = (
     "use_mm_for_euclid_dist_if_necessary",
@@ -14,26 +14,18 @@ _DISTANCE_MODES = (
 )
 
 
-def _gradients(
-    function: Callable[..., torch.Tensor], grad_output: torch.Tensor, leaves: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, ...]:
-    with torch.enable_grad():
-        leaves = [leaf.detach().clone().requires_grad_() for leaf in leaves]
-        return torch.autograd.grad(function(*leaves), leaves, grad_output)
-
-
 def matmul_gradients(
     grad_out: torch.Tensor, input: torch.Tensor, other: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
     """The gradients of both operands of `torch.matmul`."""
-    return _gradients(torch.matmul, grad_out, (input, other))
+    return gradients(torch.matmul, grad_out, (input, other))
 
 
 def linear_gradients(
     grad_output: torch.Tensor, input: torch.Tensor, weight: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
     """The gradients of input, weight and bias of `F.linear`."""
-    return _gradients(F.linear, grad_output, (input, weight, weight.new_zeros(weight.shape[0])))
+    return gradients(F.linear, grad_output, (input, weight, weight.new_zeros(weight.shape[0])))
 
 
 def cholesky(mat: torch.Tensor, upper: bool) -> tuple[torch.Tensor | None, torch.Tensor]:
@@ -45,7 +37,7 @@ def cholesky(mat: torch.Tensor, upper: bool) -> tuple[torch.Tensor | None, torch
 def cholesky_gradient(grad_output: torch.Tensor, L: torch.Tensor, upper: bool) -> torch.Tensor:
     """The gradient of the matrix whose factor is given."""
     matrix = L.mH @ L if upper else L @ L.mH
-    (gradient,) = _gradients(lambda a: torch.linalg.cholesky(a, upper=upper), grad_output, (matrix,))
+    (gradient,) = gradients(lambda a: torch.linalg.cholesky(a, upper=upper), grad_output, (matrix,))
     return gradient
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
+
+from diopi.conformance.references.autograd import input_gradient
 
 _WORDS = ("none", "mean", "sum")
 
@@ -20,20 +20,6 @@ def reduction_word(reduction: int) -> str:
 def as_float(number: float) -> float:
     """A number as a C `float` holds it: the function never sees more of it."""
     return float(struct.unpack("f", struct.pack("f", number))[0])
-
-
-def input_gradient(
-    function: Callable[..., torch.Tensor],
-    grad_output: torch.Tensor,
-    input: torch.Tensor,
-    *args: Any,
-    **kwargs: Any,
-) -> torch.Tensor:
-    """The gradient of `function(input, ...)` with respect to its input, by autograd."""
-    with torch.enable_grad():
-        leaf = input.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
-        (gradient,) = torch.autograd.grad(function(leaf, *args, **kwargs), leaf, grad_output)
-    return gradient
 
 
 def nll_loss_and_weight(

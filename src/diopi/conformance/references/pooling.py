@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from diopi.conformance.references.autograd import input_gradient
+
 
 def in_order(input: torch.Tensor) -> torch.Tensor:
     """One element after the other: torch's kernels know fewer dtypes and shapes in other layouts."""
     return input.clone(memory_format=torch.contiguous_format)
-
-
-def gradient_through(
-    function: Callable[[torch.Tensor], torch.Tensor], grad_output: torch.Tensor, input: torch.Tensor
-) -> torch.Tensor:
-    """The gradient at the input of a function of one tensor."""
-    leaf = in_order(input.detach()).requires_grad_()
-    with torch.enable_grad():
-        result = function(leaf)
-    return torch.autograd.grad(result, leaf, grad_output)[0]
 
 
 def given_back(
@@ -34,53 +27,45 @@ def given_back(
     return total.scatter_add(-1, places, gradients).reshape(input.shape).to(input.dtype)
 
 
-def pooled(
-    spatial: int,
-    input: torch.Tensor,
-    mode: str,
-    ksize: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    ceil_mode: bool,
-    exclusive: bool,
-    adaptive: bool,
-    output_size: list[int],
-) -> torch.Tensor:
-    """`mode` is max or avg; `exclusive`: padded places do not count in an average."""
-    input = in_order(input)
-    if adaptive:
-        return _named(f"adaptive_{mode}_pool{spatial}d")(input, output_size)
-    if mode == "max":
-        return _named(f"max_pool{spatial}d")(input, ksize, stride or None, padding, dilation, ceil_mode)
-    return _named(f"avg_pool{spatial}d")(input, ksize, stride or ksize, padding, ceil_mode, not exclusive)
+@dataclass(frozen=True)
+class _Pooling:
+    """`diopiPool1d/2d/3d` without its tensors and the size of its output, in the order of C."""
+
+    spatial: int
+    mode: str
+    """max or avg"""
+    ksize: list[int]
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    ceil_mode: bool
+    exclusive: bool
+    """Padded places do not count in an average."""
+    adaptive: bool
+
+    def __call__(self, input: torch.Tensor, output_size: list[int]) -> torch.Tensor:
+        input, name = in_order(input), f"{self.mode}_pool{self.spatial}d"
+        if self.adaptive:
+            return _named(f"adaptive_{name}")(input, output_size)
+        window = (self.ksize, self.stride or self.ksize, self.padding)
+        last = (self.dilation, self.ceil_mode) if self.mode == "max" else (self.ceil_mode, not self.exclusive)
+        return _named(name)(input, *window, *last)
 
 
-def pooled_gradient(
-    spatial: int,
-    grad_output: torch.Tensor,
-    input: torch.Tensor,
-    mode: str,
-    ksize: list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    ceil_mode: bool,
-    exclusive: bool,
-    adaptive: bool,
-    indices: torch.Tensor | None,
-) -> torch.Tensor:
-    """The gradient of `pooled`; that of a maximum goes where the indices say."""
-    if indices is not None and mode == "max":
+def pooled(spatial: int, input: torch.Tensor, *how: Any) -> torch.Tensor:
+    """`how`: what follows the input in C, up to the size of the output."""
+    *settings, output_size = how
+    return _Pooling(spatial, *settings)(input, output_size)
+
+
+def pooled_gradient(spatial: int, grad_output: torch.Tensor, input: torch.Tensor, *how: Any) -> torch.Tensor:
+    """The gradient of `pooled`; that of a maximum goes where the indices say. `how`: what follows the input in C, up to
+    the indices."""
+    *settings, indices = how
+    pooling = _Pooling(spatial, *settings)
+    if indices is not None and pooling.mode == "max":
         return given_back(grad_output, input, indices, spatial)
-    size = list(grad_output.shape[-spatial:])
-
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        return pooled(
-            spatial, x, mode, ksize, stride, padding, dilation, ceil_mode, exclusive, adaptive, size
-        )
-
-    return gradient_through(forward, grad_output, input)
+    return input_gradient(pooling, grad_output, input, list(grad_output.shape[-spatial:]))
 
 
 def _named(name: str) -> Callable[..., Any]:
