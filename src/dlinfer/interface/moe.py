@@ -1,0 +1,266 @@
+"""Declarations: routing tokens to experts, and the experts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dlinfer.interface.checks import (
+    FLOATS,
+    INTEGERS,
+    has_dtype,
+    has_rank,
+    has_shape,
+    same_device,
+    same_dtype,
+    wrong,
+)
+from dlinfer.interface.declaration import Operator
+from dlinfer.interface.precision import wide
+
+_GATE = "moe_gating_topk_softmax"
+_MOE = "fused_moe"
+_W8A8 = "fused_moe_w8a8"
+
+
+def _check_gate(router_logits: Tensor, topk: int, n_groups: int = -1, renormalize: bool = False) -> None:
+    has_dtype(_GATE, "router_logits", router_logits)
+    if not router_logits.dim():
+        raise wrong(_GATE, "router_logits", "is a single number, expected [..., experts]")
+    experts = router_logits.shape[-1]
+    if not 0 < topk <= experts:
+        raise wrong(_GATE, "topk", f"is {topk}, expected 1 to {experts}, the number of experts")
+    if n_groups > 0 and (experts % n_groups or topk % n_groups):
+        raise wrong(
+            _GATE, "n_groups", f"is {n_groups}, which does not divide {experts} experts and topk {topk}"
+        )
+    if n_groups == 0:
+        raise wrong(_GATE, "n_groups", "is 0, expected at least 1, or -1 for no groups")
+
+
+def _fake_gate(
+    router_logits: Tensor, topk: int, n_groups: int = -1, renormalize: bool = False
+) -> tuple[Tensor, Tensor]:
+    shape = [*router_logits.shape[:-1], topk]
+    return router_logits.new_empty(shape, dtype=wide(router_logits)), router_logits.new_empty(
+        shape, dtype=torch.int64
+    )
+
+
+def _check_routing(name: str, hidden_states: Tensor, topk_weights: Tensor, topk_ids: Tensor) -> None:
+    has_dtype(name, "hidden_states", hidden_states)
+    has_rank(name, "hidden_states", hidden_states, 2)
+    has_rank(name, "topk_ids", topk_ids, 2)
+    has_dtype(name, "topk_ids", topk_ids, INTEGERS)
+    has_shape(name, "topk_ids", topk_ids, [hidden_states.shape[0], None], "tokens, topk")
+    has_shape(name, "topk_weights", topk_weights, topk_ids.shape, "the shape of topk_ids")
+    has_dtype(name, "topk_weights", topk_weights, FLOATS)
+    same_device(name, "hidden_states", hidden_states, "topk_ids", topk_ids)
+    same_device(name, "hidden_states", hidden_states, "topk_weights", topk_weights)
+
+
+def _check_experts(name: str, hidden_states: Tensor, gate_up_weights: Tensor, down_weights: Tensor) -> None:
+    has_rank(name, "gate_up_weights", gate_up_weights, 3)
+    experts, double, hidden = gate_up_weights.shape
+    if hidden != hidden_states.shape[1] or double % 2:
+        raise wrong(
+            name,
+            "gate_up_weights",
+            f"has shape {list(gate_up_weights.shape)}, expected [experts, 2 * intermediate, {hidden_states.shape[1]}]",
+        )
+    shape = [experts, hidden_states.shape[1], double // 2]
+    has_shape(name, "down_weights", down_weights, shape, "experts, hidden, intermediate")
+    same_device(name, "hidden_states", hidden_states, "gate_up_weights", gate_up_weights)
+    same_device(name, "hidden_states", hidden_states, "down_weights", down_weights)
+
+
+def _check_moe(
+    hidden_states: Tensor,
+    gate_up_weights: Tensor,
+    down_weights: Tensor,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    renormalize: bool = False,
+    first_expert: int = 0,
+    num_experts: int = 0,
+) -> None:
+    _check_routing(_MOE, hidden_states, topk_weights, topk_ids)
+    _check_experts(_MOE, hidden_states, gate_up_weights, down_weights)
+    same_dtype(_MOE, "hidden_states", hidden_states, "gate_up_weights", gate_up_weights)
+    same_dtype(_MOE, "hidden_states", hidden_states, "down_weights", down_weights)
+    _check_part(_MOE, gate_up_weights, first_expert, num_experts)
+
+
+def _check_part(name: str, gate_up_weights: Tensor, first_expert: int, num_experts: int) -> None:
+    total = num_experts or gate_up_weights.shape[0]
+    if not 0 <= first_expert <= total - gate_up_weights.shape[0]:
+        raise wrong(
+            name,
+            "first_expert",
+            f"is {first_expert}: {gate_up_weights.shape[0]} experts from there are not within {total}",
+        )
+
+
+def _moe_values(
+    hidden_states: Tensor,
+    gate_up_weights: Tensor,
+    down_weights: Tensor,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    renormalize: bool = False,
+    first_expert: int = 0,
+    num_experts: int = 0,
+) -> None:
+    _check_ids(_MOE, topk_ids, num_experts or gate_up_weights.shape[0])
+
+
+def _check_ids(name: str, topk_ids: Tensor, experts: int) -> None:
+    if not topk_ids.numel():
+        return
+    low, high = (int(value) for value in topk_ids.aminmax())
+    if low < 0 or high >= experts:
+        raise wrong(
+            name,
+            "topk_ids",
+            f"holds {low if low < 0 else high}, expected 0 to {experts - 1}, an expert's number",
+        )
+
+
+def _fake_moe(
+    hidden_states: Tensor,
+    gate_up_weights: Tensor,
+    down_weights: Tensor,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    renormalize: bool = False,
+    first_expert: int = 0,
+    num_experts: int = 0,
+) -> Tensor:
+    return hidden_states.new_empty(hidden_states.shape)
+
+
+def _check_moe_w8a8(
+    hidden_states: Tensor,
+    gate_up_weights: Tensor,
+    gate_up_scales: Tensor,
+    down_weights: Tensor,
+    down_scales: Tensor,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    renormalize: bool = False,
+    first_expert: int = 0,
+    num_experts: int = 0,
+) -> None:
+    _check_routing(_W8A8, hidden_states, topk_weights, topk_ids)
+    _check_experts(_W8A8, hidden_states, gate_up_weights, down_weights)
+    for weight_name, weight, name, scale in (
+        ("gate_up_weights", gate_up_weights, "gate_up_scales", gate_up_scales),
+        ("down_weights", down_weights, "down_scales", down_scales),
+    ):
+        has_dtype(_W8A8, weight_name, weight, (torch.int8,))
+        has_dtype(_W8A8, name, scale, FLOATS)
+        same_device(_W8A8, weight_name, weight, name, scale)
+        experts, rows, _ = weight.shape
+        if scale.numel() != experts * rows or not scale.dim() or scale.shape[0] != experts:
+            raise wrong(_W8A8, name, f"has shape {list(scale.shape)}, expected [{experts}, {rows}]")
+    _check_part(_W8A8, gate_up_weights, first_expert, num_experts)
+
+
+def _moe_w8a8_values(
+    hidden_states: Tensor,
+    gate_up_weights: Tensor,
+    gate_up_scales: Tensor,
+    down_weights: Tensor,
+    down_scales: Tensor,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    renormalize: bool = False,
+    first_expert: int = 0,
+    num_experts: int = 0,
+) -> None:
+    _check_ids(_W8A8, topk_ids, num_experts or gate_up_weights.shape[0])
+
+
+def _fake_moe_w8a8(
+    hidden_states: Tensor,
+    gate_up_weights: Tensor,
+    gate_up_scales: Tensor,
+    down_weights: Tensor,
+    down_scales: Tensor,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    renormalize: bool = False,
+    first_expert: int = 0,
+    num_experts: int = 0,
+) -> Tensor:
+    return hidden_states.new_empty(hidden_states.shape)
+
+
+_HIDDEN = "[tokens, hidden], floating"
+_ROUTING = {
+    "topk_weights": "[tokens, topk], floating",
+    "topk_ids": "[tokens, topk], int32 or int64: numbers of experts among all",
+    "renormalize": "weights of a token are divided by their sum first",
+    "first_expert": "the number, among all, of the first expert that is here",
+    "num_experts": "how many there are in all; 0: those that are here",
+}
+
+OPERATORS = (
+    Operator(
+        name=_GATE,
+        schema="(Tensor router_logits, int topk, int n_groups=-1, bool renormalize=False) -> (Tensor, Tensor)",
+        summary="The softmax of the logits (in float32) and its largest elements: topk of all, or topk / n_groups in each of"
+        " n_groups groups of neighbouring experts, group after group.",
+        shapes={
+            "router_logits": "[..., experts], floating",
+            "topk": "experts for each token",
+            "n_groups": "groups; -1: none",
+            "renormalize": "chosen weights are divided by their sum",
+        },
+        results="(weights [..., topk] in float32, numbers of experts [..., topk] in int64), largest first",
+        check=_check_gate,
+        fake=_fake_gate,
+        tolerance="positions",
+    ),
+    Operator(
+        name=_MOE,
+        schema="(Tensor hidden_states, Tensor gate_up_weights, Tensor down_weights, Tensor topk_weights, Tensor topk_ids,"
+        " bool renormalize=False, int first_expert=0, int num_experts=0) -> Tensor",
+        summary="The weighted sum of each token's experts; an expert is linear, silu_and_mul, linear. Experts that are not here"
+        " (expert parallelism) add nothing.",
+        shapes={
+            "hidden_states": _HIDDEN,
+            "gate_up_weights": "[experts here, 2 * intermediate, hidden], dtype of hidden_states",
+            "down_weights": "[experts here, hidden, intermediate], dtype of hidden_states",
+            **_ROUTING,
+        },
+        results="like hidden_states",
+        check=_check_moe,
+        fake=_fake_moe,
+        tolerance="sum",
+        values=_moe_values,
+        indices=("topk_ids",),
+    ),
+    Operator(
+        name=_W8A8,
+        schema="(Tensor hidden_states, Tensor gate_up_weights, Tensor gate_up_scales, Tensor down_weights,"
+        " Tensor down_scales, Tensor topk_weights, Tensor topk_ids, bool renormalize=False, int first_expert=0,"
+        " int num_experts=0) -> Tensor",
+        summary="`fused_moe` with int8 weights; tokens, and what goes into the second linear, are quantised per token as"
+        " `dynamic_quant` does.",
+        shapes={
+            "hidden_states": _HIDDEN,
+            "gate_up_weights": "[experts here, 2 * intermediate, hidden], int8",
+            "gate_up_scales": "[experts here, 2 * intermediate] or with a last 1, floating",
+            "down_weights": "[experts here, hidden, intermediate], int8",
+            "down_scales": "[experts here, hidden] or with a last 1, floating",
+            **_ROUTING,
+        },
+        results="like hidden_states",
+        check=_check_moe_w8a8,
+        fake=_fake_moe_w8a8,
+        tolerance="sum",
+        values=_moe_w8a8_values,
+        indices=("topk_ids",),
+    ),
+)

@@ -1,0 +1,52 @@
+"""Defines every operator for torch, once: `torch.ops.dlinfer.<name>`.
+
+A call goes through torch's dispatcher (so that graphs, tools and profilers see it) to one Python function for each
+operator, which checks the arguments and calls the kernel of the vendor that serves the device of the first argument.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dlinfer.interface import OPERATORS
+from dlinfer.interface.declaration import NAMESPACE, Kernel, Operator
+from dlinfer.vendors.selection import RESOLVED, Values, resolve
+
+# Held for the life of the process: torch forgets the operators with the library.
+_LIBRARY = torch.library.Library(NAMESPACE, "DEF")
+
+
+def _dispatcher(operator: Operator) -> Kernel:
+    """The function that torch calls. Everything is looked up beforehand: it runs for every layer of every token."""
+    name, check, values = operator.name, operator.check, operator.values
+    places = tuple(operator.arguments.index(argument) for argument in operator.indices)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        check(*args, **kwargs)
+        device = args[0].device.type
+        found = RESOLVED.get((name, device)) or resolve(name, device)
+        if places and found.values is not Values.TRUSTED:
+            cheap = found.values is Values.CHEAP
+            if not cheap or all(args[place].device.type == "cpu" for place in places):
+                values(*args, **kwargs)
+        return found.kernel(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+def _define() -> dict[str, Any]:
+    overloads = {}
+    for operator in OPERATORS.values():
+        _LIBRARY.define(f"{operator.name}{operator.schema}", tags=(torch.Tag.pt2_compliant_tag,))
+        # Every device has the same entry; which kernel runs is decided inside.
+        _LIBRARY.impl(operator.name, _dispatcher(operator), "CompositeExplicitAutograd")
+        torch.library.register_fake(f"{NAMESPACE}::{operator.name}", operator.fake, lib=_LIBRARY)
+        overloads[operator.name] = getattr(torch.ops.dlinfer, operator.name).default
+    return overloads
+
+
+OVERLOADS: dict[str, Any] = _define()
+"""The operators as torch knows them, by name."""

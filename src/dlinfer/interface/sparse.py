@@ -1,0 +1,219 @@
+"""Declarations: choosing keys for sparse attention, and attention over the chosen keys."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dlinfer.interface.checks import (
+    INTEGERS,
+    has_dtype,
+    has_rank,
+    has_shape,
+    is_vector,
+    same_device,
+    same_dtype,
+    wrong,
+)
+from dlinfer.interface.declaration import Operator
+from dlinfer.interface.paging import (
+    check_block_table,
+    check_cache,
+    check_table_values,
+    length_list,
+    query_lengths,
+)
+
+_INDEX = "lightning_indexer"
+_SPARSE = "sparse_flash_attention"
+
+
+def _one_head(name: str, argument: str, cache: Tensor, size: int, query: Tensor) -> None:
+    check_cache(name, argument, cache, 0, query, "query")
+    has_shape(name, argument, cache, [None, None, 1, size], "blocks, block_size, one head, its size")
+    if not cache.shape[1]:
+        raise wrong(name, argument, f"has shape {list(cache.shape)}, expected blocks of at least one token")
+
+
+def _check_index(
+    query: Tensor,
+    key: Tensor,
+    weights: Tensor,
+    query_ends: Tensor,
+    kv_lengths: Tensor,
+    block_table: Tensor,
+    sparse_count: int,
+) -> None:
+    has_rank(_INDEX, "query", query, 3)
+    has_dtype(_INDEX, "query", query)
+    _one_head(_INDEX, "key", key, query.shape[2], query)
+    has_shape(_INDEX, "weights", weights, query.shape[:2], "tokens and heads of query")
+    has_dtype(_INDEX, "weights", weights)
+    same_device(_INDEX, "query", query, "weights", weights)
+    batch = check_block_table(_INDEX, block_table, kv_lengths, query)
+    is_vector(_INDEX, "query_ends", query_ends, batch, "one for each row of block_table")
+    if sparse_count <= 0:
+        raise wrong(_INDEX, "sparse_count", f"is {sparse_count}, expected at least 1")
+
+
+def _paged_values(
+    name: str, query: Tensor, cache: Tensor, query_ends: Tensor, kv_lengths: Tensor, block_table: Tensor
+) -> list[tuple[int, int]]:
+    lengths = query_lengths(name, query_ends, query.shape[0])
+    kv = length_list(name, "kv_lengths", kv_lengths)
+    for place, (new, known) in enumerate(zip(lengths, kv, strict=True)):
+        if known < new:
+            raise wrong(name, "kv_lengths", f"element {place} is {known}, less than its {new} query tokens")
+    check_table_values(name, block_table, kv, cache.shape[0], cache.shape[1])
+    return list(zip(lengths, kv, strict=True))
+
+
+def _index_values(
+    query: Tensor,
+    key: Tensor,
+    weights: Tensor,
+    query_ends: Tensor,
+    kv_lengths: Tensor,
+    block_table: Tensor,
+    sparse_count: int,
+) -> None:
+    _paged_values(_INDEX, query, key, query_ends, kv_lengths, block_table)
+
+
+def _fake_index(
+    query: Tensor,
+    key: Tensor,
+    weights: Tensor,
+    query_ends: Tensor,
+    kv_lengths: Tensor,
+    block_table: Tensor,
+    sparse_count: int,
+) -> Tensor:
+    return query.new_empty([query.shape[0], 1, sparse_count], dtype=torch.int32)
+
+
+def _check_sparse(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sparse_indices: Tensor,
+    softmax_scale: float,
+    block_table: Tensor,
+    query_ends: Tensor,
+    kv_lengths: Tensor,
+    query_rope: Tensor | None = None,
+    key_rope: Tensor | None = None,
+) -> None:
+    has_rank(_SPARSE, "query", query, 3)
+    has_dtype(_SPARSE, "query", query)
+    _one_head(_SPARSE, "key", key, query.shape[2], query)
+    has_rank(_SPARSE, "value", value, 4)
+    _one_head(_SPARSE, "value", value, value.shape[3], query)
+    if value.shape[:2] != key.shape[:2]:
+        raise wrong(_SPARSE, "value", f"has shape {list(value.shape)}, expected the blocks of key")
+    has_dtype(_SPARSE, "sparse_indices", sparse_indices, INTEGERS)
+    has_shape(_SPARSE, "sparse_indices", sparse_indices, [query.shape[0], 1, None], "tokens, 1, chosen keys")
+    same_device(_SPARSE, "query", query, "sparse_indices", sparse_indices)
+    batch = check_block_table(_SPARSE, block_table, kv_lengths, query)
+    is_vector(_SPARSE, "query_ends", query_ends, batch, "one for each row of block_table")
+    if (query_rope is None) != (key_rope is None):
+        missing = "query_rope" if query_rope is None else "key_rope"
+        raise wrong(_SPARSE, missing, "is missing, expected query_rope and key_rope, or neither")
+    if query_rope is not None and key_rope is not None:
+        has_shape(_SPARSE, "query_rope", query_rope, [*query.shape[:2], None], "tokens and heads of query")
+        same_dtype(_SPARSE, "query", query, "query_rope", query_rope)
+        _one_head(_SPARSE, "key_rope", key_rope, query_rope.shape[2], query)
+        if key_rope.shape[:2] != key.shape[:2]:
+            raise wrong(_SPARSE, "key_rope", f"has shape {list(key_rope.shape)}, expected the blocks of key")
+
+
+def _sparse_values(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sparse_indices: Tensor,
+    softmax_scale: float,
+    block_table: Tensor,
+    query_ends: Tensor,
+    kv_lengths: Tensor,
+    query_rope: Tensor | None = None,
+    key_rope: Tensor | None = None,
+) -> None:
+    pairs = _paged_values(_SPARSE, query, key, query_ends, kv_lengths, block_table)
+    start = 0
+    for place, (new, known) in enumerate(pairs):
+        chosen = sparse_indices[start : start + new]
+        if chosen.numel():
+            low, high = (int(number) for number in chosen.aminmax())
+            if low < -1 or high >= known:
+                text = f"holds {high if high >= known else low} for sequence {place}, expected -1 (none) to {known - 1}"
+                raise wrong(_SPARSE, "sparse_indices", text)
+        start += new
+
+
+def _fake_sparse(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sparse_indices: Tensor,
+    softmax_scale: float,
+    block_table: Tensor,
+    query_ends: Tensor,
+    kv_lengths: Tensor,
+    query_rope: Tensor | None = None,
+    key_rope: Tensor | None = None,
+) -> Tensor:
+    return query.new_empty([*query.shape[:2], value.shape[3]])
+
+
+_PAGES = {
+    "query_ends": "[sequences], int32 or int64, CPU or device: cumulative query lengths",
+    "kv_lengths": "[sequences], int32 or int64, CPU or device: keys of each sequence",
+    "block_table": "[sequences, columns], int32 or int64: the blocks of each sequence in order",
+}
+
+OPERATORS = (
+    Operator(
+        name=_INDEX,
+        schema="(Tensor query, Tensor key, Tensor weights, Tensor query_ends, Tensor kv_lengths, Tensor block_table,"
+        " int sparse_count) -> Tensor",
+        summary="For each token the keys with the largest scores, where a score is the sum over heads of"
+        " weight * relu(query times key), and keys behind the token's own place are not visible.",
+        shapes={
+            "query": "[tokens, heads, size], floating",
+            "key": "[blocks, block_size, 1, size], a paged cache, dtype of query",
+            "weights": "[tokens, heads], floating",
+            **_PAGES,
+            "sparse_count": "keys chosen for each token",
+        },
+        results="[tokens, 1, sparse_count], int32: places in the token's sequence, in any order; -1 where there are no more",
+        check=_check_index,
+        fake=_fake_index,
+        tolerance="positions",
+        values=_index_values,
+        indices=("query_ends", "kv_lengths", "block_table"),
+    ),
+    Operator(
+        name=_SPARSE,
+        schema="(Tensor query, Tensor key, Tensor value, Tensor sparse_indices, float softmax_scale, Tensor block_table,"
+        " Tensor query_ends, Tensor kv_lengths, Tensor? query_rope=None, Tensor? key_rope=None) -> Tensor",
+        summary="Attention of each token over the keys that were chosen for it. One head of keys serves all heads of queries;"
+        " a score is query times key, plus query_rope times key_rope. A token without keys gets zeros.",
+        shapes={
+            "query": "[tokens, heads, size], floating",
+            "key": "[blocks, block_size, 1, size], a paged cache, dtype of query",
+            "value": "[blocks, block_size, 1, value_size], the same; often key itself",
+            "sparse_indices": "[tokens, 1, chosen], int32 or int64: places in the token's sequence, each once; -1: none",
+            "softmax_scale": "factor of the scores",
+            **_PAGES,
+            "query_rope": "[tokens, heads, rope], dtype of query",
+            "key_rope": "[blocks, block_size, 1, rope], a paged cache",
+        },
+        results="[tokens, heads, value_size], dtype of query",
+        check=_check_sparse,
+        fake=_fake_sparse,
+        tolerance="sum",
+        values=_sparse_values,
+        indices=("query_ends", "kv_lengths", "block_table", "sparse_indices"),
+    ),
+)

@@ -1,0 +1,106 @@
+"""Filling caches, and how paged caches lie in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from dlinfer.errors import DlinferArgumentError
+from dlinfer.ops.calling import OVERLOADS, call
+
+_fill = OVERLOADS["fill_kv_cache"]
+_append = OVERLOADS["fill_contiguous_kvcache"]
+_length = OVERLOADS["get_cache_len"]
+
+LAYOUTS = ("BSND", "BNSD")
+_LAYOUT = "BSND"
+
+
+def set_cache_layout(layout: str) -> None:
+    """How the caller's paged caches lie: BSND [blocks, block_size, kv_heads, size], or BNSD with heads before places.
+
+    Kernels see BSND always, as a view of the same memory. DLINFER_CACHE_LAYOUT sets it for a process.
+    """
+    global _LAYOUT
+    if layout not in LAYOUTS:
+        raise DlinferArgumentError(
+            "set_cache_layout", "layout", f"is {layout!r}, expected {' or '.join(LAYOUTS)}"
+        )
+    _LAYOUT = layout
+
+
+set_cache_layout(os.environ.get("DLINFER_CACHE_LAYOUT", "").strip() or "BSND")
+
+
+def pages(cache: Tensor) -> Tensor:
+    """A paged cache as the interface has it."""
+    return cache if _LAYOUT == "BSND" or cache.dim() != 4 else cache.transpose(1, 2)
+
+
+def rows(name: str, argument: str, states: Tensor) -> Tensor:
+    """[tokens, heads, size]; one more dimension of length 1 in front is dropped."""
+    if states.dim() == 4 and states.shape[0] == 1:
+        return states.squeeze(0)
+    if states.dim() != 3:
+        raise DlinferArgumentError(
+            name,
+            argument,
+            f"has shape {list(states.shape)}, expected [tokens, heads, size] or a 1 in front of it",
+        )
+    return states
+
+
+def _pair(name: str, values: Sequence[Tensor | None]) -> tuple[Tensor | None, Tensor | None]:
+    """(scale, zero) of a sequence that may be shorter."""
+    if len(values) > 2:
+        raise DlinferArgumentError(
+            "fill_kv_cache", name, f"has {len(values)} elements, expected scale and zero, or none"
+        )
+    padded = [*values, None, None]
+    return padded[0], padded[1]
+
+
+def fill_kv_cache(
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    kv_indices: Tensor,
+    k_scales_zeros: Sequence[Tensor | None] = (),
+    v_scales_zeros: Sequence[Tensor | None] = (),
+    quant_bits: int | None = 0,
+) -> tuple[Tensor, Tensor]:
+    """Writes keys and values into their slots of the paged caches, and returns the caches."""
+    bits = int(quant_bits or 0)
+    key_scale, key_zero = _pair("k_scales_zeros", k_scales_zeros)
+    value_scale, value_zero = _pair("v_scales_zeros", v_scales_zeros)
+    # Keys alone: the cache of an indexer, given twice, or values that are part of the keys and have no cache.
+    alone = value_cache is key_cache or not value_cache.shape[-1]
+    call(
+        _fill,
+        rows("fill_kv_cache", "key", key),
+        pages(key_cache),
+        None if alone else rows("fill_kv_cache", "value", value),
+        None if alone else pages(value_cache),
+        kv_indices.reshape(-1),
+        key_scale if bits else None,
+        key_zero if bits else None,
+        value_scale if bits and not alone else None,
+        value_zero if bits and not alone else None,
+        bits,
+    )
+    return key_cache, value_cache
+
+
+def fill_contiguous_kvcache(
+    key_cache: Tensor, value_cache: Tensor, key_state: Tensor, value_state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Caches without pages, longer by the new tokens."""
+    return call(_append, key_cache, value_cache, key_state, value_state)
+
+
+def get_cache_len(cache: Tensor) -> int:
+    """How many tokens a cache without pages holds."""
+    return call(_length, cache)

@@ -1,0 +1,31 @@
+"""Calls an operator; what torch says about a value of a wrong type becomes an error that names the argument."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+from dlinfer.errors import DlinferArgumentError
+from dlinfer.interface.registry import OVERLOADS
+
+__all__ = ["OVERLOADS", "call"]
+
+# torch's own words, the same in all versions that are supported.
+_TYPE = re.compile(r"Expected a value of type '(.+?)' for argument '(.+?)' but instead found type '(.+?)'")
+
+
+def call(overload: Any, *args: Any) -> Any:
+    """`overload(*args)`."""
+    if torch.compiler.is_compiling():
+        return overload(*args)
+    try:
+        return overload(*args)
+    except (RuntimeError, TypeError) as error:
+        found = _TYPE.search(str(error))
+        if found is None:
+            raise
+        wanted, argument, given = found.groups()
+        name = overload._schema.name.partition("::")[2]
+        raise DlinferArgumentError(name, argument, f"is a {given}, expected {wanted}") from None

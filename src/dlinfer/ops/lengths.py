@@ -1,0 +1,67 @@
+"""Lengths as the call forms give them: whether they agree, and where sequences end."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dlinfer.errors import DlinferArgumentError
+
+
+def ends_of(name: str, starts: Tensor, lengths: Tensor) -> Tensor:
+    """Where sequences end, of where they start ([sequences], or one more for the end) and how long they are."""
+    if starts.dim() != 1 or lengths.dim() != 1 or starts.shape[0] - lengths.shape[0] not in (0, 1):
+        raise DlinferArgumentError(
+            name,
+            "q_start_loc",
+            f"has shape {list(starts.shape)}, expected [{lengths.numel()}] or [{lengths.numel() + 1}] for q_seq_len",
+        )
+    batch = lengths.shape[0]
+    ends = starts[1:] if starts.shape[0] > batch else starts + lengths
+    on_cpu = starts.device.type == "cpu" and lengths.device.type == "cpu"
+    if on_cpu and not torch.compiler.is_compiling():
+        total = 0
+        for place, (start, end, length) in enumerate(
+            zip(starts.tolist(), ends.tolist(), lengths.tolist(), strict=False)
+        ):
+            if start != total or end - start != length:
+                raise DlinferArgumentError(
+                    name,
+                    "q_seq_len",
+                    f"element {place} is {length}, but q_start_loc has it from {start} to {end} (expected from {total})",
+                )
+            total = end
+    return ends
+
+
+def check_cumulative(name: str, cumulative: Tensor, lengths: Tensor) -> None:
+    """Cumulative lengths that are given beside lengths must agree with them."""
+    if cumulative.dim() != 1 or cumulative.shape[0] != lengths.shape[0] + 1:
+        raise DlinferArgumentError(
+            name, "cu_seq_lens_kv", f"has shape {list(cumulative.shape)}, expected [{lengths.shape[0] + 1}]"
+        )
+    on_cpu = cumulative.device.type == "cpu" and lengths.device.type == "cpu"
+    if on_cpu and not torch.compiler.is_compiling() and cumulative.diff().tolist() != lengths.tolist():
+        raise DlinferArgumentError(
+            name,
+            "cu_seq_lens_kv",
+            f"is {cumulative.tolist()}, which disagrees with kv_seq_len {lengths.tolist()}",
+        )
+
+
+def check_even(name: str, lengths: Tensor, tokens: int, batch: int) -> None:
+    """Every sequence has the same number of new tokens, read either way."""
+    if lengths.dim() != 1 or lengths.shape[0] != batch:
+        raise DlinferArgumentError(
+            name, "q_seq_len", f"has shape {list(lengths.shape)}, expected [{batch}] (rows of block_table)"
+        )
+    if torch.compiler.is_compiling() or lengths.device.type != "cpu" or not batch:
+        return
+    found = lengths.tolist()
+    new = tokens // batch
+    if found not in ([new] * batch, [new * (i + 1) for i in range(batch)]):
+        raise DlinferArgumentError(
+            name,
+            "q_seq_len",
+            f"is {found}, expected {new} for each of {batch} sequences ({tokens} query tokens)",
+        )

@@ -1,0 +1,95 @@
+"""What frameworks say with masks, as the interface says it: causal or not, and one row of a mask for each token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from dlinfer.errors import DlinferArgumentError
+
+Masks = Sequence[Tensor | None] | Tensor | None
+
+
+def given(masks: Masks) -> list[Tensor]:
+    """The masks that are really there."""
+    if masks is None:
+        return []
+    return [masks] if isinstance(masks, Tensor) else [mask for mask in masks if mask is not None]
+
+
+def check_template(name: str, masks: list[Tensor]) -> None:
+    """0.18 hands over one square template whatever the lengths are: above the diagonal is hidden. It only says 'causal'."""
+    mask = masks[0]
+    if len(masks) != 1 or mask.dim() != 2 or mask.shape[0] != mask.shape[1] or mask.is_floating_point():
+        shapes = [list(mask.shape) for mask in masks]
+        raise DlinferArgumentError(
+            name,
+            "attn_mask",
+            f"has {shapes}, expected one square template (bool or integers) that is 1 above its diagonal",
+        )
+    corner = mask[:2, :2]
+    if not torch.compiler.is_compiling() and mask.device.type == "cpu" and corner.numel() == 4:
+        values = [bool(value) for value in corner.reshape(-1).tolist()]
+        if values != [False, True, False, False]:
+            raise DlinferArgumentError(
+                name, "attn_mask", "is not a causal template: expected 1 above the diagonal and 0 elsewhere"
+            )
+
+
+def by_token(name: str, masks: list[Tensor], lengths: list[int], kv_lengths: list[int]) -> Tensor:
+    """One mask with a row for each token, of what 0.16 hands over: that, one for all sequences, or one for each."""
+    masks = [_plain(name, mask) for mask in masks]
+    tokens, columns = sum(lengths), max(kv_lengths, default=0)
+    if len(masks) == 1 and masks[0].shape[0] == tokens:
+        chosen = [masks[0]]
+    elif len(masks) == 1:
+        chosen = [masks[0][:length] for length in lengths]
+    elif len(masks) == len(lengths):
+        chosen = [mask[:length] for mask, length in zip(masks, lengths, strict=True)]
+    else:
+        raise DlinferArgumentError(
+            name, "attn_mask", f"has {len(masks)} masks, expected 1 or {len(lengths)} (sequences)"
+        )
+    if sum(len(mask) for mask in chosen) != tokens:
+        raise DlinferArgumentError(
+            name, "attn_mask", f"has {sum(len(mask) for mask in chosen)} rows for {tokens} query tokens"
+        )
+    needed = [columns] if len(chosen) == 1 else kv_lengths
+    for mask, length in zip(chosen, needed, strict=True):
+        if mask.shape[1] < length:
+            raise DlinferArgumentError(name, "attn_mask", f"has {mask.shape[1]} columns for {length} keys")
+    if len(chosen) == 1:
+        return chosen[0]
+    return torch.cat([_wide(mask, columns) for mask in chosen])
+
+
+def _plain(name: str, mask: Tensor) -> Tensor:
+    """Two dimensions, bool or floating."""
+    while mask.dim() > 2 and mask.shape[0] == 1:
+        mask = mask.squeeze(0)
+    if mask.dim() != 2:
+        raise DlinferArgumentError(
+            name, "attn_mask", f"has shape {list(mask.shape)}, expected [queries, keys]"
+        )
+    return mask if mask.is_floating_point() or mask.dtype == torch.bool else mask != 0
+
+
+def _wide(mask: Tensor, columns: int) -> Tensor:
+    """As many columns; what is added is never looked at."""
+    if mask.shape[1] >= columns:
+        return mask[:, :columns]
+    return torch.nn.functional.pad(mask, (0, columns - mask.shape[1]))
+
+
+def for_batch(name: str, masks: list[Tensor], batch: int) -> Tensor | None:
+    """[batch or 1, queries, keys] of one mask or of one for each element of the batch."""
+    if not masks:
+        return None
+    if len(masks) == 1 and masks[0].dim() == 3:
+        mask = masks[0]
+        return mask if mask.is_floating_point() or mask.dtype == torch.bool else mask != 0
+    if len(masks) not in (1, batch):
+        raise DlinferArgumentError(name, "mask", f"has {len(masks)} masks, expected 1 or {batch}")
+    return torch.stack([_plain(name, mask) for mask in masks])

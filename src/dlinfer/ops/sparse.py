@@ -1,0 +1,45 @@
+"""Sparse attention."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from dlinfer.ops.cache import pages
+from dlinfer.ops.calling import OVERLOADS, call
+
+_index = OVERLOADS["lightning_indexer"]
+_sparse = OVERLOADS["sparse_flash_attention"]
+
+
+def lightning_indexer(
+    query: Tensor,
+    key: Tensor,
+    weights: Tensor,
+    actual_seq_lengths_query: Tensor,
+    actual_seq_lengths_key: Tensor,
+    block_table: Tensor,
+    sparse_count: int,
+) -> Tensor:
+    """For each token the places of the keys with the largest scores, [tokens, 1, sparse_count]; -1 where there are no more."""
+    ends, lengths = actual_seq_lengths_query, actual_seq_lengths_key
+    return call(_index, query, pages(key), weights, ends, lengths, block_table, sparse_count)
+
+
+def sparse_flash_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sparse_indices: Tensor,
+    softmax_scale: float,
+    *,
+    block_table: Tensor,
+    actual_seq_lengths_query: Tensor,
+    kv_seqlens: Tensor,
+    query_rope: Tensor | None = None,
+    key_rope: Tensor | None = None,
+) -> Tensor:
+    """Attention of each token over the keys that were chosen for it."""
+    return call(
+        _sparse, query, pages(key), pages(value), sparse_indices, softmax_scale, block_table,
+        actual_seq_lengths_query, kv_seqlens, query_rope, None if key_rope is None else pages(key_rope),
+    )  # fmt: skip

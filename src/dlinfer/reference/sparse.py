@@ -1,0 +1,91 @@
+"""Sparse attention over paged caches: choosing keys, and attending to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from dlinfer.interface.precision import wide
+from dlinfer.reference.attention import Pages
+
+
+def index_scores(
+    query: Tensor, key: Tensor, weights: Tensor, query_ends: Tensor, kv_lengths: Tensor, block_table: Tensor
+) -> Iterator[Tensor]:
+    """For each sequence the scores [new, length]; minus infinity where a token does not see a key."""
+    kind = wide(query)
+    pages = Pages(block_table, kind)
+    start = 0
+    for sequence, (end, length) in enumerate(zip(query_ends.tolist(), kv_lengths.tolist(), strict=True)):
+        new = end - start
+        keys = pages.read(key, sequence, length)[:, 0]
+        products = torch.relu(query[start:end].to(kind) @ keys.T)
+        scores = (products * weights[start:end].to(kind).unsqueeze(-1)).sum(1)
+        places = torch.arange(length, device=query.device)
+        own = (length - new + torch.arange(new, device=query.device)).unsqueeze(1)
+        yield scores.masked_fill(places > own, -torch.inf)
+        start = end
+
+
+def lightning_indexer(
+    query: Tensor,
+    key: Tensor,
+    weights: Tensor,
+    query_ends: Tensor,
+    kv_lengths: Tensor,
+    block_table: Tensor,
+    sparse_count: int,
+) -> Tensor:
+    """`lightning_indexer` of the interface."""
+    result = torch.full((query.shape[0], 1, sparse_count), -1, dtype=torch.int32, device=query.device)
+    start = 0
+    for scores in index_scores(query, key, weights, query_ends, kv_lengths, block_table):
+        new, length = scores.shape
+        count = min(sparse_count, length)
+        best = scores.topk(count, -1)
+        chosen = best.indices.masked_fill(best.values == -torch.inf, -1)
+        result[start : start + new, 0, :count] = chosen.to(torch.int32)
+        start += new
+    return result
+
+
+def sparse_flash_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    sparse_indices: Tensor,
+    softmax_scale: float,
+    block_table: Tensor,
+    query_ends: Tensor,
+    kv_lengths: Tensor,
+    query_rope: Tensor | None = None,
+    key_rope: Tensor | None = None,
+) -> Tensor:
+    """`sparse_flash_attention` of the interface."""
+    kind = wide(query)
+    pages = Pages(block_table, kind)
+    result = query.new_zeros([*query.shape[:2], value.shape[3]])
+    start = 0
+    for sequence, (end, length) in enumerate(zip(query_ends.tolist(), kv_lengths.tolist(), strict=True)):
+        rows = slice(start, end)
+        start = end
+        if not length:
+            continue
+        scores = query[rows].to(kind) @ pages.read(key, sequence, length)[:, 0].T
+        if query_rope is not None and key_rope is not None:
+            scores = scores + query_rope[rows].to(kind) @ pages.read(key_rope, sequence, length)[:, 0].T
+        hidden = ~_chosen(sparse_indices[rows, 0], length)
+        weights = torch.softmax((scores * softmax_scale).masked_fill(hidden.unsqueeze(1), -torch.inf), -1)
+        weights = weights.masked_fill(hidden.all(-1).reshape(-1, 1, 1), 0)
+        result[rows] = (weights @ pages.read(value, sequence, length)[:, 0]).to(query.dtype)
+    return result
+
+
+def _chosen(indices: Tensor, length: int) -> Tensor:
+    """[new, length]: true where a key was chosen. -1 goes to one more column, which is cut off."""
+    places = indices.to(torch.int64)
+    places = torch.where(places < 0, length, places)
+    chosen = torch.zeros(indices.shape[0], length + 1, dtype=torch.bool, device=indices.device)
+    return chosen.scatter(1, places, True)[:, :length]

@@ -1,0 +1,168 @@
+"""Finds vendors, and decides whose kernel serves a call.
+
+A vendor announces itself by an entry point of the group `dlinfer.vendors` whose object is a `Vendor`. `DLINFER_VENDOR`
+names the one to use; without it the available vendor of highest priority for the device is taken. Operators that it has no
+kernel for, and devices that it does not serve, fall to `ref`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+
+from dlinfer.adaptor.engine import adapted
+from dlinfer.errors import VendorError
+from dlinfer.interface import OPERATORS
+from dlinfer.interface.declaration import Kernel
+from dlinfer.vendors.model import Vendor
+
+GROUP = "dlinfer.vendors"
+VARIABLE = "DLINFER_VENDOR"
+CHECK = "DLINFER_CHECK"
+REFERENCE = "ref"
+# The vendors of this package; a module that was not built or packed is not there.
+_OWN = {"ref": "dlinfer.vendors.ref", "cpp": "dlinfer.vendors.cpp", "triton": "dlinfer.vendors.triton"}
+
+
+class Values(Enum):
+    """Whether values (lengths, block tables, indices) are checked before a kernel runs."""
+
+    ALWAYS = "always"
+    CHEAP = "cheap"
+    TRUSTED = "trusted"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Who serves an operator on a device."""
+
+    vendor: str
+    kernel: Kernel
+    values: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A vendor that announced itself: the vendor, or why it cannot be used."""
+
+    name: str
+    vendor: Vendor | None
+    problem: str | None
+
+
+RESOLVED: dict[tuple[str, str], Resolved] = {}
+"""What `resolve` found, by operator and type of device."""
+_WANTED: list[str] = []
+
+
+@cache
+def installed() -> dict[str, Found]:
+    """All vendors that announce themselves, by name; also those that cannot be used."""
+    found = {}
+    for name, module in _OWN.items():
+        if find_spec(module) is not None:
+            found[name] = _found(name, lambda module=module: import_module(module).VENDOR)  # type: ignore[misc]
+    for point in entry_points(group=GROUP):
+        if point.name not in found:
+            found[point.name] = _found(point.name, point.load)
+    return found
+
+
+def _found(name: str, load: Kernel) -> Found:
+    """A vendor that cannot be imported, or whose rules are wrong, is a problem of that vendor only."""
+    try:
+        vendor = load()
+        if not isinstance(vendor, Vendor):
+            raise VendorError(
+                f"its entry point gives {type(vendor).__name__}, expected a dlinfer.vendors.Vendor"
+            )
+        _kernels(vendor)
+        return Found(name, vendor, vendor.problem())
+    except Exception as error:
+        return Found(name, None, f"{type(error).__name__}: {error}")
+
+
+_ADAPTED: dict[int, dict[str, Kernel]] = {}
+
+
+def _kernels(vendor: Vendor) -> dict[str, Kernel]:
+    """The vendor's kernels behind its rules, made once; an operator that does not exist is an error."""
+    if id(vendor) not in _ADAPTED:
+        strangers = sorted((set(vendor.kernels) | set(vendor.rules)) - set(OPERATORS))
+        if strangers:
+            raise VendorError(
+                f"{vendor.name} has kernels or rules for unknown operators: {', '.join(strangers)}"
+            )
+        lonely = sorted(set(vendor.rules) - set(vendor.kernels))
+        if lonely:
+            raise VendorError(f"{vendor.name} has rules without a kernel: {', '.join(lonely)}")
+        _ADAPTED[id(vendor)] = {
+            name: adapted(OPERATORS[name], kernel, vendor.rules.get(name, ()))
+            for name, kernel in vendor.kernels.items()
+        }
+    return _ADAPTED[id(vendor)]
+
+
+def use(vendor: str | Vendor | None) -> None:
+    """Chooses the vendor for this process, in place of DLINFER_VENDOR; None goes back to that.
+
+    A `Vendor` that is not installed is added for the life of the process.
+    """
+    if isinstance(vendor, Vendor):
+        _kernels(vendor)
+        installed()[vendor.name] = Found(vendor.name, vendor, vendor.problem())
+        vendor = vendor.name
+    if vendor is not None:
+        _named(vendor, "the vendor")
+    _WANTED[:] = [] if vendor is None else [vendor]
+    RESOLVED.clear()
+
+
+def chosen(device: str) -> Vendor:
+    """The vendor that is asked first for a type of device. VendorError: DLINFER_VENDOR names none that can be used."""
+    wanted = _WANTED[0] if _WANTED else os.environ.get(VARIABLE, "").strip()
+    if wanted:
+        vendor = _named(wanted, f"{VARIABLE}={wanted!r}" if not _WANTED else "the vendor")
+        return vendor if vendor.serves(device) else _named(REFERENCE, REFERENCE)
+    usable = [f.vendor for f in installed().values() if f.vendor is not None and f.problem is None]
+    return max((v for v in usable if v.serves(device)), key=lambda v: v.priority)
+
+
+def _named(name: str, origin: str) -> Vendor:
+    found = installed().get(name)
+    if found is None:
+        known = ", ".join(sorted(installed()))
+        raise VendorError(f"{origin} names no installed vendor of dlinfer: {name!r}; installed are: {known}")
+    if found.vendor is None or found.problem is not None:
+        raise VendorError(f"the vendor {name!r} cannot be used: {found.problem}")
+    return found.vendor
+
+
+def served_by(operator: str, device: str) -> Vendor:
+    """Whose kernel serves an operator on a type of device."""
+    vendor = chosen(device)
+    return vendor if operator in vendor.kernels else _named(REFERENCE, REFERENCE)
+
+
+def resolve(operator: str, device: str) -> Resolved:
+    """Decides, and remembers."""
+    vendor = served_by(operator, device)
+    found = Resolved(vendor.name, _kernels(vendor)[operator], _values(vendor))
+    RESOLVED[operator, device] = found
+    return found
+
+
+def _values(vendor: Vendor) -> Values:
+    wanted = os.environ.get(CHECK, "").strip()
+    if wanted not in ("", "0", "1"):
+        raise VendorError(
+            f"{CHECK}={wanted!r}: expected 1 (check all values), 0 (only where a vendor needs it) or nothing"
+        )
+    if wanted == "1" or vendor.values == "always":
+        return Values.ALWAYS
+    return Values.TRUSTED if wanted == "0" or vendor.values == "own" else Values.CHEAP
