@@ -11,6 +11,7 @@ import warnings
 
 import torch
 
+from ditorch import early_names
 from ditorch.adapters import Adapter
 from ditorch.mapping import Mapping
 from ditorch.selection import Choice, choose, mapping_wanted, wrong_switches
@@ -40,7 +41,9 @@ class Session:
                 hand_over_visible_devices(choice.adapter)
                 _load(choice)
                 target = choice.adapter.target()
-                self.mapping = None if target is None else Mapping(target)
+                if target is not None:
+                    self.mapping = Mapping(target)
+                    early_names.apply(self.mapping.patches)
                 self.framework = choice.adapter.label()
                 self.choice = choice
                 if _speaks_for_the_job():
@@ -154,6 +157,7 @@ def _load(choice: Choice) -> None:
 
 def _speaks_for_the_job() -> bool:
     """Data loading workers and the other ranks of a job would only repeat the line."""
-    # The second is a spawned child before multiprocessing knows it for one.
-    is_worker = multiprocessing.parent_process() is not None or "--multiprocessing-fork" in sys.argv
+    # The second is a spawned child that imports the program again, before multiprocessing knows it for a
+    # child; its sys.argv is the parent's by then.
+    is_worker = multiprocessing.parent_process() is not None or "--multiprocessing-fork" in sys.orig_argv
     return not is_worker and os.environ.get("RANK", "0") in ("", "0")

@@ -34,6 +34,11 @@ def test_findings_as_json() -> None:
     assert findings["problems"] == []
     assert findings["framework"].startswith("torch_dipu:0.1.0 (")
     assert findings["mapping"] == "on: 'cuda' means 'dipu'"
+    assert findings["process_group"] == "dicl"
+    states = {adapter["name"]: adapter["state"] for adapter in findings["adapters"]}
+    assert list(states) == ["npu", "mlu", "musa", "supa", "xpu", "cuda", "mps", "dipu"]
+    assert (states["dipu"], states["npu"]) == ("chosen", "not installed")
+    assert all(adapter["advice"] for adapter in findings["adapters"] if not adapter["chosen"])
     assert [adapter["name"] for adapter in findings["adapters"] if adapter["chosen"]] == ["dipu"]
     assert [device["device"] for device in findings["devices"]][:1] == ["dipu:0"]
     assert findings["devices"][0]["total_memory"] > 0
@@ -45,7 +50,15 @@ def test_readable_at_100_columns() -> None:
     result = _doctor("doctor")
     assert result.returncode == 0
     assert max(len(line) for line in result.stdout.splitlines()) <= 100
-    for text in ("Versions", "Frameworks", "torch_dipu:0.1.0", "What works", "All fine."):
+    for text in (
+        "Versions",
+        "Frameworks",
+        "not installed",
+        "'nccl' means 'dicl'",
+        "torch_dipu:0.1.0",
+        "What works",
+        "All fine.",
+    ):
         assert text in result.stdout
 
 
@@ -55,6 +68,24 @@ def test_an_unknown_device_is_reported_not_raised() -> None:
     assert "DITORCH_DEVICE='abacus'" in result.stdout
     assert "To do:" in result.stdout
     assert "Traceback" not in result.stderr
+
+
+def test_a_framework_that_is_not_installed_is_a_problem() -> None:
+    result = _doctor("doctor", "--json", DITORCH_DEVICE="npu")
+    assert result.returncode == 1
+    findings = json.loads(result.stdout)
+    assert findings["problems"][0]["what"] == "torch_npu is not installed (DITORCH_DEVICE=npu)"
+    assert "pip install torch-npu" in findings["problems"][0]["advice"]
+    assert (findings["framework"], findings["checks"]) == ("", [])
+
+
+def test_settings_without_effect_are_noted() -> None:
+    findings = json.loads(
+        _doctor("doctor", "--json", DITORCH_DISABLE_MOCK="maybe", CUDA_VISIBLE_DEVICES="1").stdout
+    )
+    assert findings["ok"] is True
+    assert "DITORCH_DISABLE_MOCK='maybe' is neither on" in findings["notes"][0]
+    assert "CUDA_VISIBLE_DEVICES=1 has no effect on torch_dipu" in findings["notes"][1]
 
 
 def test_a_framework_that_cannot_work_here_is_a_problem() -> None:

@@ -111,3 +111,15 @@ def test_the_real_cuda_is_never_touched(run_python) -> None:
 
 def test_other_ranks_are_silent(run_python) -> None:
     assert run_python("import ditorch", RANK="1").stdout == ""
+
+
+def test_the_import_costs_little_over_torch(run_python) -> None:
+    """Processor time, because the machine may be busy; the best of three, because the disk may be cold."""
+    code = """
+        import time, torch
+        start = time.process_time()
+        import ditorch
+        print("seconds:", time.process_time() - start)
+        """
+    seconds = min(float(run_python(code).stdout.rpartition("seconds: ")[2]) for _ in range(3))
+    assert seconds <= 0.3

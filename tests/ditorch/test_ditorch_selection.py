@@ -7,7 +7,8 @@ import pytest
 pytest.importorskip("ditorch", exc_type=ImportError)
 
 from ditorch.adapters import Adapter, Availability, all_adapters
-from ditorch.selection import UnknownDeviceError, choose, mapping_wanted
+from ditorch.selection import UnknownDeviceError, choose, mapping_wanted, wrong_switches
+from ditorch.session import untested_torch
 
 pytestmark = pytest.mark.unit
 
@@ -15,9 +16,12 @@ pytestmark = pytest.mark.unit
 class Chip(Adapter):
     device_type = "chip"
 
-    def __init__(self, name: str, devices: int = 0, installed: bool = True, wish: str = "") -> None:
+    def __init__(
+        self, name: str, devices: int = 0, installed: bool = True, wish: str = "", *, broken: str = ""
+    ) -> None:
         self.name = name  # type: ignore[misc]
         self.package = f"torch_{name}"  # type: ignore[misc]
+        self._broken = broken
         self._devices, self._installed, self._wish = devices, installed, wish
         self.probed = False
 
@@ -29,7 +33,7 @@ class Chip(Adapter):
 
     def availability(self) -> Availability:
         self.probed = True
-        return Availability(self._devices)
+        return Availability(self._devices, self._broken, broken=bool(self._broken))
 
     def load(self) -> None: ...
 
@@ -52,6 +56,20 @@ def test_what_is_not_installed_is_not_probed() -> None:
     adapters = [Chip("a", devices=1, installed=False), Chip("last")]
     assert choose(adapters, {}).adapter is adapters[1]
     assert not adapters[0].probed
+
+
+def test_a_broken_package_is_passed_over_and_remembered() -> None:
+    adapters = [Chip("a", broken="no driver"), Chip("b", installed=False), Chip("c", devices=1), Chip("last")]
+    choice = choose(adapters, {})
+    assert choice.adapter is adapters[2]
+    assert [(passed.adapter.name, passed.availability.missing) for passed in choice.passed_over] == [
+        ("a", "no driver")
+    ]
+
+
+def test_of_two_frameworks_of_one_device_the_installed_one_is_meant() -> None:
+    adapters = [Chip("a", installed=False), Chip("b"), Chip("last")]
+    assert choose(adapters, {"DITORCH_DEVICE": "chip"}).adapter is adapters[1]
 
 
 def test_with_none_the_last_is_taken() -> None:
@@ -80,6 +98,49 @@ def test_an_unknown_device_is_a_clear_error() -> None:
     assert "'tpu'" in message
     assert "a, b" in message
     assert "unset it" in message
+
+
+@pytest.mark.parametrize(
+    ("wanted", "guess"),
+    [
+        ("npv", "npu"),
+        ("torch-npu", "npu"),
+        ("musaa", "musa"),
+        ("cude", "cuda"),
+        ("Dipv", "dipu"),
+        ("nvidia", ""),
+    ],
+)
+def test_near_names_are_suggested(wanted: str, guess: str) -> None:
+    with pytest.raises(UnknownDeviceError) as caught:
+        choose(environment={"DITORCH_DEVICE": wanted})
+    assert (f"Did you mean {guess}" in str(caught.value)) == bool(guess)
+    assert ("Did you mean" in str(caught.value)) == bool(guess)
+
+
+@pytest.mark.parametrize(
+    ("version", "tested"),
+    [
+        ("2.11.0", True),
+        ("2.13.0+cpu", True),
+        ("2.12.1+cu128", True),
+        ("2.10.0", False),
+        ("2.14.0a0", False),
+        ("3.0.0", False),
+        ("1.13.1", False),
+        ("strange", True),
+    ],
+)
+def test_versions_of_torch_that_were_not_tested(version: str, tested: bool) -> None:
+    assert (untested_torch(version) == "") == tested
+    if not tested:
+        assert version in untested_torch(version)
+
+
+def test_switches_that_are_neither_on_nor_off() -> None:
+    assert wrong_switches({"DITORCH_DISABLE_MOCK": "yes", "DIPU_MOCK_CUDA": " FALSE "}) == []
+    (text,) = wrong_switches({"DIPU_MOCK_CUDA": "2"})
+    assert "DIPU_MOCK_CUDA='2' is neither on" in text
 
 
 def test_labels() -> None:

@@ -63,7 +63,9 @@ class Adapter(ABC):
     def installed(self) -> bool:
         if self.package in sys.modules:
             return True
-        return importlib.util.find_spec(self.package) is not None
+        spec = importlib.util.find_spec(self.package)
+        # Any folder of that name makes a package without a file, for example one that holds its sources.
+        return spec is not None and spec.origin is not None
 
     def names(self) -> tuple[str, ...]:
         """All that DITORCH_DEVICE may say to mean this framework, the preferred name first."""
