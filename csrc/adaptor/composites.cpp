@@ -267,7 +267,20 @@ diopiError_t Neg(diopiContextHandle_t ctx, Out out, In input) {
     return steps.finish();
 }
 
-#define COMPOSITE(name, ...) {"diopi" #name, reinterpret_cast<void*>(static_cast<decltype(&::diopi##name)>(&name)), {__VA_ARGS__}}
+// The same function with nothing thrown through the C interface.
+template <auto function>
+struct Guarded;
+template <typename... Arguments, diopiError_t (*function)(Arguments...)>
+struct Guarded<function> {
+    static diopiError_t call(Arguments... arguments) try {
+        return function(arguments...);
+    } catch (...) {
+        return thrown("an operator composed of others");
+    }
+};
+
+#define COMPOSITE(name, ...) \
+    {"diopi" #name, reinterpret_cast<void*>(&Guarded<static_cast<decltype(&::diopi##name)>(&name)>::call), {__VA_ARGS__}}
 
 const Composite composites[] = {
     COMPOSITE(Addmm, "diopiMm", "diopiMulScalar", "diopiAdd"),

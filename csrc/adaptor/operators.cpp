@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <memory>
+#include <new>
 #include <sstream>
 #include <string_view>
 #include <unordered_map>
@@ -29,9 +30,14 @@ State& state() {
     return *instance;
 }
 
-std::string& error() {
-    static thread_local std::string text;
-    return text;
+// What went wrong on this thread. That memory is lacking can be told without any.
+struct Error {
+    std::string text, told;
+    bool out_of_memory = false;
+};
+Error& error() {
+    static thread_local Error mine;
+    return mine;
 }
 
 std::vector<std::string> split(const std::string& text, char at) {
@@ -99,7 +105,27 @@ void* vendor_function(const char* name) { return state().lookup ? state().lookup
 
 const dipuVendorTable* vendor_table() { return state().vendor; }
 
-void set_error(const std::string& text) { error() = text; }
+void set_error(const std::string& text) {
+    error().out_of_memory = false;
+    error().text = text;
+}
+
+diopiError_t thrown(const char* name) noexcept {
+    try {
+        throw;
+    } catch (const std::bad_alloc&) {
+        error().out_of_memory = true;
+    } catch (const std::exception& failure) {
+        try {
+            set_error(std::string(name) + ": " + failure.what());
+        } catch (...) {
+            error().out_of_memory = true;
+        }
+    } catch (...) {
+        error().text.clear();  // the library's own text is asked for next
+    }
+    return diopiErrorOccurred;
+}
 
 }  // namespace adaptor
 
@@ -114,7 +140,7 @@ void diopi_adaptor_set_lookup(diopiAdaptorLookup lookup, void* owner) {
 
 void diopi_adaptor_set_memory(const dipuVendorTable* vendor) { state().vendor = vendor; }
 
-int diopi_adaptor_configure(const char* rules) {
+int diopi_adaptor_configure(const char* rules) try {
     state().operators.reset(new Operator[shim_count]);
     forget_trust();
     set_error("");
@@ -125,6 +151,8 @@ int diopi_adaptor_configure(const char* rules) {
         return 1;
     }
     return 0;
+} catch (...) {
+    return thrown("the rules");
 }
 
 void* diopi_adaptor_symbol(const char* name) {
@@ -140,10 +168,12 @@ void* diopi_adaptor_symbol(const char* name) {
 }
 
 const char* diopi_adaptor_last_error(void) {
-    static thread_local std::string told;
-    told.swap(error());
-    error().clear();
-    return told.c_str();
+    Error& mine = error();
+    const bool out_of_memory = mine.out_of_memory;
+    mine.out_of_memory = false;
+    mine.told.swap(mine.text);
+    mine.text.clear();
+    return out_of_memory ? "the adaptor has not enough host memory" : mine.told.c_str();
 }
 
 void diopi_adaptor_report(void (*row)(void* owner, const diopiAdaptorCost* cost), void* owner) {

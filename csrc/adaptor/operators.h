@@ -48,5 +48,7 @@ const dipuVendorTable* vendor_table();
 
 // The text for diopi_adaptor_last_error.
 void set_error(const std::string& text);
+// The answer to an exception, called while it is handled: nothing may be thrown through the C interface.
+diopiError_t thrown(const char* name) noexcept;
 
 }  // namespace adaptor

@@ -7,7 +7,7 @@
 namespace adaptor {
 namespace {
 
-diopiError_t adaptedRotaryEmbedding(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t x, diopiConstTensorHandle_t cos, diopiConstTensorHandle_t sin, const bool conj, const bool interleaved) {
+diopiError_t adaptedRotaryEmbedding(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t x, diopiConstTensorHandle_t cos, diopiConstTensorHandle_t sin, const bool conj, const bool interleaved) try {
     Call call(0, ctx);
     call.out(1, out);
     call.in(2, x);
@@ -15,9 +15,11 @@ diopiError_t adaptedRotaryEmbedding(diopiContextHandle_t ctx, diopiTensorHandle_
     call.in(4, sin);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiRotaryEmbedding)>()(ctx, out, x, cos, sin, conj, interleaved));
+} catch (...) {
+    return thrown(shims[0].name);
 }
 
-diopiError_t adaptedRotaryEmbeddingV2(diopiContextHandle_t ctx, diopiTensorHandle_t query, diopiTensorHandle_t key, diopiConstTensorHandle_t cos, diopiConstTensorHandle_t sin, int64_t dim) {
+diopiError_t adaptedRotaryEmbeddingV2(diopiContextHandle_t ctx, diopiTensorHandle_t query, diopiTensorHandle_t key, diopiConstTensorHandle_t cos, diopiConstTensorHandle_t sin, int64_t dim) try {
     Call call(1, ctx);
     call.update(1, query);
     call.update(2, key);
@@ -25,9 +27,11 @@ diopiError_t adaptedRotaryEmbeddingV2(diopiContextHandle_t ctx, diopiTensorHandl
     call.in(4, sin);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiRotaryEmbeddingV2)>()(ctx, query, key, cos, sin, dim));
+} catch (...) {
+    return thrown(shims[1].name);
 }
 
-diopiError_t adaptedRMSNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t inv_rms, diopiConstTensorHandle_t input, diopiSize_t normalized_shape, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, double eps) {
+diopiError_t adaptedRMSNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t inv_rms, diopiConstTensorHandle_t input, diopiSize_t normalized_shape, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, double eps) try {
     Call call(2, ctx);
     call.out(1, out);
     call.out(2, inv_rms);
@@ -36,9 +40,11 @@ diopiError_t adaptedRMSNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, d
     call.in(6, bias);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiRMSNorm)>()(ctx, out, inv_rms, input, normalized_shape, weight, bias, eps));
+} catch (...) {
+    return thrown(shims[2].name);
 }
 
-diopiError_t adaptedRMSNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiConstTensorHandle_t inv_rms, diopiSize_t normalized_shape, double eps) {
+diopiError_t adaptedRMSNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiConstTensorHandle_t inv_rms, diopiSize_t normalized_shape, double eps) try {
     Call call(3, ctx);
     call.out(1, grad_input);
     call.out(2, grad_weight);
@@ -50,9 +56,11 @@ diopiError_t adaptedRMSNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_
     call.in(8, inv_rms);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiRMSNormBackward)>()(ctx, grad_input, grad_weight, grad_bias, grad_output, input, weight, bias, inv_rms, normalized_shape, eps));
+} catch (...) {
+    return thrown(shims[3].name);
 }
 
-diopiError_t adaptedMultiHeadAttention(diopiContextHandle_t ctx, diopiTensorHandle_t q, diopiTensorHandle_t k, diopiTensorHandle_t v, double dropout_p, bool is_causal, bool return_debug_mask, double scale, diopiTensorHandle_t out, diopiTensorHandle_t softmax_lse, diopiGeneratorHandle_t gen, diopiTensorHandle_t debug_attn_mask) {
+diopiError_t adaptedMultiHeadAttention(diopiContextHandle_t ctx, diopiTensorHandle_t q, diopiTensorHandle_t k, diopiTensorHandle_t v, double dropout_p, bool is_causal, bool return_debug_mask, double scale, diopiTensorHandle_t out, diopiTensorHandle_t softmax_lse, diopiGeneratorHandle_t gen, diopiTensorHandle_t debug_attn_mask) try {
     Call call(4, ctx);
     call.in(1, q);
     call.in(2, k);
@@ -62,9 +70,11 @@ diopiError_t adaptedMultiHeadAttention(diopiContextHandle_t ctx, diopiTensorHand
     call.out(11, debug_attn_mask);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMultiHeadAttention)>()(ctx, q, k, v, dropout_p, is_causal, return_debug_mask, scale, out, softmax_lse, gen, debug_attn_mask));
+} catch (...) {
+    return thrown(shims[4].name);
 }
 
-diopiError_t adaptedMultiHeadAttentionBackward(diopiContextHandle_t ctx, diopiConstTensorHandle_t grad_out, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t out, diopiConstTensorHandle_t softmax_lse, double dropout_p, bool is_causal, diopiGeneratorHandle_t gen, double scale, diopiTensorHandle_t grad_q, diopiTensorHandle_t grad_k, diopiTensorHandle_t grad_v) {
+diopiError_t adaptedMultiHeadAttentionBackward(diopiContextHandle_t ctx, diopiConstTensorHandle_t grad_out, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t out, diopiConstTensorHandle_t softmax_lse, double dropout_p, bool is_causal, diopiGeneratorHandle_t gen, double scale, diopiTensorHandle_t grad_q, diopiTensorHandle_t grad_k, diopiTensorHandle_t grad_v) try {
     Call call(5, ctx);
     call.in(1, grad_out);
     call.in(2, q);
@@ -77,9 +87,11 @@ diopiError_t adaptedMultiHeadAttentionBackward(diopiContextHandle_t ctx, diopiCo
     call.out(13, grad_v);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMultiHeadAttentionBackward)>()(ctx, grad_out, q, k, v, out, softmax_lse, dropout_p, is_causal, gen, scale, grad_q, grad_k, grad_v));
+} catch (...) {
+    return thrown(shims[5].name);
 }
 
-diopiError_t adaptedMultiHeadAttentionVarLen(diopiContextHandle_t ctx, diopiTensorHandle_t q, diopiTensorHandle_t k, diopiTensorHandle_t v, diopiConstTensorHandle_t cum_seq_q, diopiConstTensorHandle_t cum_seq_k, int64_t max_q, int64_t max_k, double dropout_p, bool is_causal, bool return_debug_mask, double scale, diopiTensorHandle_t out, diopiTensorHandle_t softmax_lse, diopiGeneratorHandle_t gen, diopiTensorHandle_t debug_attn_mask) {
+diopiError_t adaptedMultiHeadAttentionVarLen(diopiContextHandle_t ctx, diopiTensorHandle_t q, diopiTensorHandle_t k, diopiTensorHandle_t v, diopiConstTensorHandle_t cum_seq_q, diopiConstTensorHandle_t cum_seq_k, int64_t max_q, int64_t max_k, double dropout_p, bool is_causal, bool return_debug_mask, double scale, diopiTensorHandle_t out, diopiTensorHandle_t softmax_lse, diopiGeneratorHandle_t gen, diopiTensorHandle_t debug_attn_mask) try {
     Call call(6, ctx);
     call.in(1, q);
     call.in(2, k);
@@ -91,9 +103,11 @@ diopiError_t adaptedMultiHeadAttentionVarLen(diopiContextHandle_t ctx, diopiTens
     call.out(15, debug_attn_mask);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMultiHeadAttentionVarLen)>()(ctx, q, k, v, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, return_debug_mask, scale, out, softmax_lse, gen, debug_attn_mask));
+} catch (...) {
+    return thrown(shims[6].name);
 }
 
-diopiError_t adaptedMultiHeadAttentionVarLenBackward(diopiContextHandle_t ctx, diopiConstTensorHandle_t grad_out, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t out, diopiConstTensorHandle_t softmax_lse, diopiConstTensorHandle_t cum_seq_q, diopiConstTensorHandle_t cum_seq_k, int64_t max_q, int64_t max_k, double dropout_p, bool is_causal, diopiGeneratorHandle_t gen, double scale, diopiTensorHandle_t grad_q, diopiTensorHandle_t grad_k, diopiTensorHandle_t grad_v) {
+diopiError_t adaptedMultiHeadAttentionVarLenBackward(diopiContextHandle_t ctx, diopiConstTensorHandle_t grad_out, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t out, diopiConstTensorHandle_t softmax_lse, diopiConstTensorHandle_t cum_seq_q, diopiConstTensorHandle_t cum_seq_k, int64_t max_q, int64_t max_k, double dropout_p, bool is_causal, diopiGeneratorHandle_t gen, double scale, diopiTensorHandle_t grad_q, diopiTensorHandle_t grad_k, diopiTensorHandle_t grad_v) try {
     Call call(7, ctx);
     call.in(1, grad_out);
     call.in(2, q);
@@ -108,9 +122,11 @@ diopiError_t adaptedMultiHeadAttentionVarLenBackward(diopiContextHandle_t ctx, d
     call.out(17, grad_v);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMultiHeadAttentionVarLenBackward)>()(ctx, grad_out, q, k, v, out, softmax_lse, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, gen, scale, grad_q, grad_k, grad_v));
+} catch (...) {
+    return thrown(shims[7].name);
 }
 
-diopiError_t adaptedFlashAttention(diopiContextHandle_t ctx, diopiTensorHandle_t attention_out, diopiTensorHandle_t softmax_lse, diopiGeneratorHandle_t gen, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t alibi_slopes, float p_dropout, float softmax_scale, bool is_causal, int32_t window_size_left, int32_t window_size_right) {
+diopiError_t adaptedFlashAttention(diopiContextHandle_t ctx, diopiTensorHandle_t attention_out, diopiTensorHandle_t softmax_lse, diopiGeneratorHandle_t gen, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t alibi_slopes, float p_dropout, float softmax_scale, bool is_causal, int32_t window_size_left, int32_t window_size_right) try {
     Call call(8, ctx);
     call.out(1, attention_out);
     call.out(2, softmax_lse);
@@ -120,9 +136,11 @@ diopiError_t adaptedFlashAttention(diopiContextHandle_t ctx, diopiTensorHandle_t
     call.in(7, alibi_slopes);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiFlashAttention)>()(ctx, attention_out, softmax_lse, gen, q, k, v, alibi_slopes, p_dropout, softmax_scale, is_causal, window_size_left, window_size_right));
+} catch (...) {
+    return thrown(shims[8].name);
 }
 
-diopiError_t adaptedFlashAttentionBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_q, diopiTensorHandle_t grad_k, diopiTensorHandle_t grad_v, diopiConstTensorHandle_t grad_output, diopiGeneratorHandle_t gen, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t alibi_slopes, diopiConstTensorHandle_t attention_out, diopiConstTensorHandle_t softmax_lse, float p_dropout, float softmax_scale, bool is_causal, int32_t window_size_left, int32_t window_size_right) {
+diopiError_t adaptedFlashAttentionBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_q, diopiTensorHandle_t grad_k, diopiTensorHandle_t grad_v, diopiConstTensorHandle_t grad_output, diopiGeneratorHandle_t gen, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t alibi_slopes, diopiConstTensorHandle_t attention_out, diopiConstTensorHandle_t softmax_lse, float p_dropout, float softmax_scale, bool is_causal, int32_t window_size_left, int32_t window_size_right) try {
     Call call(9, ctx);
     call.out(1, grad_q);
     call.out(2, grad_k);
@@ -136,9 +154,11 @@ diopiError_t adaptedFlashAttentionBackward(diopiContextHandle_t ctx, diopiTensor
     call.in(11, softmax_lse);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiFlashAttentionBackward)>()(ctx, grad_q, grad_k, grad_v, grad_output, gen, q, k, v, alibi_slopes, attention_out, softmax_lse, p_dropout, softmax_scale, is_causal, window_size_left, window_size_right));
+} catch (...) {
+    return thrown(shims[9].name);
 }
 
-diopiError_t adaptedFlashAttentionVarLen(diopiContextHandle_t ctx, diopiTensorHandle_t attention_out, diopiTensorHandle_t softmax_lse, diopiGeneratorHandle_t gen, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t cum_seq_q, diopiConstTensorHandle_t cum_seq_kv, diopiConstTensorHandle_t alibi_slopes, int32_t max_seqlen_q, int32_t max_seqlen_kv, float p_dropout, float softmax_scale, bool is_causal, int32_t window_size_left, int32_t window_size_right) {
+diopiError_t adaptedFlashAttentionVarLen(diopiContextHandle_t ctx, diopiTensorHandle_t attention_out, diopiTensorHandle_t softmax_lse, diopiGeneratorHandle_t gen, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t cum_seq_q, diopiConstTensorHandle_t cum_seq_kv, diopiConstTensorHandle_t alibi_slopes, int32_t max_seqlen_q, int32_t max_seqlen_kv, float p_dropout, float softmax_scale, bool is_causal, int32_t window_size_left, int32_t window_size_right) try {
     Call call(10, ctx);
     call.out(1, attention_out);
     call.out(2, softmax_lse);
@@ -150,9 +170,11 @@ diopiError_t adaptedFlashAttentionVarLen(diopiContextHandle_t ctx, diopiTensorHa
     call.in(9, alibi_slopes);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiFlashAttentionVarLen)>()(ctx, attention_out, softmax_lse, gen, q, k, v, cum_seq_q, cum_seq_kv, alibi_slopes, max_seqlen_q, max_seqlen_kv, p_dropout, softmax_scale, is_causal, window_size_left, window_size_right));
+} catch (...) {
+    return thrown(shims[10].name);
 }
 
-diopiError_t adaptedFlashAttentionVarLenBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_q, diopiTensorHandle_t grad_k, diopiTensorHandle_t grad_v, diopiConstTensorHandle_t grad_output, diopiGeneratorHandle_t gen, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t cum_seq_q, diopiConstTensorHandle_t cum_seq_kv, diopiConstTensorHandle_t alibi_slopes, diopiConstTensorHandle_t attention_out, diopiConstTensorHandle_t softmax_lse, int32_t max_seqlen_q, int32_t max_seqlen_kv, float p_dropout, float softmax_scale, bool is_causal, int32_t window_size_left, int32_t window_size_right) {
+diopiError_t adaptedFlashAttentionVarLenBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_q, diopiTensorHandle_t grad_k, diopiTensorHandle_t grad_v, diopiConstTensorHandle_t grad_output, diopiGeneratorHandle_t gen, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t cum_seq_q, diopiConstTensorHandle_t cum_seq_kv, diopiConstTensorHandle_t alibi_slopes, diopiConstTensorHandle_t attention_out, diopiConstTensorHandle_t softmax_lse, int32_t max_seqlen_q, int32_t max_seqlen_kv, float p_dropout, float softmax_scale, bool is_causal, int32_t window_size_left, int32_t window_size_right) try {
     Call call(11, ctx);
     call.out(1, grad_q);
     call.out(2, grad_k);
@@ -168,9 +190,11 @@ diopiError_t adaptedFlashAttentionVarLenBackward(diopiContextHandle_t ctx, diopi
     call.in(13, softmax_lse);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiFlashAttentionVarLenBackward)>()(ctx, grad_q, grad_k, grad_v, grad_output, gen, q, k, v, cum_seq_q, cum_seq_kv, alibi_slopes, attention_out, softmax_lse, max_seqlen_q, max_seqlen_kv, p_dropout, softmax_scale, is_causal, window_size_left, window_size_right));
+} catch (...) {
+    return thrown(shims[11].name);
 }
 
-diopiError_t adaptedCustomizedFlashAttention(diopiContextHandle_t ctx, diopiTensorHandle_t attention_out, diopiTensorHandle_t* dropout_mask, diopiTensorHandle_t* softmax_max, diopiTensorHandle_t* softmax_sum, diopiTensorHandle_t* softmax_out, diopiGeneratorHandle_t gen, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t alibi_slopes, diopiConstTensorHandle_t attention_mask, float p_dropout, float softmax_scale, bool is_causal, int32_t window_size_left, int32_t window_size_right, int32_t head_num, const char* input_layout) {
+diopiError_t adaptedCustomizedFlashAttention(diopiContextHandle_t ctx, diopiTensorHandle_t attention_out, diopiTensorHandle_t* dropout_mask, diopiTensorHandle_t* softmax_max, diopiTensorHandle_t* softmax_sum, diopiTensorHandle_t* softmax_out, diopiGeneratorHandle_t gen, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t alibi_slopes, diopiConstTensorHandle_t attention_mask, float p_dropout, float softmax_scale, bool is_causal, int32_t window_size_left, int32_t window_size_right, int32_t head_num, const char* input_layout) try {
     Call call(12, ctx);
     call.out(1, attention_out);
     call.made(5, softmax_out, 7);
@@ -181,9 +205,11 @@ diopiError_t adaptedCustomizedFlashAttention(diopiContextHandle_t ctx, diopiTens
     call.in(11, attention_mask);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCustomizedFlashAttention)>()(ctx, attention_out, dropout_mask, softmax_max, softmax_sum, softmax_out, gen, q, k, v, alibi_slopes, attention_mask, p_dropout, softmax_scale, is_causal, window_size_left, window_size_right, head_num, input_layout));
+} catch (...) {
+    return thrown(shims[12].name);
 }
 
-diopiError_t adaptedCustomizedFlashAttentionBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_q, diopiTensorHandle_t grad_k, diopiTensorHandle_t grad_v, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t alibi_slopes, diopiConstTensorHandle_t attention_out, diopiConstTensorHandle_t attention_mask, diopiConstTensorHandle_t dropout_mask, diopiConstTensorHandle_t softmax_max, diopiConstTensorHandle_t softmax_sum, diopiConstTensorHandle_t softmax_out, float p_dropout, float softmax_scale, bool is_causal, int32_t window_size_left, int32_t window_size_right, int32_t head_num, const char* input_layout) {
+diopiError_t adaptedCustomizedFlashAttentionBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_q, diopiTensorHandle_t grad_k, diopiTensorHandle_t grad_v, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t alibi_slopes, diopiConstTensorHandle_t attention_out, diopiConstTensorHandle_t attention_mask, diopiConstTensorHandle_t dropout_mask, diopiConstTensorHandle_t softmax_max, diopiConstTensorHandle_t softmax_sum, diopiConstTensorHandle_t softmax_out, float p_dropout, float softmax_scale, bool is_causal, int32_t window_size_left, int32_t window_size_right, int32_t head_num, const char* input_layout) try {
     Call call(13, ctx);
     call.out(1, grad_q);
     call.out(2, grad_k);
@@ -201,9 +227,11 @@ diopiError_t adaptedCustomizedFlashAttentionBackward(diopiContextHandle_t ctx, d
     call.in(14, softmax_out);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCustomizedFlashAttentionBackward)>()(ctx, grad_q, grad_k, grad_v, grad_output, q, k, v, alibi_slopes, attention_out, attention_mask, dropout_mask, softmax_max, softmax_sum, softmax_out, p_dropout, softmax_scale, is_causal, window_size_left, window_size_right, head_num, input_layout));
+} catch (...) {
+    return thrown(shims[13].name);
 }
 
-diopiError_t adaptedCustomizedFlashAttentionVarLen(diopiContextHandle_t ctx, diopiTensorHandle_t attention_out, diopiTensorHandle_t* dropout_mask, diopiTensorHandle_t* softmax_max, diopiTensorHandle_t* softmax_sum, diopiTensorHandle_t* softmax_out, diopiGeneratorHandle_t gen, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiSize_t cum_seq_q, diopiSize_t cum_seq_kv, diopiConstTensorHandle_t alibi_slopes, diopiConstTensorHandle_t attention_mask, int32_t max_seqlen_q, int32_t max_seqlen_kv, float p_dropout, float softmax_scale, bool is_causal, int32_t window_size_left, int32_t window_size_right) {
+diopiError_t adaptedCustomizedFlashAttentionVarLen(diopiContextHandle_t ctx, diopiTensorHandle_t attention_out, diopiTensorHandle_t* dropout_mask, diopiTensorHandle_t* softmax_max, diopiTensorHandle_t* softmax_sum, diopiTensorHandle_t* softmax_out, diopiGeneratorHandle_t gen, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiSize_t cum_seq_q, diopiSize_t cum_seq_kv, diopiConstTensorHandle_t alibi_slopes, diopiConstTensorHandle_t attention_mask, int32_t max_seqlen_q, int32_t max_seqlen_kv, float p_dropout, float softmax_scale, bool is_causal, int32_t window_size_left, int32_t window_size_right) try {
     Call call(14, ctx);
     call.out(1, attention_out);
     call.made(5, softmax_out, 7);
@@ -214,9 +242,11 @@ diopiError_t adaptedCustomizedFlashAttentionVarLen(diopiContextHandle_t ctx, dio
     call.in(13, attention_mask);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCustomizedFlashAttentionVarLen)>()(ctx, attention_out, dropout_mask, softmax_max, softmax_sum, softmax_out, gen, q, k, v, cum_seq_q, cum_seq_kv, alibi_slopes, attention_mask, max_seqlen_q, max_seqlen_kv, p_dropout, softmax_scale, is_causal, window_size_left, window_size_right));
+} catch (...) {
+    return thrown(shims[14].name);
 }
 
-diopiError_t adaptedCustomizedFlashAttentionVarLenBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_q, diopiTensorHandle_t grad_k, diopiTensorHandle_t grad_v, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiSize_t cum_seq_q, diopiSize_t cum_seq_kv, diopiConstTensorHandle_t alibi_slopes, diopiConstTensorHandle_t attention_out, diopiConstTensorHandle_t attention_mask, diopiConstTensorHandle_t dropout_mask, diopiConstTensorHandle_t softmax_max, diopiConstTensorHandle_t softmax_sum, diopiConstTensorHandle_t softmax_out, int32_t max_seqlen_q, int32_t max_seqlen_kv, float p_dropout, float softmax_scale, bool is_causal, int32_t window_size_left, int32_t window_size_right) {
+diopiError_t adaptedCustomizedFlashAttentionVarLenBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_q, diopiTensorHandle_t grad_k, diopiTensorHandle_t grad_v, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiSize_t cum_seq_q, diopiSize_t cum_seq_kv, diopiConstTensorHandle_t alibi_slopes, diopiConstTensorHandle_t attention_out, diopiConstTensorHandle_t attention_mask, diopiConstTensorHandle_t dropout_mask, diopiConstTensorHandle_t softmax_max, diopiConstTensorHandle_t softmax_sum, diopiConstTensorHandle_t softmax_out, int32_t max_seqlen_q, int32_t max_seqlen_kv, float p_dropout, float softmax_scale, bool is_causal, int32_t window_size_left, int32_t window_size_right) try {
     Call call(15, ctx);
     call.out(1, grad_q);
     call.out(2, grad_k);
@@ -234,18 +264,22 @@ diopiError_t adaptedCustomizedFlashAttentionVarLenBackward(diopiContextHandle_t 
     call.in(16, softmax_out);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCustomizedFlashAttentionVarLenBackward)>()(ctx, grad_q, grad_k, grad_v, grad_output, q, k, v, cum_seq_q, cum_seq_kv, alibi_slopes, attention_out, attention_mask, dropout_mask, softmax_max, softmax_sum, softmax_out, max_seqlen_q, max_seqlen_kv, p_dropout, softmax_scale, is_causal, window_size_left, window_size_right));
+} catch (...) {
+    return thrown(shims[15].name);
 }
 
-diopiError_t adaptedScaledMaskedSoftmax(diopiContextHandle_t ctx, diopiTensorHandle_t output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mask, double scale, bool fixed_triu_mask) {
+diopiError_t adaptedScaledMaskedSoftmax(diopiContextHandle_t ctx, diopiTensorHandle_t output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mask, double scale, bool fixed_triu_mask) try {
     Call call(16, ctx);
     call.out(1, output);
     call.in(2, input);
     call.in(3, mask);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiScaledMaskedSoftmax)>()(ctx, output, input, mask, scale, fixed_triu_mask));
+} catch (...) {
+    return thrown(shims[16].name);
 }
 
-diopiError_t adaptedScaledMaskedSoftmaxBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t output, diopiConstTensorHandle_t mask, double scale, bool fixed_triu_mask) {
+diopiError_t adaptedScaledMaskedSoftmaxBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t output, diopiConstTensorHandle_t mask, double scale, bool fixed_triu_mask) try {
     Call call(17, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -253,9 +287,11 @@ diopiError_t adaptedScaledMaskedSoftmaxBackward(diopiContextHandle_t ctx, diopiT
     call.in(4, mask);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiScaledMaskedSoftmaxBackward)>()(ctx, grad_input, grad_output, output, mask, scale, fixed_triu_mask));
+} catch (...) {
+    return thrown(shims[17].name);
 }
 
-diopiError_t adaptedApplyPenalty(diopiContextHandle_t ctx, diopiTensorHandle_t logits, diopiConstTensorHandle_t presence_penalty, diopiConstTensorHandle_t frequency_penalty, diopiConstTensorHandle_t p_token_ids, diopiConstTensorHandle_t p_token_counts, diopiConstTensorHandle_t p_cumsum_seq_len, int p_max_len_in_batch) {
+diopiError_t adaptedApplyPenalty(diopiContextHandle_t ctx, diopiTensorHandle_t logits, diopiConstTensorHandle_t presence_penalty, diopiConstTensorHandle_t frequency_penalty, diopiConstTensorHandle_t p_token_ids, diopiConstTensorHandle_t p_token_counts, diopiConstTensorHandle_t p_cumsum_seq_len, int p_max_len_in_batch) try {
     Call call(18, ctx);
     call.update(1, logits);
     call.in(2, presence_penalty);
@@ -265,9 +301,11 @@ diopiError_t adaptedApplyPenalty(diopiContextHandle_t ctx, diopiTensorHandle_t l
     call.in(6, p_cumsum_seq_len);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiApplyPenalty)>()(ctx, logits, presence_penalty, frequency_penalty, p_token_ids, p_token_counts, p_cumsum_seq_len, p_max_len_in_batch));
+} catch (...) {
+    return thrown(shims[18].name);
 }
 
-diopiError_t adaptedApplyPenaltyV2(diopiContextHandle_t ctx, diopiTensorHandle_t logits, diopiConstTensorHandle_t presence_penalty, diopiConstTensorHandle_t frequency_penalty, diopiConstTensorHandle_t repetition_penalty, diopiConstTensorHandle_t p_token_ids, diopiConstTensorHandle_t p_token_counts) {
+diopiError_t adaptedApplyPenaltyV2(diopiContextHandle_t ctx, diopiTensorHandle_t logits, diopiConstTensorHandle_t presence_penalty, diopiConstTensorHandle_t frequency_penalty, diopiConstTensorHandle_t repetition_penalty, diopiConstTensorHandle_t p_token_ids, diopiConstTensorHandle_t p_token_counts) try {
     Call call(19, ctx);
     call.update(1, logits);
     call.in(2, presence_penalty);
@@ -277,18 +315,22 @@ diopiError_t adaptedApplyPenaltyV2(diopiContextHandle_t ctx, diopiTensorHandle_t
     call.in(6, p_token_counts);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiApplyPenaltyV2)>()(ctx, logits, presence_penalty, frequency_penalty, repetition_penalty, p_token_ids, p_token_counts));
+} catch (...) {
+    return thrown(shims[19].name);
 }
 
-diopiError_t adaptedDestIndexCopyKV(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t k, diopiConstTensorHandle_t dest_loc) {
+diopiError_t adaptedDestIndexCopyKV(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t k, diopiConstTensorHandle_t dest_loc) try {
     Call call(20, ctx);
     call.update(1, out);
     call.in(2, k);
     call.in(3, dest_loc);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiDestIndexCopyKV)>()(ctx, out, k, dest_loc));
+} catch (...) {
+    return thrown(shims[20].name);
 }
 
-diopiError_t adaptedTokenAttentionInference(diopiContextHandle_t ctx, diopiTensorHandle_t token_attention_out, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t b_loc, diopiConstTensorHandle_t b_start_loc, diopiConstTensorHandle_t b_seq_len, int max_input_len) {
+diopiError_t adaptedTokenAttentionInference(diopiContextHandle_t ctx, diopiTensorHandle_t token_attention_out, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t b_loc, diopiConstTensorHandle_t b_start_loc, diopiConstTensorHandle_t b_seq_len, int max_input_len) try {
     Call call(21, ctx);
     call.out(1, token_attention_out);
     call.in(2, q);
@@ -298,9 +340,11 @@ diopiError_t adaptedTokenAttentionInference(diopiContextHandle_t ctx, diopiTenso
     call.in(6, b_seq_len);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiTokenAttentionInference)>()(ctx, token_attention_out, q, k, b_loc, b_start_loc, b_seq_len, max_input_len));
+} catch (...) {
+    return thrown(shims[21].name);
 }
 
-diopiError_t adaptedTokenSoftmaxReduceVInference(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t logics, diopiConstTensorHandle_t v, diopiConstTensorHandle_t b_loc, diopiConstTensorHandle_t b_start_loc, diopiConstTensorHandle_t b_seq_len, int max_input_len, int other_kv_index) {
+diopiError_t adaptedTokenSoftmaxReduceVInference(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t logics, diopiConstTensorHandle_t v, diopiConstTensorHandle_t b_loc, diopiConstTensorHandle_t b_start_loc, diopiConstTensorHandle_t b_seq_len, int max_input_len, int other_kv_index) try {
     Call call(22, ctx);
     call.out(1, out);
     call.in(2, logics);
@@ -310,9 +354,11 @@ diopiError_t adaptedTokenSoftmaxReduceVInference(diopiContextHandle_t ctx, diopi
     call.in(6, b_seq_len);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiTokenSoftmaxReduceVInference)>()(ctx, out, logics, v, b_loc, b_start_loc, b_seq_len, max_input_len, other_kv_index));
+} catch (...) {
+    return thrown(shims[22].name);
 }
 
-diopiError_t adaptedPagedAttention(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t attenMask, diopiSize_t actual_seq_lengths, int64_t num_heads, int64_t num_kv_heads, int64_t dim, diopiConstTensorHandle_t block_table, int64_t block_size) {
+diopiError_t adaptedPagedAttention(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t attenMask, diopiSize_t actual_seq_lengths, int64_t num_heads, int64_t num_kv_heads, int64_t dim, diopiConstTensorHandle_t block_table, int64_t block_size) try {
     Call call(23, ctx);
     call.out(1, out);
     call.in(2, q);
@@ -322,9 +368,11 @@ diopiError_t adaptedPagedAttention(diopiContextHandle_t ctx, diopiTensorHandle_t
     call.in(10, block_table);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiPagedAttention)>()(ctx, out, q, k, v, attenMask, actual_seq_lengths, num_heads, num_kv_heads, dim, block_table, block_size));
+} catch (...) {
+    return thrown(shims[23].name);
 }
 
-diopiError_t adaptedContextAttentionInference(diopiContextHandle_t ctx, diopiTensorHandle_t context_attention_out, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t b_start_loc, diopiConstTensorHandle_t b_seq_len, int max_input_len) {
+diopiError_t adaptedContextAttentionInference(diopiContextHandle_t ctx, diopiTensorHandle_t context_attention_out, diopiConstTensorHandle_t q, diopiConstTensorHandle_t k, diopiConstTensorHandle_t v, diopiConstTensorHandle_t b_start_loc, diopiConstTensorHandle_t b_seq_len, int max_input_len) try {
     Call call(24, ctx);
     call.out(1, context_attention_out);
     call.in(2, q);
@@ -334,9 +382,11 @@ diopiError_t adaptedContextAttentionInference(diopiContextHandle_t ctx, diopiTen
     call.in(6, b_seq_len);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiContextAttentionInference)>()(ctx, context_attention_out, q, k, v, b_start_loc, b_seq_len, max_input_len));
+} catch (...) {
+    return thrown(shims[24].name);
 }
 
-diopiError_t adaptedPromptFlashAttention(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t query, diopiConstTensorHandle_t key, diopiConstTensorHandle_t value, diopiConstTensorHandle_t atten_mask, diopiSize_t actual_seq_lengths, int64_t max_input_len, int64_t num_heads, int64_t num_kv_heads, int64_t dim) {
+diopiError_t adaptedPromptFlashAttention(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t query, diopiConstTensorHandle_t key, diopiConstTensorHandle_t value, diopiConstTensorHandle_t atten_mask, diopiSize_t actual_seq_lengths, int64_t max_input_len, int64_t num_heads, int64_t num_kv_heads, int64_t dim) try {
     Call call(25, ctx);
     call.out(1, out);
     call.in(2, query);
@@ -345,9 +395,11 @@ diopiError_t adaptedPromptFlashAttention(diopiContextHandle_t ctx, diopiTensorHa
     call.in(5, atten_mask);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiPromptFlashAttention)>()(ctx, out, query, key, value, atten_mask, actual_seq_lengths, max_input_len, num_heads, num_kv_heads, dim));
+} catch (...) {
+    return thrown(shims[25].name);
 }
 
-diopiError_t adaptedMatmulAllReduce(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t x1, diopiConstTensorHandle_t x2, diopiConstTensorHandle_t bias, const char* group, const char* reduce_op, int64_t comm_turn, int64_t stream_mode) {
+diopiError_t adaptedMatmulAllReduce(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t x1, diopiConstTensorHandle_t x2, diopiConstTensorHandle_t bias, const char* group, const char* reduce_op, int64_t comm_turn, int64_t stream_mode) try {
     Call call(26, ctx);
     call.out(1, out);
     call.in(2, x1);
@@ -355,409 +407,507 @@ diopiError_t adaptedMatmulAllReduce(diopiContextHandle_t ctx, diopiTensorHandle_
     call.in(4, bias);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMatmulAllReduce)>()(ctx, out, x1, x2, bias, group, reduce_op, comm_turn, stream_mode));
+} catch (...) {
+    return thrown(shims[26].name);
 }
 
-diopiError_t adaptedEq(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedEq(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(27, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiEq)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[27].name);
 }
 
-diopiError_t adaptedEqScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedEqScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(28, ctx);
     call.out(1, out);
     call.in(2, input);
     call.number(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiEqScalar)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[28].name);
 }
 
-diopiError_t adaptedEqInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedEqInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(29, ctx);
     call.update(1, input);
     call.in(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiEqInp)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[29].name);
 }
 
-diopiError_t adaptedEqInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedEqInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(30, ctx);
     call.update(1, input);
     call.number(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiEqInpScalar)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[30].name);
 }
 
-diopiError_t adaptedNe(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedNe(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(31, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNe)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[31].name);
 }
 
-diopiError_t adaptedNeScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedNeScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(32, ctx);
     call.out(1, out);
     call.in(2, input);
     call.number(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNeScalar)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[32].name);
 }
 
-diopiError_t adaptedNeInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedNeInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(33, ctx);
     call.update(1, input);
     call.in(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNeInp)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[33].name);
 }
 
-diopiError_t adaptedNeInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedNeInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(34, ctx);
     call.update(1, input);
     call.number(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNeInpScalar)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[34].name);
 }
 
-diopiError_t adaptedGe(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedGe(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(35, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiGe)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[35].name);
 }
 
-diopiError_t adaptedGeScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedGeScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(36, ctx);
     call.out(1, out);
     call.in(2, input);
     call.number(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiGeScalar)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[36].name);
 }
 
-diopiError_t adaptedGeInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedGeInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(37, ctx);
     call.update(1, input);
     call.in(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiGeInp)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[37].name);
 }
 
-diopiError_t adaptedGeInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedGeInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(38, ctx);
     call.update(1, input);
     call.number(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiGeInpScalar)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[38].name);
 }
 
-diopiError_t adaptedGt(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedGt(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(39, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiGt)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[39].name);
 }
 
-diopiError_t adaptedGtScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedGtScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(40, ctx);
     call.out(1, out);
     call.in(2, input);
     call.number(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiGtScalar)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[40].name);
 }
 
-diopiError_t adaptedGtInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedGtInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(41, ctx);
     call.update(1, input);
     call.in(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiGtInp)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[41].name);
 }
 
-diopiError_t adaptedGtInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedGtInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(42, ctx);
     call.update(1, input);
     call.number(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiGtInpScalar)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[42].name);
 }
 
-diopiError_t adaptedLe(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedLe(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(43, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLe)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[43].name);
 }
 
-diopiError_t adaptedLeScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedLeScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(44, ctx);
     call.out(1, out);
     call.in(2, input);
     call.number(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLeScalar)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[44].name);
 }
 
-diopiError_t adaptedLeInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedLeInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(45, ctx);
     call.update(1, input);
     call.in(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLeInp)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[45].name);
 }
 
-diopiError_t adaptedLeInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedLeInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(46, ctx);
     call.update(1, input);
     call.number(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLeInpScalar)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[46].name);
 }
 
-diopiError_t adaptedLt(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedLt(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(47, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLt)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[47].name);
 }
 
-diopiError_t adaptedLtScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedLtScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(48, ctx);
     call.out(1, out);
     call.in(2, input);
     call.number(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLtScalar)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[48].name);
 }
 
-diopiError_t adaptedLtInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedLtInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(49, ctx);
     call.update(1, input);
     call.in(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLtInp)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[49].name);
 }
 
-diopiError_t adaptedLtInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedLtInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(50, ctx);
     call.update(1, input);
     call.number(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLtInpScalar)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[50].name);
 }
 
-diopiError_t adaptedEqual(diopiContextHandle_t ctx, bool* out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedEqual(diopiContextHandle_t ctx, bool* out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(51, ctx);
     call.in(2, input);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiEqual)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[51].name);
 }
 
-diopiError_t adaptedBitwiseAnd(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedBitwiseAnd(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(52, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBitwiseAnd)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[52].name);
 }
 
-diopiError_t adaptedBitwiseAndInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedBitwiseAndInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(53, ctx);
     call.update(1, input);
     call.in(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBitwiseAndInp)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[53].name);
 }
 
-diopiError_t adaptedBitwiseAndScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedBitwiseAndScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(54, ctx);
     call.out(1, out);
     call.in(2, input);
     call.number(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBitwiseAndScalar)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[54].name);
 }
 
-diopiError_t adaptedBitwiseAndInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedBitwiseAndInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(55, ctx);
     call.update(1, input);
     call.number(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBitwiseAndInpScalar)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[55].name);
 }
 
-diopiError_t adaptedBitwiseOr(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedBitwiseOr(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(56, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBitwiseOr)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[56].name);
 }
 
-diopiError_t adaptedBitwiseOrInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedBitwiseOrInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(57, ctx);
     call.update(1, input);
     call.in(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBitwiseOrInp)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[57].name);
 }
 
-diopiError_t adaptedBitwiseOrScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedBitwiseOrScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(58, ctx);
     call.out(1, out);
     call.in(2, input);
     call.number(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBitwiseOrScalar)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[58].name);
 }
 
-diopiError_t adaptedBitwiseOrInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedBitwiseOrInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(59, ctx);
     call.update(1, input);
     call.number(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBitwiseOrInpScalar)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[59].name);
 }
 
-diopiError_t adaptedBitwiseNot(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedBitwiseNot(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(60, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBitwiseNot)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[60].name);
 }
 
-diopiError_t adaptedBitwiseNotInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedBitwiseNotInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(61, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBitwiseNotInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[61].name);
 }
 
-diopiError_t adaptedLogicalAnd(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedLogicalAnd(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(62, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLogicalAnd)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[62].name);
 }
 
-diopiError_t adaptedLogicalAndInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedLogicalAndInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(63, ctx);
     call.update(1, input);
     call.in(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLogicalAndInp)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[63].name);
 }
 
-diopiError_t adaptedLogicalOr(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedLogicalOr(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(64, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLogicalOr)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[64].name);
 }
 
-diopiError_t adaptedLogicalOrInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedLogicalOrInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(65, ctx);
     call.update(1, input);
     call.in(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLogicalOrInp)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[65].name);
 }
 
-diopiError_t adaptedLogicalNot(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedLogicalNot(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(66, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLogicalNot)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[66].name);
 }
 
-diopiError_t adaptedLogicalNotInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedLogicalNotInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(67, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLogicalNotInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[67].name);
 }
 
-diopiError_t adaptedIsNan(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedIsNan(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(68, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiIsNan)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[68].name);
 }
 
-diopiError_t adaptedComplex(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t real, diopiConstTensorHandle_t imag) {
+diopiError_t adaptedComplex(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t real, diopiConstTensorHandle_t imag) try {
     Call call(69, ctx);
     call.out(1, out);
     call.in(2, real);
     call.in(3, imag);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiComplex)>()(ctx, out, real, imag));
+} catch (...) {
+    return thrown(shims[69].name);
 }
 
-diopiError_t adaptedConj(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedConj(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(70, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiConj)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[70].name);
 }
 
-diopiError_t adaptedReal(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedReal(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(71, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiReal)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[71].name);
 }
 
-diopiError_t adaptedImag(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedImag(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(72, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiImag)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[72].name);
 }
 
-diopiError_t adaptedSgn(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedSgn(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(73, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSgn)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[73].name);
 }
 
-diopiError_t adaptedSgnInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedSgnInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(74, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSgnInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[74].name);
 }
 
-diopiError_t adaptedConvolution2d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, int64_t groups) {
+diopiError_t adaptedConvolution2d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, int64_t groups) try {
     Call call(75, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -765,9 +915,11 @@ diopiError_t adaptedConvolution2d(diopiContextHandle_t ctx, diopiTensorHandle_t 
     call.in(4, bias);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiConvolution2d)>()(ctx, out, input, weight, bias, stride, padding, dilation, groups));
+} catch (...) {
+    return thrown(shims[75].name);
 }
 
-diopiError_t adaptedConvolution2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiSize_t* bias_sizes, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, int64_t groups) {
+diopiError_t adaptedConvolution2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiSize_t* bias_sizes, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, int64_t groups) try {
     Call call(76, ctx);
     call.out(1, grad_input);
     call.out(2, grad_weight);
@@ -777,9 +929,11 @@ diopiError_t adaptedConvolution2dBackward(diopiContextHandle_t ctx, diopiTensorH
     call.in(6, weight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiConvolution2dBackward)>()(ctx, grad_input, grad_weight, grad_bias, grad_output, input, weight, bias_sizes, stride, padding, dilation, groups));
+} catch (...) {
+    return thrown(shims[76].name);
 }
 
-diopiError_t adaptedConvolution3d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, int64_t groups) {
+diopiError_t adaptedConvolution3d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, int64_t groups) try {
     Call call(77, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -787,9 +941,11 @@ diopiError_t adaptedConvolution3d(diopiContextHandle_t ctx, diopiTensorHandle_t 
     call.in(4, bias);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiConvolution3d)>()(ctx, out, input, weight, bias, stride, padding, dilation, groups));
+} catch (...) {
+    return thrown(shims[77].name);
 }
 
-diopiError_t adaptedConvolution3dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiSize_t* bias_sizes, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, int64_t groups) {
+diopiError_t adaptedConvolution3dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiSize_t* bias_sizes, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, int64_t groups) try {
     Call call(78, ctx);
     call.out(1, grad_input);
     call.out(2, grad_weight);
@@ -799,9 +955,11 @@ diopiError_t adaptedConvolution3dBackward(diopiContextHandle_t ctx, diopiTensorH
     call.in(6, weight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiConvolution3dBackward)>()(ctx, grad_input, grad_weight, grad_bias, grad_output, input, weight, bias_sizes, stride, padding, dilation, groups));
+} catch (...) {
+    return thrown(shims[78].name);
 }
 
-diopiError_t adaptedConvTranspose2d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiSize_t stride, diopiSize_t padding, diopiSize_t output_padding, int64_t groups, diopiSize_t dilation) {
+diopiError_t adaptedConvTranspose2d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiSize_t stride, diopiSize_t padding, diopiSize_t output_padding, int64_t groups, diopiSize_t dilation) try {
     Call call(79, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -809,9 +967,11 @@ diopiError_t adaptedConvTranspose2d(diopiContextHandle_t ctx, diopiTensorHandle_
     call.in(4, bias);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiConvTranspose2d)>()(ctx, out, input, weight, bias, stride, padding, output_padding, groups, dilation));
+} catch (...) {
+    return thrown(shims[79].name);
 }
 
-diopiError_t adaptedConvTranspose2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiSize_t* bias_sizes, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, diopiSize_t output_padding, int64_t groups) {
+diopiError_t adaptedConvTranspose2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiSize_t* bias_sizes, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, diopiSize_t output_padding, int64_t groups) try {
     Call call(80, ctx);
     call.out(1, grad_input);
     call.out(2, grad_weight);
@@ -821,9 +981,11 @@ diopiError_t adaptedConvTranspose2dBackward(diopiContextHandle_t ctx, diopiTenso
     call.in(6, weight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiConvTranspose2dBackward)>()(ctx, grad_input, grad_weight, grad_bias, grad_output, input, weight, bias_sizes, stride, padding, dilation, output_padding, groups));
+} catch (...) {
+    return thrown(shims[80].name);
 }
 
-diopiError_t adaptedConvTranspose3d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiSize_t stride, diopiSize_t padding, diopiSize_t output_padding, int64_t groups, diopiSize_t dilation) {
+diopiError_t adaptedConvTranspose3d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiSize_t stride, diopiSize_t padding, diopiSize_t output_padding, int64_t groups, diopiSize_t dilation) try {
     Call call(81, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -831,9 +993,11 @@ diopiError_t adaptedConvTranspose3d(diopiContextHandle_t ctx, diopiTensorHandle_
     call.in(4, bias);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiConvTranspose3d)>()(ctx, out, input, weight, bias, stride, padding, output_padding, groups, dilation));
+} catch (...) {
+    return thrown(shims[81].name);
 }
 
-diopiError_t adaptedConvTranspose3dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiSize_t* bias_sizes, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, diopiSize_t output_padding, int64_t groups) {
+diopiError_t adaptedConvTranspose3dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiSize_t* bias_sizes, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, diopiSize_t output_padding, int64_t groups) try {
     Call call(82, ctx);
     call.out(1, grad_input);
     call.out(2, grad_weight);
@@ -843,9 +1007,11 @@ diopiError_t adaptedConvTranspose3dBackward(diopiContextHandle_t ctx, diopiTenso
     call.in(6, weight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiConvTranspose3dBackward)>()(ctx, grad_input, grad_weight, grad_bias, grad_output, input, weight, bias_sizes, stride, padding, dilation, output_padding, groups));
+} catch (...) {
+    return thrown(shims[82].name);
 }
 
-diopiError_t adaptedArange(diopiContextHandle_t ctx, diopiTensorHandle_t out, const diopiScalar_t* start, const diopiScalar_t* end, const diopiScalar_t* step) {
+diopiError_t adaptedArange(diopiContextHandle_t ctx, diopiTensorHandle_t out, const diopiScalar_t* start, const diopiScalar_t* end, const diopiScalar_t* step) try {
     Call call(83, ctx);
     call.out(1, out);
     call.number(2, start);
@@ -853,479 +1019,605 @@ diopiError_t adaptedArange(diopiContextHandle_t ctx, diopiTensorHandle_t out, co
     call.number(4, step);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiArange)>()(ctx, out, start, end, step));
+} catch (...) {
+    return thrown(shims[83].name);
 }
 
-diopiError_t adaptedLinspace(diopiContextHandle_t ctx, diopiTensorHandle_t out, const diopiScalar_t* start, const diopiScalar_t* end, int64_t steps) {
+diopiError_t adaptedLinspace(diopiContextHandle_t ctx, diopiTensorHandle_t out, const diopiScalar_t* start, const diopiScalar_t* end, int64_t steps) try {
     Call call(84, ctx);
     call.out(1, out);
     call.number(2, start);
     call.number(3, end);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLinspace)>()(ctx, out, start, end, steps));
+} catch (...) {
+    return thrown(shims[84].name);
 }
 
-diopiError_t adaptedNeg(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedNeg(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(85, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNeg)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[85].name);
 }
 
-diopiError_t adaptedNegInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedNegInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(86, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNegInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[86].name);
 }
 
-diopiError_t adaptedAbs(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedAbs(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(87, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAbs)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[87].name);
 }
 
-diopiError_t adaptedAbsInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedAbsInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(88, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAbsInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[88].name);
 }
 
-diopiError_t adaptedFloor(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedFloor(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(89, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiFloor)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[89].name);
 }
 
-diopiError_t adaptedFloorInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedFloorInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(90, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiFloorInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[90].name);
 }
 
-diopiError_t adaptedCeil(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedCeil(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(91, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCeil)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[91].name);
 }
 
-diopiError_t adaptedCeilInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedCeilInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(92, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCeilInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[92].name);
 }
 
-diopiError_t adaptedSign(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedSign(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(93, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSign)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[93].name);
 }
 
-diopiError_t adaptedExp(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedExp(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(94, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiExp)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[94].name);
 }
 
-diopiError_t adaptedExpInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedExpInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(95, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiExpInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[95].name);
 }
 
-diopiError_t adaptedExpm1(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedExpm1(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(96, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiExpm1)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[96].name);
 }
 
-diopiError_t adaptedExpm1Inp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedExpm1Inp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(97, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiExpm1Inp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[97].name);
 }
 
-diopiError_t adaptedLog(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedLog(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(98, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLog)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[98].name);
 }
 
-diopiError_t adaptedLogInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedLogInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(99, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLogInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[99].name);
 }
 
-diopiError_t adaptedLog2(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedLog2(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(100, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLog2)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[100].name);
 }
 
-diopiError_t adaptedLog2Inp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedLog2Inp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(101, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLog2Inp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[101].name);
 }
 
-diopiError_t adaptedLog10(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedLog10(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(102, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLog10)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[102].name);
 }
 
-diopiError_t adaptedLog10Inp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedLog10Inp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(103, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLog10Inp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[103].name);
 }
 
-diopiError_t adaptedLog1p(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedLog1p(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(104, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLog1p)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[104].name);
 }
 
-diopiError_t adaptedLog1pInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedLog1pInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(105, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLog1pInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[105].name);
 }
 
-diopiError_t adaptedSqrt(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedSqrt(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(106, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSqrt)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[106].name);
 }
 
-diopiError_t adaptedSqrtInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedSqrtInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(107, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSqrtInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[107].name);
 }
 
-diopiError_t adaptedRsqrt(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedRsqrt(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(108, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiRsqrt)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[108].name);
 }
 
-diopiError_t adaptedRsqrtInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedRsqrtInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(109, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiRsqrtInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[109].name);
 }
 
-diopiError_t adaptedReciprocal(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedReciprocal(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(110, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiReciprocal)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[110].name);
 }
 
-diopiError_t adaptedReciprocalInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedReciprocalInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(111, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiReciprocalInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[111].name);
 }
 
-diopiError_t adaptedSin(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedSin(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(112, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSin)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[112].name);
 }
 
-diopiError_t adaptedSinInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedSinInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(113, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSinInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[113].name);
 }
 
-diopiError_t adaptedCos(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedCos(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(114, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCos)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[114].name);
 }
 
-diopiError_t adaptedCosInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedCosInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(115, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCosInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[115].name);
 }
 
-diopiError_t adaptedTan(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedTan(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(116, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiTan)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[116].name);
 }
 
-diopiError_t adaptedTanInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedTanInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(117, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiTanInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[117].name);
 }
 
-diopiError_t adaptedAsin(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedAsin(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(118, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAsin)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[118].name);
 }
 
-diopiError_t adaptedAsinInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedAsinInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(119, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAsinInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[119].name);
 }
 
-diopiError_t adaptedAcos(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedAcos(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(120, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAcos)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[120].name);
 }
 
-diopiError_t adaptedAcosInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedAcosInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(121, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAcosInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[121].name);
 }
 
-diopiError_t adaptedAtan(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedAtan(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(122, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAtan)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[122].name);
 }
 
-diopiError_t adaptedAtanInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedAtanInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(123, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAtanInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[123].name);
 }
 
-diopiError_t adaptedSinh(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedSinh(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(124, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSinh)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[124].name);
 }
 
-diopiError_t adaptedSinhInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedSinhInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(125, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSinhInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[125].name);
 }
 
-diopiError_t adaptedCosh(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedCosh(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(126, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCosh)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[126].name);
 }
 
-diopiError_t adaptedCoshInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedCoshInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(127, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCoshInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[127].name);
 }
 
-diopiError_t adaptedTanh(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedTanh(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(128, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiTanh)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[128].name);
 }
 
-diopiError_t adaptedTanhInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedTanhInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(129, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiTanhInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[129].name);
 }
 
-diopiError_t adaptedAsinh(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedAsinh(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(130, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAsinh)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[130].name);
 }
 
-diopiError_t adaptedAsinhInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedAsinhInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(131, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAsinhInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[131].name);
 }
 
-diopiError_t adaptedAcosh(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedAcosh(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(132, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAcosh)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[132].name);
 }
 
-diopiError_t adaptedAcoshInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedAcoshInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(133, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAcoshInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[133].name);
 }
 
-diopiError_t adaptedAtanh(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedAtanh(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(134, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAtanh)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[134].name);
 }
 
-diopiError_t adaptedAtanhInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedAtanhInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(135, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAtanhInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[135].name);
 }
 
-diopiError_t adaptedSigmoid(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedSigmoid(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(136, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSigmoid)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[136].name);
 }
 
-diopiError_t adaptedSigmoidInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedSigmoidInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(137, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSigmoidInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[137].name);
 }
 
-diopiError_t adaptedErf(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedErf(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(138, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiErf)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[138].name);
 }
 
-diopiError_t adaptedErfInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedErfInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(139, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiErfInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[139].name);
 }
 
-diopiError_t adaptedErfinv(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedErfinv(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(140, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiErfinv)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[140].name);
 }
 
-diopiError_t adaptedErfinvInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedErfinvInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(141, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiErfinvInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[141].name);
 }
 
-diopiError_t adaptedTanhBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t output) {
+diopiError_t adaptedTanhBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t output) try {
     Call call(142, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     call.in(3, output);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiTanhBackward)>()(ctx, grad_input, grad_output, output));
+} catch (...) {
+    return thrown(shims[142].name);
 }
 
-diopiError_t adaptedSigmoidBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t output) {
+diopiError_t adaptedSigmoidBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t output) try {
     Call call(143, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     call.in(3, output);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSigmoidBackward)>()(ctx, grad_input, grad_output, output));
+} catch (...) {
+    return thrown(shims[143].name);
 }
 
-diopiError_t adaptedRelu(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedRelu(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(144, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiRelu)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[144].name);
 }
 
-diopiError_t adaptedReluInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedReluInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(145, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiReluInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[145].name);
 }
 
-diopiError_t adaptedThreshold(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* threshold, const diopiScalar_t* value) {
+diopiError_t adaptedThreshold(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* threshold, const diopiScalar_t* value) try {
     Call call(146, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -1333,18 +1625,22 @@ diopiError_t adaptedThreshold(diopiContextHandle_t ctx, diopiTensorHandle_t out,
     call.number(4, value);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiThreshold)>()(ctx, out, input, threshold, value));
+} catch (...) {
+    return thrown(shims[146].name);
 }
 
-diopiError_t adaptedThresholdInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* threshold, const diopiScalar_t* value) {
+diopiError_t adaptedThresholdInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* threshold, const diopiScalar_t* value) try {
     Call call(147, ctx);
     call.update(1, input);
     call.number(2, threshold);
     call.number(3, value);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiThresholdInp)>()(ctx, input, threshold, value));
+} catch (...) {
+    return thrown(shims[147].name);
 }
 
-diopiError_t adaptedThresholdBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, const diopiScalar_t* threshold) {
+diopiError_t adaptedThresholdBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, const diopiScalar_t* threshold) try {
     Call call(148, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -1352,67 +1648,83 @@ diopiError_t adaptedThresholdBackward(diopiContextHandle_t ctx, diopiTensorHandl
     call.number(4, threshold);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiThresholdBackward)>()(ctx, grad_input, grad_output, input, threshold));
+} catch (...) {
+    return thrown(shims[148].name);
 }
 
-diopiError_t adaptedGelu(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const char* approximate) {
+diopiError_t adaptedGelu(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const char* approximate) try {
     Call call(149, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiGelu)>()(ctx, out, input, approximate));
+} catch (...) {
+    return thrown(shims[149].name);
 }
 
-diopiError_t adaptedGeluBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, const char* approximate) {
+diopiError_t adaptedGeluBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, const char* approximate) try {
     Call call(150, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiGeluBackward)>()(ctx, grad_input, grad_output, input, approximate));
+} catch (...) {
+    return thrown(shims[150].name);
 }
 
-diopiError_t adaptedSilu(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedSilu(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(151, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSilu)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[151].name);
 }
 
-diopiError_t adaptedSiluInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedSiluInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(152, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSiluInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[152].name);
 }
 
-diopiError_t adaptedSiluBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input) {
+diopiError_t adaptedSiluBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input) try {
     Call call(153, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSiluBackward)>()(ctx, grad_input, grad_output, input));
+} catch (...) {
+    return thrown(shims[153].name);
 }
 
-diopiError_t adaptedLeakyRelu(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* negative_slope) {
+diopiError_t adaptedLeakyRelu(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* negative_slope) try {
     Call call(154, ctx);
     call.out(1, out);
     call.in(2, input);
     call.number(3, negative_slope);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLeakyRelu)>()(ctx, out, input, negative_slope));
+} catch (...) {
+    return thrown(shims[154].name);
 }
 
-diopiError_t adaptedLeakyReluInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* negative_slope) {
+diopiError_t adaptedLeakyReluInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* negative_slope) try {
     Call call(155, ctx);
     call.update(1, input);
     call.number(2, negative_slope);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLeakyReluInp)>()(ctx, input, negative_slope));
+} catch (...) {
+    return thrown(shims[155].name);
 }
 
-diopiError_t adaptedLeakyReluBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, const diopiScalar_t* negative_slope, bool input_is_result) {
+diopiError_t adaptedLeakyReluBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, const diopiScalar_t* negative_slope, bool input_is_result) try {
     Call call(156, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -1420,9 +1732,11 @@ diopiError_t adaptedLeakyReluBackward(diopiContextHandle_t ctx, diopiTensorHandl
     call.number(4, negative_slope);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLeakyReluBackward)>()(ctx, grad_input, grad_output, input, negative_slope, input_is_result));
+} catch (...) {
+    return thrown(shims[156].name);
 }
 
-diopiError_t adaptedHardtanh(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* min_val, const diopiScalar_t* max_val) {
+diopiError_t adaptedHardtanh(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* min_val, const diopiScalar_t* max_val) try {
     Call call(157, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -1430,18 +1744,22 @@ diopiError_t adaptedHardtanh(diopiContextHandle_t ctx, diopiTensorHandle_t out, 
     call.number(4, max_val);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiHardtanh)>()(ctx, out, input, min_val, max_val));
+} catch (...) {
+    return thrown(shims[157].name);
 }
 
-diopiError_t adaptedHardtanhInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* min_val, const diopiScalar_t* max_val) {
+diopiError_t adaptedHardtanhInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* min_val, const diopiScalar_t* max_val) try {
     Call call(158, ctx);
     call.update(1, input);
     call.number(2, min_val);
     call.number(3, max_val);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiHardtanhInp)>()(ctx, input, min_val, max_val));
+} catch (...) {
+    return thrown(shims[158].name);
 }
 
-diopiError_t adaptedHardtanhBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, const diopiScalar_t* min_val, const diopiScalar_t* max_val) {
+diopiError_t adaptedHardtanhBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, const diopiScalar_t* min_val, const diopiScalar_t* max_val) try {
     Call call(159, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -1450,33 +1768,41 @@ diopiError_t adaptedHardtanhBackward(diopiContextHandle_t ctx, diopiTensorHandle
     call.number(5, max_val);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiHardtanhBackward)>()(ctx, grad_input, grad_output, input, min_val, max_val));
+} catch (...) {
+    return thrown(shims[159].name);
 }
 
-diopiError_t adaptedHardswish(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedHardswish(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(160, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiHardswish)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[160].name);
 }
 
-diopiError_t adaptedHardswishInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) {
+diopiError_t adaptedHardswishInp(diopiContextHandle_t ctx, diopiTensorHandle_t input) try {
     Call call(161, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiHardswishInp)>()(ctx, input));
+} catch (...) {
+    return thrown(shims[161].name);
 }
 
-diopiError_t adaptedHardswishBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input) {
+diopiError_t adaptedHardswishBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input) try {
     Call call(162, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiHardswishBackward)>()(ctx, grad_input, grad_output, input));
+} catch (...) {
+    return thrown(shims[162].name);
 }
 
-diopiError_t adaptedAdd(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other, const diopiScalar_t* alpha) {
+diopiError_t adaptedAdd(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other, const diopiScalar_t* alpha) try {
     Call call(163, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -1484,18 +1810,22 @@ diopiError_t adaptedAdd(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopi
     call.number(4, alpha);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdd)>()(ctx, out, input, other, alpha));
+} catch (...) {
+    return thrown(shims[163].name);
 }
 
-diopiError_t adaptedAddInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other, const diopiScalar_t* alpha) {
+diopiError_t adaptedAddInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other, const diopiScalar_t* alpha) try {
     Call call(164, ctx);
     call.update(1, input);
     call.in(2, other);
     call.number(3, alpha);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAddInp)>()(ctx, input, other, alpha));
+} catch (...) {
+    return thrown(shims[164].name);
 }
 
-diopiError_t adaptedAddScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other, const diopiScalar_t* alpha) {
+diopiError_t adaptedAddScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other, const diopiScalar_t* alpha) try {
     Call call(165, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -1503,18 +1833,22 @@ diopiError_t adaptedAddScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out,
     call.number(4, alpha);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAddScalar)>()(ctx, out, input, other, alpha));
+} catch (...) {
+    return thrown(shims[165].name);
 }
 
-diopiError_t adaptedAddInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other, const diopiScalar_t* alpha) {
+diopiError_t adaptedAddInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other, const diopiScalar_t* alpha) try {
     Call call(166, ctx);
     call.update(1, input);
     call.number(2, other);
     call.number(3, alpha);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAddInpScalar)>()(ctx, input, other, alpha));
+} catch (...) {
+    return thrown(shims[166].name);
 }
 
-diopiError_t adaptedSub(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other, const diopiScalar_t* alpha) {
+diopiError_t adaptedSub(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other, const diopiScalar_t* alpha) try {
     Call call(167, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -1522,18 +1856,22 @@ diopiError_t adaptedSub(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopi
     call.number(4, alpha);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSub)>()(ctx, out, input, other, alpha));
+} catch (...) {
+    return thrown(shims[167].name);
 }
 
-diopiError_t adaptedSubInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other, const diopiScalar_t* alpha) {
+diopiError_t adaptedSubInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other, const diopiScalar_t* alpha) try {
     Call call(168, ctx);
     call.update(1, input);
     call.in(2, other);
     call.number(3, alpha);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSubInp)>()(ctx, input, other, alpha));
+} catch (...) {
+    return thrown(shims[168].name);
 }
 
-diopiError_t adaptedSubScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other, const diopiScalar_t* alpha) {
+diopiError_t adaptedSubScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other, const diopiScalar_t* alpha) try {
     Call call(169, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -1541,174 +1879,214 @@ diopiError_t adaptedSubScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out,
     call.number(4, alpha);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSubScalar)>()(ctx, out, input, other, alpha));
+} catch (...) {
+    return thrown(shims[169].name);
 }
 
-diopiError_t adaptedSubInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other, const diopiScalar_t* alpha) {
+diopiError_t adaptedSubInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other, const diopiScalar_t* alpha) try {
     Call call(170, ctx);
     call.update(1, input);
     call.number(2, other);
     call.number(3, alpha);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSubInpScalar)>()(ctx, input, other, alpha));
+} catch (...) {
+    return thrown(shims[170].name);
 }
 
-diopiError_t adaptedMul(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedMul(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(171, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMul)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[171].name);
 }
 
-diopiError_t adaptedMulInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedMulInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(172, ctx);
     call.update(1, input);
     call.in(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMulInp)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[172].name);
 }
 
-diopiError_t adaptedMulScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedMulScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(173, ctx);
     call.out(1, out);
     call.in(2, input);
     call.number(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMulScalar)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[173].name);
 }
 
-diopiError_t adaptedMulInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedMulInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(174, ctx);
     call.update(1, input);
     call.number(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMulInpScalar)>()(ctx, input, other));
+} catch (...) {
+    return thrown(shims[174].name);
 }
 
-diopiError_t adaptedDiv(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other, diopiRoundMode_t rounding_mode) {
+diopiError_t adaptedDiv(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other, diopiRoundMode_t rounding_mode) try {
     Call call(175, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiDiv)>()(ctx, out, input, other, rounding_mode));
+} catch (...) {
+    return thrown(shims[175].name);
 }
 
-diopiError_t adaptedDivInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other, diopiRoundMode_t rounding_mode) {
+diopiError_t adaptedDivInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t other, diopiRoundMode_t rounding_mode) try {
     Call call(176, ctx);
     call.update(1, input);
     call.in(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiDivInp)>()(ctx, input, other, rounding_mode));
+} catch (...) {
+    return thrown(shims[176].name);
 }
 
-diopiError_t adaptedDivScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other, diopiRoundMode_t rounding_mode) {
+diopiError_t adaptedDivScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other, diopiRoundMode_t rounding_mode) try {
     Call call(177, ctx);
     call.out(1, out);
     call.in(2, input);
     call.number(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiDivScalar)>()(ctx, out, input, other, rounding_mode));
+} catch (...) {
+    return thrown(shims[177].name);
 }
 
-diopiError_t adaptedDivInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other, diopiRoundMode_t rounding_mode) {
+diopiError_t adaptedDivInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* other, diopiRoundMode_t rounding_mode) try {
     Call call(178, ctx);
     call.update(1, input);
     call.number(2, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiDivInpScalar)>()(ctx, input, other, rounding_mode));
+} catch (...) {
+    return thrown(shims[178].name);
 }
 
-diopiError_t adaptedRemainderTensor(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedRemainderTensor(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(179, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiRemainderTensor)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[179].name);
 }
 
-diopiError_t adaptedRemainderScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) {
+diopiError_t adaptedRemainderScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* other) try {
     Call call(180, ctx);
     call.out(1, out);
     call.in(2, input);
     call.number(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiRemainderScalar)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[180].name);
 }
 
-diopiError_t adaptedRemainder(diopiContextHandle_t ctx, diopiTensorHandle_t out, const diopiScalar_t* input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedRemainder(diopiContextHandle_t ctx, diopiTensorHandle_t out, const diopiScalar_t* input, diopiConstTensorHandle_t other) try {
     Call call(181, ctx);
     call.out(1, out);
     call.in(3, other);
     call.number(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiRemainder)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[181].name);
 }
 
-diopiError_t adaptedMaximum(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedMaximum(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(182, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaximum)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[182].name);
 }
 
-diopiError_t adaptedMinimum(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedMinimum(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(183, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMinimum)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[183].name);
 }
 
-diopiError_t adaptedPow(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* exponent) {
+diopiError_t adaptedPow(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* exponent) try {
     Call call(184, ctx);
     call.out(1, out);
     call.in(2, input);
     call.number(3, exponent);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiPow)>()(ctx, out, input, exponent));
+} catch (...) {
+    return thrown(shims[184].name);
 }
 
-diopiError_t adaptedPowInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* exponent) {
+diopiError_t adaptedPowInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* exponent) try {
     Call call(185, ctx);
     call.update(1, input);
     call.number(2, exponent);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiPowInp)>()(ctx, input, exponent));
+} catch (...) {
+    return thrown(shims[185].name);
 }
 
-diopiError_t adaptedPowTensor(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t exponent) {
+diopiError_t adaptedPowTensor(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t exponent) try {
     Call call(186, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, exponent);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiPowTensor)>()(ctx, out, input, exponent));
+} catch (...) {
+    return thrown(shims[186].name);
 }
 
-diopiError_t adaptedPowInpTensor(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t exponent) {
+diopiError_t adaptedPowInpTensor(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t exponent) try {
     Call call(187, ctx);
     call.update(1, input);
     call.in(2, exponent);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiPowInpTensor)>()(ctx, input, exponent));
+} catch (...) {
+    return thrown(shims[187].name);
 }
 
-diopiError_t adaptedPowScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, const diopiScalar_t* input, diopiConstTensorHandle_t exponent) {
+diopiError_t adaptedPowScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, const diopiScalar_t* input, diopiConstTensorHandle_t exponent) try {
     Call call(188, ctx);
     call.out(1, out);
     call.in(3, exponent);
     call.number(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiPowScalar)>()(ctx, out, input, exponent));
+} catch (...) {
+    return thrown(shims[188].name);
 }
 
-diopiError_t adaptedAddcmul(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t tensor1, diopiConstTensorHandle_t tensor2, const diopiScalar_t* value) {
+diopiError_t adaptedAddcmul(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t tensor1, diopiConstTensorHandle_t tensor2, const diopiScalar_t* value) try {
     Call call(189, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -1717,9 +2095,11 @@ diopiError_t adaptedAddcmul(diopiContextHandle_t ctx, diopiTensorHandle_t out, d
     call.number(5, value);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAddcmul)>()(ctx, out, input, tensor1, tensor2, value));
+} catch (...) {
+    return thrown(shims[189].name);
 }
 
-diopiError_t adaptedAddcmulInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t tensor1, diopiConstTensorHandle_t tensor2, const diopiScalar_t* value) {
+diopiError_t adaptedAddcmulInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t tensor1, diopiConstTensorHandle_t tensor2, const diopiScalar_t* value) try {
     Call call(190, ctx);
     call.update(1, input);
     call.in(2, tensor1);
@@ -1727,9 +2107,11 @@ diopiError_t adaptedAddcmulInp(diopiContextHandle_t ctx, diopiTensorHandle_t inp
     call.number(4, value);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAddcmulInp)>()(ctx, input, tensor1, tensor2, value));
+} catch (...) {
+    return thrown(shims[190].name);
 }
 
-diopiError_t adaptedAddcdiv(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t tensor1, diopiConstTensorHandle_t tensor2, const diopiScalar_t* value) {
+diopiError_t adaptedAddcdiv(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t tensor1, diopiConstTensorHandle_t tensor2, const diopiScalar_t* value) try {
     Call call(191, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -1738,9 +2120,11 @@ diopiError_t adaptedAddcdiv(diopiContextHandle_t ctx, diopiTensorHandle_t out, d
     call.number(5, value);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAddcdiv)>()(ctx, out, input, tensor1, tensor2, value));
+} catch (...) {
+    return thrown(shims[191].name);
 }
 
-diopiError_t adaptedAddcdivInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t tensor1, diopiConstTensorHandle_t tensor2, const diopiScalar_t* value) {
+diopiError_t adaptedAddcdivInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t tensor1, diopiConstTensorHandle_t tensor2, const diopiScalar_t* value) try {
     Call call(192, ctx);
     call.update(1, input);
     call.in(2, tensor1);
@@ -1748,9 +2132,11 @@ diopiError_t adaptedAddcdivInp(diopiContextHandle_t ctx, diopiTensorHandle_t inp
     call.number(4, value);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAddcdivInp)>()(ctx, input, tensor1, tensor2, value));
+} catch (...) {
+    return thrown(shims[192].name);
 }
 
-diopiError_t adaptedLerpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t end, const diopiScalar_t* weight) {
+diopiError_t adaptedLerpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t end, const diopiScalar_t* weight) try {
     Call call(193, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -1758,9 +2144,11 @@ diopiError_t adaptedLerpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out
     call.number(4, weight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLerpScalar)>()(ctx, out, input, end, weight));
+} catch (...) {
+    return thrown(shims[193].name);
 }
 
-diopiError_t adaptedLerpTensor(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t end, diopiConstTensorHandle_t weight) {
+diopiError_t adaptedLerpTensor(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t end, diopiConstTensorHandle_t weight) try {
     Call call(194, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -1768,9 +2156,11 @@ diopiError_t adaptedLerpTensor(diopiContextHandle_t ctx, diopiTensorHandle_t out
     call.in(4, weight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLerpTensor)>()(ctx, out, input, end, weight));
+} catch (...) {
+    return thrown(shims[194].name);
 }
 
-diopiError_t adaptedClampScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* min, const diopiScalar_t* max) {
+diopiError_t adaptedClampScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* min, const diopiScalar_t* max) try {
     Call call(195, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -1778,52 +2168,64 @@ diopiError_t adaptedClampScalar(diopiContextHandle_t ctx, diopiTensorHandle_t ou
     call.number(4, max);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiClampScalar)>()(ctx, out, input, min, max));
+} catch (...) {
+    return thrown(shims[195].name);
 }
 
-diopiError_t adaptedClampInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* min, const diopiScalar_t* max) {
+diopiError_t adaptedClampInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* min, const diopiScalar_t* max) try {
     Call call(196, ctx);
     call.update(1, input);
     call.number(2, min);
     call.number(3, max);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiClampInpScalar)>()(ctx, input, min, max));
+} catch (...) {
+    return thrown(shims[196].name);
 }
 
-diopiError_t adaptedClampMinScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* min) {
+diopiError_t adaptedClampMinScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* min) try {
     Call call(197, ctx);
     call.out(1, out);
     call.in(2, input);
     call.number(3, min);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiClampMinScalar)>()(ctx, out, input, min));
+} catch (...) {
+    return thrown(shims[197].name);
 }
 
-diopiError_t adaptedClampMinInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* min) {
+diopiError_t adaptedClampMinInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* min) try {
     Call call(198, ctx);
     call.update(1, input);
     call.number(2, min);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiClampMinInpScalar)>()(ctx, input, min));
+} catch (...) {
+    return thrown(shims[198].name);
 }
 
-diopiError_t adaptedClampMaxScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* max) {
+diopiError_t adaptedClampMaxScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* max) try {
     Call call(199, ctx);
     call.out(1, out);
     call.in(2, input);
     call.number(3, max);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiClampMaxScalar)>()(ctx, out, input, max));
+} catch (...) {
+    return thrown(shims[199].name);
 }
 
-diopiError_t adaptedClampMaxInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* max) {
+diopiError_t adaptedClampMaxInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* max) try {
     Call call(200, ctx);
     call.update(1, input);
     call.number(2, max);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiClampMaxInpScalar)>()(ctx, input, max));
+} catch (...) {
+    return thrown(shims[200].name);
 }
 
-diopiError_t adaptedClamp(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t min, diopiConstTensorHandle_t max) {
+diopiError_t adaptedClamp(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t min, diopiConstTensorHandle_t max) try {
     Call call(201, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -1831,138 +2233,170 @@ diopiError_t adaptedClamp(diopiContextHandle_t ctx, diopiTensorHandle_t out, dio
     call.in(4, max);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiClamp)>()(ctx, out, input, min, max));
+} catch (...) {
+    return thrown(shims[201].name);
 }
 
-diopiError_t adaptedClampInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t min, diopiConstTensorHandle_t max) {
+diopiError_t adaptedClampInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t min, diopiConstTensorHandle_t max) try {
     Call call(202, ctx);
     call.update(1, input);
     call.in(2, min);
     call.in(3, max);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiClampInp)>()(ctx, input, min, max));
+} catch (...) {
+    return thrown(shims[202].name);
 }
 
-diopiError_t adaptedClampMin(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t min) {
+diopiError_t adaptedClampMin(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t min) try {
     Call call(203, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, min);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiClampMin)>()(ctx, out, input, min));
+} catch (...) {
+    return thrown(shims[203].name);
 }
 
-diopiError_t adaptedClampMinInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t min) {
+diopiError_t adaptedClampMinInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t min) try {
     Call call(204, ctx);
     call.update(1, input);
     call.in(2, min);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiClampMinInp)>()(ctx, input, min));
+} catch (...) {
+    return thrown(shims[204].name);
 }
 
-diopiError_t adaptedClampMax(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t max) {
+diopiError_t adaptedClampMax(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t max) try {
     Call call(205, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, max);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiClampMax)>()(ctx, out, input, max));
+} catch (...) {
+    return thrown(shims[205].name);
 }
 
-diopiError_t adaptedClampMaxInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t max) {
+diopiError_t adaptedClampMaxInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t max) try {
     Call call(206, ctx);
     call.update(1, input);
     call.in(2, max);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiClampMaxInp)>()(ctx, input, max));
+} catch (...) {
+    return thrown(shims[206].name);
 }
 
-diopiError_t adaptedNormalize(diopiContextHandle_t ctx, diopiTensorHandle_t output, diopiConstTensorHandle_t input, const float p, const int64_t axis, const double eps) {
+diopiError_t adaptedNormalize(diopiContextHandle_t ctx, diopiTensorHandle_t output, diopiConstTensorHandle_t input, const float p, const int64_t axis, const double eps) try {
     Call call(207, ctx);
     call.out(1, output);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNormalize)>()(ctx, output, input, p, axis, eps));
+} catch (...) {
+    return thrown(shims[207].name);
 }
 
-diopiError_t adaptedNormalizeBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, const float p, const int64_t axis, const double eps) {
+diopiError_t adaptedNormalizeBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, const float p, const int64_t axis, const double eps) try {
     Call call(208, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNormalizeBackward)>()(ctx, grad_input, grad_output, input, p, axis, eps));
+} catch (...) {
+    return thrown(shims[208].name);
 }
 
-diopiError_t adaptedForeachaddScalar(diopiContextHandle_t ctx, diopiTensorHandle_t* outs, diopiConstTensorHandle_t* inputs, int64_t inputSize, const diopiScalar_t* other) {
+diopiError_t adaptedForeachaddScalar(diopiContextHandle_t ctx, diopiTensorHandle_t* outs, diopiConstTensorHandle_t* inputs, int64_t inputSize, const diopiScalar_t* other) try {
     Call call(209, ctx);
     call.outs(1, outs, inputSize);
     call.ins(2, inputs, inputSize);
     call.number(4, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiForeachaddScalar)>()(ctx, outs, inputs, inputSize, other));
+} catch (...) {
+    return thrown(shims[209].name);
 }
 
-diopiError_t adaptedForeachaddInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t* inputs, int64_t inputSize, const diopiScalar_t* other) {
+diopiError_t adaptedForeachaddInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t* inputs, int64_t inputSize, const diopiScalar_t* other) try {
     Call call(210, ctx);
     call.updates(1, inputs, inputSize);
     call.number(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiForeachaddInpScalar)>()(ctx, inputs, inputSize, other));
+} catch (...) {
+    return thrown(shims[210].name);
 }
 
-diopiError_t adaptedForeachmulScalar(diopiContextHandle_t ctx, diopiTensorHandle_t* outs, diopiConstTensorHandle_t* inputs, int64_t inputSize, const diopiScalar_t* other) {
+diopiError_t adaptedForeachmulScalar(diopiContextHandle_t ctx, diopiTensorHandle_t* outs, diopiConstTensorHandle_t* inputs, int64_t inputSize, const diopiScalar_t* other) try {
     Call call(211, ctx);
     call.outs(1, outs, inputSize);
     call.ins(2, inputs, inputSize);
     call.number(4, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiForeachmulScalar)>()(ctx, outs, inputs, inputSize, other));
+} catch (...) {
+    return thrown(shims[211].name);
 }
 
-diopiError_t adaptedForeachmulInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t* inputs, int64_t inputSize, const diopiScalar_t* other) {
+diopiError_t adaptedForeachmulInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t* inputs, int64_t inputSize, const diopiScalar_t* other) try {
     Call call(212, ctx);
     call.updates(1, inputs, inputSize);
     call.number(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiForeachmulInpScalar)>()(ctx, inputs, inputSize, other));
+} catch (...) {
+    return thrown(shims[212].name);
 }
 
-diopiError_t adaptedForeachmulTensor(diopiContextHandle_t ctx, diopiTensorHandle_t* outs, diopiConstTensorHandle_t* inputs, int64_t inputSize, diopiConstTensorHandle_t other) {
+diopiError_t adaptedForeachmulTensor(diopiContextHandle_t ctx, diopiTensorHandle_t* outs, diopiConstTensorHandle_t* inputs, int64_t inputSize, diopiConstTensorHandle_t other) try {
     Call call(213, ctx);
     call.outs(1, outs, inputSize);
     call.ins(2, inputs, inputSize);
     call.in(4, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiForeachmulTensor)>()(ctx, outs, inputs, inputSize, other));
+} catch (...) {
+    return thrown(shims[213].name);
 }
 
-diopiError_t adaptedForeachmulInpTensor(diopiContextHandle_t ctx, diopiTensorHandle_t* inputs, int64_t inputSize, diopiConstTensorHandle_t other) {
+diopiError_t adaptedForeachmulInpTensor(diopiContextHandle_t ctx, diopiTensorHandle_t* inputs, int64_t inputSize, diopiConstTensorHandle_t other) try {
     Call call(214, ctx);
     call.updates(1, inputs, inputSize);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiForeachmulInpTensor)>()(ctx, inputs, inputSize, other));
+} catch (...) {
+    return thrown(shims[214].name);
 }
 
-diopiError_t adaptedMm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mat2) {
+diopiError_t adaptedMm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mat2) try {
     Call call(215, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, mat2);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMm)>()(ctx, out, input, mat2));
+} catch (...) {
+    return thrown(shims[215].name);
 }
 
-diopiError_t adaptedBmm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mat2) {
+diopiError_t adaptedBmm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mat2) try {
     Call call(216, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, mat2);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBmm)>()(ctx, out, input, mat2));
+} catch (...) {
+    return thrown(shims[216].name);
 }
 
-diopiError_t adaptedAddmm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mat1, diopiConstTensorHandle_t mat2, const diopiScalar_t* beta, const diopiScalar_t* alpha) {
+diopiError_t adaptedAddmm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mat1, diopiConstTensorHandle_t mat2, const diopiScalar_t* beta, const diopiScalar_t* alpha) try {
     Call call(217, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -1972,9 +2406,11 @@ diopiError_t adaptedAddmm(diopiContextHandle_t ctx, diopiTensorHandle_t out, dio
     call.number(6, alpha);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAddmm)>()(ctx, out, input, mat1, mat2, beta, alpha));
+} catch (...) {
+    return thrown(shims[217].name);
 }
 
-diopiError_t adaptedBaddbmm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t batch1, diopiConstTensorHandle_t batch2, double beta, double alpha) {
+diopiError_t adaptedBaddbmm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t batch1, diopiConstTensorHandle_t batch2, double beta, double alpha) try {
     Call call(218, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -1982,27 +2418,33 @@ diopiError_t adaptedBaddbmm(diopiContextHandle_t ctx, diopiTensorHandle_t out, d
     call.in(4, batch2);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBaddbmm)>()(ctx, out, input, batch1, batch2, beta, alpha));
+} catch (...) {
+    return thrown(shims[218].name);
 }
 
-diopiError_t adaptedBaddbmmInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t batch1, diopiConstTensorHandle_t batch2, double beta, double alpha) {
+diopiError_t adaptedBaddbmmInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t batch1, diopiConstTensorHandle_t batch2, double beta, double alpha) try {
     Call call(219, ctx);
     call.update(1, input);
     call.in(2, batch1);
     call.in(3, batch2);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBaddbmmInp)>()(ctx, input, batch1, batch2, beta, alpha));
+} catch (...) {
+    return thrown(shims[219].name);
 }
 
-diopiError_t adaptedMatmul(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedMatmul(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(220, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMatmul)>()(ctx, out, input, other));
+} catch (...) {
+    return thrown(shims[220].name);
 }
 
-diopiError_t adaptedMatmulBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_other, diopiConstTensorHandle_t grad_out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedMatmulBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_other, diopiConstTensorHandle_t grad_out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(221, ctx);
     call.out(1, grad_input);
     call.out(2, grad_other);
@@ -2011,9 +2453,11 @@ diopiError_t adaptedMatmulBackward(diopiContextHandle_t ctx, diopiTensorHandle_t
     call.in(5, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMatmulBackward)>()(ctx, grad_input, grad_other, grad_out, input, other));
+} catch (...) {
+    return thrown(shims[221].name);
 }
 
-diopiError_t adaptedLinear(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias) {
+diopiError_t adaptedLinear(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias) try {
     Call call(222, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -2021,9 +2465,11 @@ diopiError_t adaptedLinear(diopiContextHandle_t ctx, diopiTensorHandle_t out, di
     call.in(4, bias);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLinear)>()(ctx, out, input, weight, bias));
+} catch (...) {
+    return thrown(shims[222].name);
 }
 
-diopiError_t adaptedLinearBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight) {
+diopiError_t adaptedLinearBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight) try {
     Call call(223, ctx);
     call.out(1, grad_input);
     call.out(2, grad_weight);
@@ -2033,27 +2479,33 @@ diopiError_t adaptedLinearBackward(diopiContextHandle_t ctx, diopiTensorHandle_t
     call.in(6, weight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLinearBackward)>()(ctx, grad_input, grad_weight, grad_bias, grad_output, input, weight));
+} catch (...) {
+    return thrown(shims[223].name);
 }
 
-diopiError_t adaptedCholesky(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t info, diopiConstTensorHandle_t mat, bool upper, bool checkerror) {
+diopiError_t adaptedCholesky(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t info, diopiConstTensorHandle_t mat, bool upper, bool checkerror) try {
     Call call(224, ctx);
     call.out(1, out);
     call.out(2, info);
     call.in(3, mat);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCholesky)>()(ctx, out, info, mat, upper, checkerror));
+} catch (...) {
+    return thrown(shims[224].name);
 }
 
-diopiError_t adaptedCholeskyBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_mat, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t L, bool upper) {
+diopiError_t adaptedCholeskyBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_mat, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t L, bool upper) try {
     Call call(225, ctx);
     call.out(1, grad_mat);
     call.in(2, grad_output);
     call.in(3, L);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCholeskyBackward)>()(ctx, grad_mat, grad_output, L, upper));
+} catch (...) {
+    return thrown(shims[225].name);
 }
 
-diopiError_t adaptedTriangularSolve(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t cloned_mat, diopiConstTensorHandle_t b, diopiConstTensorHandle_t mat, bool upper, bool transpose, bool unitriangular) {
+diopiError_t adaptedTriangularSolve(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t cloned_mat, diopiConstTensorHandle_t b, diopiConstTensorHandle_t mat, bool upper, bool transpose, bool unitriangular) try {
     Call call(226, ctx);
     call.out(1, out);
     call.out(2, cloned_mat);
@@ -2061,9 +2513,11 @@ diopiError_t adaptedTriangularSolve(diopiContextHandle_t ctx, diopiTensorHandle_
     call.in(4, mat);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiTriangularSolve)>()(ctx, out, cloned_mat, b, mat, upper, transpose, unitriangular));
+} catch (...) {
+    return thrown(shims[226].name);
 }
 
-diopiError_t adaptedTriangularSolveBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_b, diopiTensorHandle_t grad_mat, diopiConstTensorHandle_t grad_x, diopiConstTensorHandle_t grad_cloned_mat, diopiConstTensorHandle_t x, diopiConstTensorHandle_t b, diopiConstTensorHandle_t mat, bool upper, bool transpose, bool unitriangular) {
+diopiError_t adaptedTriangularSolveBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_b, diopiTensorHandle_t grad_mat, diopiConstTensorHandle_t grad_x, diopiConstTensorHandle_t grad_cloned_mat, diopiConstTensorHandle_t x, diopiConstTensorHandle_t b, diopiConstTensorHandle_t mat, bool upper, bool transpose, bool unitriangular) try {
     Call call(227, ctx);
     call.out(1, grad_b);
     call.out(2, grad_mat);
@@ -2074,27 +2528,33 @@ diopiError_t adaptedTriangularSolveBackward(diopiContextHandle_t ctx, diopiTenso
     call.in(7, mat);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiTriangularSolveBackward)>()(ctx, grad_b, grad_mat, grad_x, grad_cloned_mat, x, b, mat, upper, transpose, unitriangular));
+} catch (...) {
+    return thrown(shims[227].name);
 }
 
-diopiError_t adaptedLinalgQR(diopiContextHandle_t ctx, diopiConstTensorHandle_t A, const char* mode, diopiTensorHandle_t Q, diopiTensorHandle_t R) {
+diopiError_t adaptedLinalgQR(diopiContextHandle_t ctx, diopiConstTensorHandle_t A, const char* mode, diopiTensorHandle_t Q, diopiTensorHandle_t R) try {
     Call call(228, ctx);
     call.in(1, A);
     call.out(3, Q);
     call.out(4, R);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLinalgQR)>()(ctx, A, mode, Q, R));
+} catch (...) {
+    return thrown(shims[228].name);
 }
 
-diopiError_t adaptedCdist(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input1, diopiConstTensorHandle_t input2, double p, const int64_t* compute_mode) {
+diopiError_t adaptedCdist(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input1, diopiConstTensorHandle_t input2, double p, const int64_t* compute_mode) try {
     Call call(229, ctx);
     call.out(1, out);
     call.in(2, input1);
     call.in(3, input2);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCdist)>()(ctx, out, input1, input2, p, compute_mode));
+} catch (...) {
+    return thrown(shims[229].name);
 }
 
-diopiError_t adaptedCdistBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input1, diopiConstTensorHandle_t input2, double p, diopiConstTensorHandle_t cdist) {
+diopiError_t adaptedCdistBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input1, diopiConstTensorHandle_t input2, double p, diopiConstTensorHandle_t cdist) try {
     Call call(230, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -2103,27 +2563,33 @@ diopiError_t adaptedCdistBackward(diopiContextHandle_t ctx, diopiTensorHandle_t 
     call.in(6, cdist);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCdistBackward)>()(ctx, grad_input, grad_output, input1, input2, p, cdist));
+} catch (...) {
+    return thrown(shims[230].name);
 }
 
-diopiError_t adaptedPolar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t abs, diopiConstTensorHandle_t angle) {
+diopiError_t adaptedPolar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t abs, diopiConstTensorHandle_t angle) try {
     Call call(231, ctx);
     call.out(1, out);
     call.in(2, abs);
     call.in(3, angle);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiPolar)>()(ctx, out, abs, angle));
+} catch (...) {
+    return thrown(shims[231].name);
 }
 
-diopiError_t adaptedMSELoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiReduction_t reduction) {
+diopiError_t adaptedMSELoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiReduction_t reduction) try {
     Call call(232, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, target);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMSELoss)>()(ctx, out, input, target, reduction));
+} catch (...) {
+    return thrown(shims[232].name);
 }
 
-diopiError_t adaptedMSELossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiReduction_t reduction) {
+diopiError_t adaptedMSELossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiReduction_t reduction) try {
     Call call(233, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -2131,18 +2597,22 @@ diopiError_t adaptedMSELossBackward(diopiContextHandle_t ctx, diopiTensorHandle_
     call.in(4, target);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMSELossBackward)>()(ctx, grad_input, grad_output, input, target, reduction));
+} catch (...) {
+    return thrown(shims[233].name);
 }
 
-diopiError_t adaptedSmoothL1Loss(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiReduction_t reduction, double beta) {
+diopiError_t adaptedSmoothL1Loss(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiReduction_t reduction, double beta) try {
     Call call(234, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, target);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSmoothL1Loss)>()(ctx, out, input, target, reduction, beta));
+} catch (...) {
+    return thrown(shims[234].name);
 }
 
-diopiError_t adaptedSmoothL1LossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiReduction_t reduction, double beta) {
+diopiError_t adaptedSmoothL1LossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiReduction_t reduction, double beta) try {
     Call call(235, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -2150,9 +2620,11 @@ diopiError_t adaptedSmoothL1LossBackward(diopiContextHandle_t ctx, diopiTensorHa
     call.in(4, target);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSmoothL1LossBackward)>()(ctx, grad_input, grad_output, input, target, reduction, beta));
+} catch (...) {
+    return thrown(shims[235].name);
 }
 
-diopiError_t adaptedBCELoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiReduction_t reduction) {
+diopiError_t adaptedBCELoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiReduction_t reduction) try {
     Call call(236, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -2160,9 +2632,11 @@ diopiError_t adaptedBCELoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, d
     call.in(4, weight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBCELoss)>()(ctx, out, input, target, weight, reduction));
+} catch (...) {
+    return thrown(shims[236].name);
 }
 
-diopiError_t adaptedBCELossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiReduction_t reduction) {
+diopiError_t adaptedBCELossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiReduction_t reduction) try {
     Call call(237, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -2171,9 +2645,11 @@ diopiError_t adaptedBCELossBackward(diopiContextHandle_t ctx, diopiTensorHandle_
     call.in(5, weight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBCELossBackward)>()(ctx, grad_input, grad_output, input, target, weight, reduction));
+} catch (...) {
+    return thrown(shims[237].name);
 }
 
-diopiError_t adaptedBCEWithLogits(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t pos_weight, diopiReduction_t reduction) {
+diopiError_t adaptedBCEWithLogits(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t pos_weight, diopiReduction_t reduction) try {
     Call call(238, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -2182,9 +2658,11 @@ diopiError_t adaptedBCEWithLogits(diopiContextHandle_t ctx, diopiTensorHandle_t 
     call.in(5, pos_weight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBCEWithLogits)>()(ctx, out, input, target, weight, pos_weight, reduction));
+} catch (...) {
+    return thrown(shims[238].name);
 }
 
-diopiError_t adaptedBCEWithLogitsBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t pos_weight, diopiReduction_t reduction) {
+diopiError_t adaptedBCEWithLogitsBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t pos_weight, diopiReduction_t reduction) try {
     Call call(239, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -2194,9 +2672,11 @@ diopiError_t adaptedBCEWithLogitsBackward(diopiContextHandle_t ctx, diopiTensorH
     call.in(6, pos_weight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBCEWithLogitsBackward)>()(ctx, grad_input, grad_output, input, target, weight, pos_weight, reduction));
+} catch (...) {
+    return thrown(shims[239].name);
 }
 
-diopiError_t adaptedNLLLoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiReduction_t reduction, int64_t ignore_index) {
+diopiError_t adaptedNLLLoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiReduction_t reduction, int64_t ignore_index) try {
     Call call(240, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -2204,9 +2684,11 @@ diopiError_t adaptedNLLLoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, d
     call.in(4, weight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNLLLoss)>()(ctx, out, input, target, weight, reduction, ignore_index));
+} catch (...) {
+    return thrown(shims[240].name);
 }
 
-diopiError_t adaptedNLLLossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiReduction_t reduction, int64_t ignore_index) {
+diopiError_t adaptedNLLLossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiReduction_t reduction, int64_t ignore_index) try {
     Call call(241, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -2215,9 +2697,11 @@ diopiError_t adaptedNLLLossBackward(diopiContextHandle_t ctx, diopiTensorHandle_
     call.in(5, weight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNLLLossBackward)>()(ctx, grad_input, grad_output, input, target, weight, reduction, ignore_index));
+} catch (...) {
+    return thrown(shims[241].name);
 }
 
-diopiError_t adaptedNLLLossV2(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t totalWeight, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiReduction_t reduction, int64_t ignore_index) {
+diopiError_t adaptedNLLLossV2(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t totalWeight, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiReduction_t reduction, int64_t ignore_index) try {
     Call call(242, ctx);
     call.out(1, out);
     call.out(2, totalWeight);
@@ -2226,9 +2710,11 @@ diopiError_t adaptedNLLLossV2(diopiContextHandle_t ctx, diopiTensorHandle_t out,
     call.in(5, weight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNLLLossV2)>()(ctx, out, totalWeight, input, target, weight, reduction, ignore_index));
+} catch (...) {
+    return thrown(shims[242].name);
 }
 
-diopiError_t adaptedNLLLossV2Backward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t totalWeight, diopiReduction_t reduction, int64_t ignore_index) {
+diopiError_t adaptedNLLLossV2Backward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t totalWeight, diopiReduction_t reduction, int64_t ignore_index) try {
     Call call(243, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -2238,9 +2724,11 @@ diopiError_t adaptedNLLLossV2Backward(diopiContextHandle_t ctx, diopiTensorHandl
     call.in(6, totalWeight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNLLLossV2Backward)>()(ctx, grad_input, grad_output, input, target, weight, totalWeight, reduction, ignore_index));
+} catch (...) {
+    return thrown(shims[243].name);
 }
 
-diopiError_t adaptedCrossEntropyLoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiReduction_t reduction, int64_t ignore_index, double label_smoothing) {
+diopiError_t adaptedCrossEntropyLoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiReduction_t reduction, int64_t ignore_index, double label_smoothing) try {
     Call call(244, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -2248,9 +2736,11 @@ diopiError_t adaptedCrossEntropyLoss(diopiContextHandle_t ctx, diopiTensorHandle
     call.in(4, weight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCrossEntropyLoss)>()(ctx, out, input, target, weight, reduction, ignore_index, label_smoothing));
+} catch (...) {
+    return thrown(shims[244].name);
 }
 
-diopiError_t adaptedCrossEntropyLossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiReduction_t reduction, int64_t ignore_index, double label_smoothing) {
+diopiError_t adaptedCrossEntropyLossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiConstTensorHandle_t weight, diopiReduction_t reduction, int64_t ignore_index, double label_smoothing) try {
     Call call(245, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -2259,18 +2749,22 @@ diopiError_t adaptedCrossEntropyLossBackward(diopiContextHandle_t ctx, diopiTens
     call.in(5, weight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCrossEntropyLossBackward)>()(ctx, grad_input, grad_output, input, target, weight, reduction, ignore_index, label_smoothing));
+} catch (...) {
+    return thrown(shims[245].name);
 }
 
-diopiError_t adaptedSigmoidFocalLoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t inputs, diopiConstTensorHandle_t targets, float alpha, float gamma, diopiReduction_t reduction) {
+diopiError_t adaptedSigmoidFocalLoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t inputs, diopiConstTensorHandle_t targets, float alpha, float gamma, diopiReduction_t reduction) try {
     Call call(246, ctx);
     call.out(1, out);
     call.in(2, inputs);
     call.in(3, targets);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSigmoidFocalLoss)>()(ctx, out, inputs, targets, alpha, gamma, reduction));
+} catch (...) {
+    return thrown(shims[246].name);
 }
 
-diopiError_t adaptedSigmoidFocalLossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiTensorHandle_t grad_input, float gamma, float alpha, diopiReduction_t reduction) {
+diopiError_t adaptedSigmoidFocalLossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t target, diopiTensorHandle_t grad_input, float gamma, float alpha, diopiReduction_t reduction) try {
     Call call(247, ctx);
     call.in(1, grad_output);
     call.in(2, input);
@@ -2278,9 +2772,11 @@ diopiError_t adaptedSigmoidFocalLossBackward(diopiContextHandle_t ctx, diopiTens
     call.out(4, grad_input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSigmoidFocalLossBackward)>()(ctx, grad_output, input, target, grad_input, gamma, alpha, reduction));
+} catch (...) {
+    return thrown(shims[247].name);
 }
 
-diopiError_t adaptedCTCLoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t neg_log_likelihood, diopiTensorHandle_t log_alpha, diopiConstTensorHandle_t log_probs, diopiConstTensorHandle_t targets, diopiConstTensorHandle_t input_lengths, diopiConstTensorHandle_t target_lengths, int64_t blank, diopiReduction_t reduction, bool zero_infinity) {
+diopiError_t adaptedCTCLoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t neg_log_likelihood, diopiTensorHandle_t log_alpha, diopiConstTensorHandle_t log_probs, diopiConstTensorHandle_t targets, diopiConstTensorHandle_t input_lengths, diopiConstTensorHandle_t target_lengths, int64_t blank, diopiReduction_t reduction, bool zero_infinity) try {
     Call call(248, ctx);
     call.out(1, out);
     call.out(2, neg_log_likelihood);
@@ -2291,9 +2787,11 @@ diopiError_t adaptedCTCLoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, d
     call.in(7, target_lengths);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCTCLoss)>()(ctx, out, neg_log_likelihood, log_alpha, log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity));
+} catch (...) {
+    return thrown(shims[248].name);
 }
 
-diopiError_t adaptedCTCLossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t log_probs, diopiConstTensorHandle_t targets, diopiConstTensorHandle_t input_lengths, diopiConstTensorHandle_t target_lengths, diopiConstTensorHandle_t neg_log_likelihood, diopiConstTensorHandle_t log_alpha, int64_t blank, diopiReduction_t reduction, bool zero_infinity) {
+diopiError_t adaptedCTCLossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t log_probs, diopiConstTensorHandle_t targets, diopiConstTensorHandle_t input_lengths, diopiConstTensorHandle_t target_lengths, diopiConstTensorHandle_t neg_log_likelihood, diopiConstTensorHandle_t log_alpha, int64_t blank, diopiReduction_t reduction, bool zero_infinity) try {
     Call call(249, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -2305,236 +2803,296 @@ diopiError_t adaptedCTCLossBackward(diopiContextHandle_t ctx, diopiTensorHandle_
     call.in(8, log_alpha);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCTCLossBackward)>()(ctx, grad_input, grad_output, log_probs, targets, input_lengths, target_lengths, neg_log_likelihood, log_alpha, blank, reduction, zero_infinity));
+} catch (...) {
+    return thrown(shims[249].name);
 }
 
-diopiError_t adaptedFill(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* value) {
+diopiError_t adaptedFill(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* value) try {
     Call call(250, ctx);
     call.out(1, input);
     call.number(2, value);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiFill)>()(ctx, input, value));
+} catch (...) {
+    return thrown(shims[250].name);
 }
 
-diopiError_t adaptedZeroInp(diopiContextHandle_t ctx, diopiTensorHandle_t self) {
+diopiError_t adaptedZeroInp(diopiContextHandle_t ctx, diopiTensorHandle_t self) try {
     Call call(251, ctx);
     call.out(1, self);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiZeroInp)>()(ctx, self));
+} catch (...) {
+    return thrown(shims[251].name);
 }
 
-diopiError_t adaptedOnes(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiSize_t size) {
+diopiError_t adaptedOnes(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiSize_t size) try {
     Call call(252, ctx);
     call.out(1, out);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiOnes)>()(ctx, out, size));
+} catch (...) {
+    return thrown(shims[252].name);
 }
 
-diopiError_t adaptedZeros(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiSize_t size) {
+diopiError_t adaptedZeros(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiSize_t size) try {
     Call call(253, ctx);
     call.out(1, out);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiZeros)>()(ctx, out, size));
+} catch (...) {
+    return thrown(shims[253].name);
 }
 
-diopiError_t adaptedCopyInp(diopiContextHandle_t ctx, diopiConstTensorHandle_t src, diopiTensorHandle_t dest) {
+diopiError_t adaptedCopyInp(diopiContextHandle_t ctx, diopiConstTensorHandle_t src, diopiTensorHandle_t dest) try {
     Call call(254, ctx);
     call.in(1, src);
     call.out(2, dest);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCopyInp)>()(ctx, src, dest));
+} catch (...) {
+    return thrown(shims[254].name);
 }
 
-diopiError_t adaptedCastDtype(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedCastDtype(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(255, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCastDtype)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[255].name);
 }
 
-diopiError_t adaptedCat(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t* tensors, int64_t num_inputs, int64_t dim) {
+diopiError_t adaptedCat(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t* tensors, int64_t num_inputs, int64_t dim) try {
     Call call(256, ctx);
     call.out(1, out);
     call.ins(2, tensors, num_inputs);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCat)>()(ctx, out, tensors, num_inputs, dim));
+} catch (...) {
+    return thrown(shims[256].name);
 }
 
-diopiError_t adaptedStack(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t* tensors, int64_t numTensors, int64_t dim) {
+diopiError_t adaptedStack(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t* tensors, int64_t numTensors, int64_t dim) try {
     Call call(257, ctx);
     call.out(1, out);
     call.ins(2, tensors, numTensors);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiStack)>()(ctx, out, tensors, numTensors, dim));
+} catch (...) {
+    return thrown(shims[257].name);
 }
 
-diopiError_t adaptedSplitWithSizes(diopiContextHandle_t ctx, diopiTensorHandle_t* outs, int64_t num_outs, diopiConstTensorHandle_t input, const diopiSize_t splitSizes, int64_t dim) {
+diopiError_t adaptedSplitWithSizes(diopiContextHandle_t ctx, diopiTensorHandle_t* outs, int64_t num_outs, diopiConstTensorHandle_t input, const diopiSize_t splitSizes, int64_t dim) try {
     Call call(258, ctx);
     call.outs(1, outs, num_outs);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSplitWithSizes)>()(ctx, outs, num_outs, input, splitSizes, dim));
+} catch (...) {
+    return thrown(shims[258].name);
 }
 
-diopiError_t adaptedMeshGrid(diopiContextHandle_t ctx, diopiTensorHandle_t* outs, diopiConstTensorHandle_t* inputs, int64_t inputsNum) {
+diopiError_t adaptedMeshGrid(diopiContextHandle_t ctx, diopiTensorHandle_t* outs, diopiConstTensorHandle_t* inputs, int64_t inputsNum) try {
     Call call(259, ctx);
     call.outs(1, outs, inputsNum);
     call.ins(2, inputs, inputsNum);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMeshGrid)>()(ctx, outs, inputs, inputsNum));
+} catch (...) {
+    return thrown(shims[259].name);
 }
 
-diopiError_t adaptedTranspose(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim0, int64_t dim1) {
+diopiError_t adaptedTranspose(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim0, int64_t dim1) try {
     Call call(260, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiTranspose)>()(ctx, out, input, dim0, dim1));
+} catch (...) {
+    return thrown(shims[260].name);
 }
 
-diopiError_t adaptedPermute(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t dims) {
+diopiError_t adaptedPermute(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t dims) try {
     Call call(261, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiPermute)>()(ctx, out, input, dims));
+} catch (...) {
+    return thrown(shims[261].name);
 }
 
-diopiError_t adaptedExpand(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedExpand(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) try {
     Call call(262, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiExpand)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[262].name);
 }
 
-diopiError_t adaptedSelect(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim, int64_t index) {
+diopiError_t adaptedSelect(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim, int64_t index) try {
     Call call(263, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSelect)>()(ctx, out, input, dim, index));
+} catch (...) {
+    return thrown(shims[263].name);
 }
 
-diopiError_t adaptedSelectBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiSize_t input_sizes, int64_t dim, int64_t index) {
+diopiError_t adaptedSelectBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiSize_t input_sizes, int64_t dim, int64_t index) try {
     Call call(264, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSelectBackward)>()(ctx, grad_input, grad_output, input_sizes, dim, index));
+} catch (...) {
+    return thrown(shims[264].name);
 }
 
-diopiError_t adaptedSelectScatter(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t src, int64_t dim, int64_t index) {
+diopiError_t adaptedSelectScatter(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t src, int64_t dim, int64_t index) try {
     Call call(265, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, src);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSelectScatter)>()(ctx, out, input, src, dim, index));
+} catch (...) {
+    return thrown(shims[265].name);
 }
 
-diopiError_t adaptedSlice(diopiContextHandle_t ctx, diopiTensorHandle_t null_out, diopiConstTensorHandle_t input, int64_t dim, int64_t start, int64_t end, int64_t step) {
+diopiError_t adaptedSlice(diopiContextHandle_t ctx, diopiTensorHandle_t null_out, diopiConstTensorHandle_t input, int64_t dim, int64_t start, int64_t end, int64_t step) try {
     Call call(266, ctx);
     call.out(1, null_out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSlice)>()(ctx, null_out, input, dim, start, end, step));
+} catch (...) {
+    return thrown(shims[266].name);
 }
 
-diopiError_t adaptedSliceBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiSize_t input_sizes, int64_t dim, int64_t start, int64_t end, int64_t step) {
+diopiError_t adaptedSliceBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiSize_t input_sizes, int64_t dim, int64_t start, int64_t end, int64_t step) try {
     Call call(267, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSliceBackward)>()(ctx, grad_input, grad_output, input_sizes, dim, start, end, step));
+} catch (...) {
+    return thrown(shims[267].name);
 }
 
-diopiError_t adaptedSliceScatter(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t src, int64_t dim, int64_t start, int64_t end, int64_t step) {
+diopiError_t adaptedSliceScatter(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t src, int64_t dim, int64_t start, int64_t end, int64_t step) try {
     Call call(268, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, src);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSliceScatter)>()(ctx, out, input, src, dim, start, end, step));
+} catch (...) {
+    return thrown(shims[268].name);
 }
 
-diopiError_t adaptedFlip(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t dims) {
+diopiError_t adaptedFlip(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t dims) try {
     Call call(269, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiFlip)>()(ctx, out, input, dims));
+} catch (...) {
+    return thrown(shims[269].name);
 }
 
-diopiError_t adaptedRoll(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t shifts, diopiSize_t dims) {
+diopiError_t adaptedRoll(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t shifts, diopiSize_t dims) try {
     Call call(270, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiRoll)>()(ctx, out, input, shifts, dims));
+} catch (...) {
+    return thrown(shims[270].name);
 }
 
-diopiError_t adaptedRepeat(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t repeats_size) {
+diopiError_t adaptedRepeat(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t repeats_size) try {
     Call call(271, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiRepeat)>()(ctx, out, input, repeats_size));
+} catch (...) {
+    return thrown(shims[271].name);
 }
 
-diopiError_t adaptedTril(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t diagonal) {
+diopiError_t adaptedTril(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t diagonal) try {
     Call call(272, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiTril)>()(ctx, out, input, diagonal));
+} catch (...) {
+    return thrown(shims[272].name);
 }
 
-diopiError_t adaptedTriu(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t diagonal) {
+diopiError_t adaptedTriu(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t diagonal) try {
     Call call(273, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiTriu)>()(ctx, out, input, diagonal));
+} catch (...) {
+    return thrown(shims[273].name);
 }
 
-diopiError_t adaptedTriuInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, int64_t diagonal) {
+diopiError_t adaptedTriuInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, int64_t diagonal) try {
     Call call(274, ctx);
     call.update(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiTriuInp)>()(ctx, input, diagonal));
+} catch (...) {
+    return thrown(shims[274].name);
 }
 
-diopiError_t adaptedContiguous(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t input, diopiMemoryFormat_t memoryFormat) {
+diopiError_t adaptedContiguous(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t input, diopiMemoryFormat_t memoryFormat) try {
     Call call(275, ctx);
     call.made(1, out, 2);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiContiguous)>()(ctx, out, input, memoryFormat));
+} catch (...) {
+    return thrown(shims[275].name);
 }
 
-diopiError_t adaptedNativeMemoryFormatCast(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiTensorHandle_t in, int64_t format) {
+diopiError_t adaptedNativeMemoryFormatCast(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiTensorHandle_t in, int64_t format) try {
     Call call(276, ctx);
     call.made(1, out, 2);
     call.in(2, in);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNativeMemoryFormatCast)>()(ctx, out, in, format));
+} catch (...) {
+    return thrown(shims[276].name);
 }
 
-diopiError_t adaptedGetNativeMemoryFormat(diopiContextHandle_t ctx, diopiConstTensorHandle_t input, int64_t* format) {
+diopiError_t adaptedGetNativeMemoryFormat(diopiContextHandle_t ctx, diopiConstTensorHandle_t input, int64_t* format) try {
     Call call(277, ctx);
     call.in(1, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiGetNativeMemoryFormat)>()(ctx, input, format));
+} catch (...) {
+    return thrown(shims[277].name);
 }
 
-diopiError_t adaptedTensorDestructionHook(diopiContextHandle_t ctx, void* ptr) {
+diopiError_t adaptedTensorDestructionHook(diopiContextHandle_t ctx, void* ptr) try {
     Call call(278, ctx);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiTensorDestructionHook)>()(ctx, ptr));
+} catch (...) {
+    return thrown(shims[278].name);
 }
 
-diopiError_t adaptedLayerNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t save_mean, diopiTensorHandle_t save_invstd, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiSize_t normalized_shape, double eps) {
+diopiError_t adaptedLayerNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t save_mean, diopiTensorHandle_t save_invstd, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiSize_t normalized_shape, double eps) try {
     Call call(279, ctx);
     call.out(1, out);
     call.out(2, save_mean);
@@ -2544,9 +3102,11 @@ diopiError_t adaptedLayerNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out,
     call.in(6, bias);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLayerNorm)>()(ctx, out, save_mean, save_invstd, input, weight, bias, normalized_shape, eps));
+} catch (...) {
+    return thrown(shims[279].name);
 }
 
-diopiError_t adaptedLayerNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiConstTensorHandle_t mean, diopiConstTensorHandle_t rstd, diopiSize_t normalized_shape) {
+diopiError_t adaptedLayerNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiConstTensorHandle_t mean, diopiConstTensorHandle_t rstd, diopiSize_t normalized_shape) try {
     Call call(280, ctx);
     call.out(1, grad_input);
     call.out(2, grad_weight);
@@ -2559,9 +3119,11 @@ diopiError_t adaptedLayerNormBackward(diopiContextHandle_t ctx, diopiTensorHandl
     call.in(9, rstd);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLayerNormBackward)>()(ctx, grad_input, grad_weight, grad_bias, grad_output, input, weight, bias, mean, rstd, normalized_shape));
+} catch (...) {
+    return thrown(shims[280].name);
 }
 
-diopiError_t adaptedLayerNormGB(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t running_mean, diopiTensorHandle_t running_var, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, const double eps, const int64_t begin_norm_axis) {
+diopiError_t adaptedLayerNormGB(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t running_mean, diopiTensorHandle_t running_var, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, const double eps, const int64_t begin_norm_axis) try {
     Call call(281, ctx);
     call.out(1, out);
     call.out(2, running_mean);
@@ -2571,9 +3133,11 @@ diopiError_t adaptedLayerNormGB(diopiContextHandle_t ctx, diopiTensorHandle_t ou
     call.in(6, bias);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLayerNormGB)>()(ctx, out, running_mean, running_var, input, weight, bias, eps, begin_norm_axis));
+} catch (...) {
+    return thrown(shims[281].name);
 }
 
-diopiError_t adaptedLayerNormGBBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiConstTensorHandle_t running_mean, diopiConstTensorHandle_t running_std, const int64_t begin_norm_axis) {
+diopiError_t adaptedLayerNormGBBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiConstTensorHandle_t running_mean, diopiConstTensorHandle_t running_std, const int64_t begin_norm_axis) try {
     Call call(282, ctx);
     call.out(1, grad_input);
     call.out(2, grad_weight);
@@ -2586,9 +3150,11 @@ diopiError_t adaptedLayerNormGBBackward(diopiContextHandle_t ctx, diopiTensorHan
     call.in(9, running_std);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLayerNormGBBackward)>()(ctx, grad_input, grad_weight, grad_bias, grad_output, input, weight, bias, running_mean, running_std, begin_norm_axis));
+} catch (...) {
+    return thrown(shims[282].name);
 }
 
-diopiError_t adaptedInstanceNorm(diopiContextHandle_t ctx, diopiTensorHandle_t output, diopiConstTensorHandle_t input, const int64_t axis, diopiConstTensorHandle_t scale, diopiConstTensorHandle_t bias, const double eps) {
+diopiError_t adaptedInstanceNorm(diopiContextHandle_t ctx, diopiTensorHandle_t output, diopiConstTensorHandle_t input, const int64_t axis, diopiConstTensorHandle_t scale, diopiConstTensorHandle_t bias, const double eps) try {
     Call call(283, ctx);
     call.out(1, output);
     call.in(2, input);
@@ -2596,9 +3162,11 @@ diopiError_t adaptedInstanceNorm(diopiContextHandle_t ctx, diopiTensorHandle_t o
     call.in(5, bias);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiInstanceNorm)>()(ctx, output, input, axis, scale, bias, eps));
+} catch (...) {
+    return thrown(shims[283].name);
 }
 
-diopiError_t adaptedInstanceNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_scale, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t scale, diopiConstTensorHandle_t bias, const int64_t axis, const double eps) {
+diopiError_t adaptedInstanceNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_scale, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t scale, diopiConstTensorHandle_t bias, const int64_t axis, const double eps) try {
     Call call(284, ctx);
     call.out(1, grad_input);
     call.out(2, grad_scale);
@@ -2609,9 +3177,11 @@ diopiError_t adaptedInstanceNormBackward(diopiContextHandle_t ctx, diopiTensorHa
     call.in(7, bias);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiInstanceNormBackward)>()(ctx, grad_input, grad_scale, grad_bias, grad_output, input, scale, bias, axis, eps));
+} catch (...) {
+    return thrown(shims[284].name);
 }
 
-diopiError_t adaptedGroupNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t save_mean, diopiTensorHandle_t save_invstd, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, int64_t num_groups, double eps) {
+diopiError_t adaptedGroupNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t save_mean, diopiTensorHandle_t save_invstd, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, int64_t num_groups, double eps) try {
     Call call(285, ctx);
     call.out(1, out);
     call.out(2, save_mean);
@@ -2621,9 +3191,11 @@ diopiError_t adaptedGroupNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out,
     call.in(6, bias);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiGroupNorm)>()(ctx, out, save_mean, save_invstd, input, weight, bias, num_groups, eps));
+} catch (...) {
+    return thrown(shims[285].name);
 }
 
-diopiError_t adaptedGroupNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t mean, diopiConstTensorHandle_t rstd, int64_t num_groups) {
+diopiError_t adaptedGroupNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t mean, diopiConstTensorHandle_t rstd, int64_t num_groups) try {
     Call call(286, ctx);
     call.out(1, grad_input);
     call.out(2, grad_weight);
@@ -2635,9 +3207,11 @@ diopiError_t adaptedGroupNormBackward(diopiContextHandle_t ctx, diopiTensorHandl
     call.in(8, rstd);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiGroupNormBackward)>()(ctx, grad_input, grad_weight, grad_bias, grad_output, input, weight, mean, rstd, num_groups));
+} catch (...) {
+    return thrown(shims[286].name);
 }
 
-diopiError_t adaptedBatchNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t save_mean, diopiTensorHandle_t save_invstd, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiTensorHandle_t running_mean, diopiTensorHandle_t running_var, bool training, double momentum, double eps) {
+diopiError_t adaptedBatchNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t save_mean, diopiTensorHandle_t save_invstd, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiTensorHandle_t running_mean, diopiTensorHandle_t running_var, bool training, double momentum, double eps) try {
     Call call(287, ctx);
     call.out(1, out);
     call.out(2, save_mean);
@@ -2649,9 +3223,11 @@ diopiError_t adaptedBatchNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out,
     call.update(8, running_var);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBatchNorm)>()(ctx, out, save_mean, save_invstd, input, weight, bias, running_mean, running_var, training, momentum, eps));
+} catch (...) {
+    return thrown(shims[287].name);
 }
 
-diopiError_t adaptedBatchNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t running_mean, diopiConstTensorHandle_t running_var, diopiConstTensorHandle_t save_mean, diopiConstTensorHandle_t save_invstd, bool training, double eps) {
+diopiError_t adaptedBatchNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t running_mean, diopiConstTensorHandle_t running_var, diopiConstTensorHandle_t save_mean, diopiConstTensorHandle_t save_invstd, bool training, double eps) try {
     Call call(288, ctx);
     call.out(1, grad_input);
     call.out(2, grad_weight);
@@ -2665,18 +3241,22 @@ diopiError_t adaptedBatchNormBackward(diopiContextHandle_t ctx, diopiTensorHandl
     call.in(10, save_invstd);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBatchNormBackward)>()(ctx, grad_input, grad_weight, grad_bias, grad_output, input, weight, running_mean, running_var, save_mean, save_invstd, training, eps));
+} catch (...) {
+    return thrown(shims[288].name);
 }
 
-diopiError_t adaptedBatchNormStats(diopiContextHandle_t ctx, diopiTensorHandle_t mean, diopiTensorHandle_t invstd, diopiConstTensorHandle_t input, double eps) {
+diopiError_t adaptedBatchNormStats(diopiContextHandle_t ctx, diopiTensorHandle_t mean, diopiTensorHandle_t invstd, diopiConstTensorHandle_t input, double eps) try {
     Call call(289, ctx);
     call.out(1, mean);
     call.out(2, invstd);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBatchNormStats)>()(ctx, mean, invstd, input, eps));
+} catch (...) {
+    return thrown(shims[289].name);
 }
 
-diopiError_t adaptedBatchNormGatherStatsWithCounts(diopiContextHandle_t ctx, diopiTensorHandle_t mean, diopiTensorHandle_t invstd, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mean_all, diopiConstTensorHandle_t invstd_all, diopiTensorHandle_t running_mean, diopiTensorHandle_t running_var, float momentum, float eps, diopiConstTensorHandle_t counts) {
+diopiError_t adaptedBatchNormGatherStatsWithCounts(diopiContextHandle_t ctx, diopiTensorHandle_t mean, diopiTensorHandle_t invstd, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mean_all, diopiConstTensorHandle_t invstd_all, diopiTensorHandle_t running_mean, diopiTensorHandle_t running_var, float momentum, float eps, diopiConstTensorHandle_t counts) try {
     Call call(290, ctx);
     call.out(1, mean);
     call.out(2, invstd);
@@ -2688,9 +3268,11 @@ diopiError_t adaptedBatchNormGatherStatsWithCounts(diopiContextHandle_t ctx, dio
     call.in(10, counts);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBatchNormGatherStatsWithCounts)>()(ctx, mean, invstd, input, mean_all, invstd_all, running_mean, running_var, momentum, eps, counts));
+} catch (...) {
+    return thrown(shims[290].name);
 }
 
-diopiError_t adaptedBatchNormBackwardReduce(diopiContextHandle_t ctx, diopiTensorHandle_t sum_dy, diopiTensorHandle_t sum_dy_xmu, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mean, diopiConstTensorHandle_t invstd, diopiConstTensorHandle_t weight, bool input_g, bool weight_g, bool bias_g) {
+diopiError_t adaptedBatchNormBackwardReduce(diopiContextHandle_t ctx, diopiTensorHandle_t sum_dy, diopiTensorHandle_t sum_dy_xmu, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mean, diopiConstTensorHandle_t invstd, diopiConstTensorHandle_t weight, bool input_g, bool weight_g, bool bias_g) try {
     Call call(291, ctx);
     call.out(1, sum_dy);
     call.out(2, sum_dy_xmu);
@@ -2703,9 +3285,11 @@ diopiError_t adaptedBatchNormBackwardReduce(diopiContextHandle_t ctx, diopiTenso
     call.in(9, weight);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBatchNormBackwardReduce)>()(ctx, sum_dy, sum_dy_xmu, grad_weight, grad_bias, grad_out, input, mean, invstd, weight, input_g, weight_g, bias_g));
+} catch (...) {
+    return thrown(shims[291].name);
 }
 
-diopiError_t adaptedBatchNormBackwardElemt(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mean, diopiConstTensorHandle_t invstd, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t sum_dy, diopiConstTensorHandle_t sum_dy_xmu, diopiConstTensorHandle_t count) {
+diopiError_t adaptedBatchNormBackwardElemt(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mean, diopiConstTensorHandle_t invstd, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t sum_dy, diopiConstTensorHandle_t sum_dy_xmu, diopiConstTensorHandle_t count) try {
     Call call(292, ctx);
     call.out(1, grad_input);
     call.in(2, grad_out);
@@ -2718,9 +3302,11 @@ diopiError_t adaptedBatchNormBackwardElemt(diopiContextHandle_t ctx, diopiTensor
     call.in(9, count);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBatchNormBackwardElemt)>()(ctx, grad_input, grad_out, input, mean, invstd, weight, sum_dy, sum_dy_xmu, count));
+} catch (...) {
+    return thrown(shims[292].name);
 }
 
-diopiError_t adaptedBatchNormElemt(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiConstTensorHandle_t mean, diopiConstTensorHandle_t invstd, float eps) {
+diopiError_t adaptedBatchNormElemt(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t bias, diopiConstTensorHandle_t mean, diopiConstTensorHandle_t invstd, float eps) try {
     Call call(293, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -2730,18 +3316,22 @@ diopiError_t adaptedBatchNormElemt(diopiContextHandle_t ctx, diopiTensorHandle_t
     call.in(6, invstd);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBatchNormElemt)>()(ctx, out, input, weight, bias, mean, invstd, eps));
+} catch (...) {
+    return thrown(shims[293].name);
 }
 
-diopiError_t adaptedSgd(diopiContextHandle_t ctx, diopiTensorHandle_t param, diopiTensorHandle_t grad, diopiTensorHandle_t buf, double lr, double momentum, double dampening, double weight_decay, bool nesterov) {
+diopiError_t adaptedSgd(diopiContextHandle_t ctx, diopiTensorHandle_t param, diopiTensorHandle_t grad, diopiTensorHandle_t buf, double lr, double momentum, double dampening, double weight_decay, bool nesterov) try {
     Call call(294, ctx);
     call.update(1, param);
     call.in(2, grad);
     call.update(3, buf);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSgd)>()(ctx, param, grad, buf, lr, momentum, dampening, weight_decay, nesterov));
+} catch (...) {
+    return thrown(shims[294].name);
 }
 
-diopiError_t adaptedAdam(diopiContextHandle_t ctx, diopiTensorHandle_t param, diopiConstTensorHandle_t grad, diopiTensorHandle_t exp_avg, diopiTensorHandle_t exp_avg_sq, diopiTensorHandle_t max_exp_avg_sq, float lr, float beta1, float beta2, float eps, float weight_decay, int64_t step, bool amsgrad) {
+diopiError_t adaptedAdam(diopiContextHandle_t ctx, diopiTensorHandle_t param, diopiConstTensorHandle_t grad, diopiTensorHandle_t exp_avg, diopiTensorHandle_t exp_avg_sq, diopiTensorHandle_t max_exp_avg_sq, float lr, float beta1, float beta2, float eps, float weight_decay, int64_t step, bool amsgrad) try {
     Call call(295, ctx);
     call.update(1, param);
     call.in(2, grad);
@@ -2750,9 +3340,11 @@ diopiError_t adaptedAdam(diopiContextHandle_t ctx, diopiTensorHandle_t param, di
     call.update(5, max_exp_avg_sq);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdam)>()(ctx, param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq, lr, beta1, beta2, eps, weight_decay, step, amsgrad));
+} catch (...) {
+    return thrown(shims[295].name);
 }
 
-diopiError_t adaptedAdamW(diopiContextHandle_t ctx, diopiTensorHandle_t param, diopiConstTensorHandle_t grad, diopiTensorHandle_t exp_avg, diopiTensorHandle_t exp_avg_sq, diopiTensorHandle_t max_exp_avg_sq, float lr, float beta1, float beta2, float eps, float weight_decay, int64_t step, bool amsgrad) {
+diopiError_t adaptedAdamW(diopiContextHandle_t ctx, diopiTensorHandle_t param, diopiConstTensorHandle_t grad, diopiTensorHandle_t exp_avg, diopiTensorHandle_t exp_avg_sq, diopiTensorHandle_t max_exp_avg_sq, float lr, float beta1, float beta2, float eps, float weight_decay, int64_t step, bool amsgrad) try {
     Call call(296, ctx);
     call.update(1, param);
     call.in(2, grad);
@@ -2761,9 +3353,11 @@ diopiError_t adaptedAdamW(diopiContextHandle_t ctx, diopiTensorHandle_t param, d
     call.update(5, max_exp_avg_sq);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdamW)>()(ctx, param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq, lr, beta1, beta2, eps, weight_decay, step, amsgrad));
+} catch (...) {
+    return thrown(shims[296].name);
 }
 
-diopiError_t adaptedFusedAdamW(diopiContextHandle_t ctx, diopiTensorHandle_t* params, diopiConstTensorHandle_t* grads, diopiTensorHandle_t* exp_avgs, diopiTensorHandle_t* exp_avg_sqs, diopiTensorHandle_t* max_exp_avg_sqs, diopiConstTensorHandle_t* state_steps, int64_t nums, double lr, double beta1, double beta2, double eps, double weight_decay, bool amsgrad, bool maximize) {
+diopiError_t adaptedFusedAdamW(diopiContextHandle_t ctx, diopiTensorHandle_t* params, diopiConstTensorHandle_t* grads, diopiTensorHandle_t* exp_avgs, diopiTensorHandle_t* exp_avg_sqs, diopiTensorHandle_t* max_exp_avg_sqs, diopiConstTensorHandle_t* state_steps, int64_t nums, double lr, double beta1, double beta2, double eps, double weight_decay, bool amsgrad, bool maximize) try {
     Call call(297, ctx);
     call.updates(1, params, nums);
     call.ins(2, grads, nums);
@@ -2773,9 +3367,11 @@ diopiError_t adaptedFusedAdamW(diopiContextHandle_t ctx, diopiTensorHandle_t* pa
     call.ins(6, state_steps, nums);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiFusedAdamW)>()(ctx, params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, nums, lr, beta1, beta2, eps, weight_decay, amsgrad, maximize));
+} catch (...) {
+    return thrown(shims[297].name);
 }
 
-diopiError_t adaptedAdadelta(diopiContextHandle_t ctx, diopiTensorHandle_t param, diopiConstTensorHandle_t grad, diopiTensorHandle_t square_avg, diopiTensorHandle_t acc_delta, float lr, float rho, float eps, float weight_decay) {
+diopiError_t adaptedAdadelta(diopiContextHandle_t ctx, diopiTensorHandle_t param, diopiConstTensorHandle_t grad, diopiTensorHandle_t square_avg, diopiTensorHandle_t acc_delta, float lr, float rho, float eps, float weight_decay) try {
     Call call(298, ctx);
     call.update(1, param);
     call.in(2, grad);
@@ -2783,9 +3379,11 @@ diopiError_t adaptedAdadelta(diopiContextHandle_t ctx, diopiTensorHandle_t param
     call.update(4, acc_delta);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdadelta)>()(ctx, param, grad, square_avg, acc_delta, lr, rho, eps, weight_decay));
+} catch (...) {
+    return thrown(shims[298].name);
 }
 
-diopiError_t adaptedRmsprop(diopiContextHandle_t ctx, diopiTensorHandle_t param, diopiConstTensorHandle_t grad, diopiTensorHandle_t square_avg, diopiTensorHandle_t grad_avg, diopiTensorHandle_t momentum_buf, float lr, float alpha, float eps, float weight_decay, float momentum, bool centered) {
+diopiError_t adaptedRmsprop(diopiContextHandle_t ctx, diopiTensorHandle_t param, diopiConstTensorHandle_t grad, diopiTensorHandle_t square_avg, diopiTensorHandle_t grad_avg, diopiTensorHandle_t momentum_buf, float lr, float alpha, float eps, float weight_decay, float momentum, bool centered) try {
     Call call(299, ctx);
     call.update(1, param);
     call.in(2, grad);
@@ -2794,51 +3392,63 @@ diopiError_t adaptedRmsprop(diopiContextHandle_t ctx, diopiTensorHandle_t param,
     call.update(5, momentum_buf);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiRmsprop)>()(ctx, param, grad, square_avg, grad_avg, momentum_buf, lr, alpha, eps, weight_decay, momentum, centered));
+} catch (...) {
+    return thrown(shims[299].name);
 }
 
-diopiError_t adaptedClipGradNorm(diopiContextHandle_t ctx, double* out, diopiTensorHandle_t* grads, int64_t num_grads, double max_norm, double norm_type, bool error_if_nonfinite) {
+diopiError_t adaptedClipGradNorm(diopiContextHandle_t ctx, double* out, diopiTensorHandle_t* grads, int64_t num_grads, double max_norm, double norm_type, bool error_if_nonfinite) try {
     Call call(300, ctx);
     call.updates(2, grads, num_grads);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiClipGradNorm)>()(ctx, out, grads, num_grads, max_norm, norm_type, error_if_nonfinite));
+} catch (...) {
+    return thrown(shims[300].name);
 }
 
-diopiError_t adaptedAmpForeachNonFiniteCheckAndUnscaleInp(diopiContextHandle_t ctx, diopiTensorHandle_t* scaled_grads, int64_t num_scaled_grads, diopiTensorHandle_t found_inf, diopiConstTensorHandle_t inv_scale) {
+diopiError_t adaptedAmpForeachNonFiniteCheckAndUnscaleInp(diopiContextHandle_t ctx, diopiTensorHandle_t* scaled_grads, int64_t num_scaled_grads, diopiTensorHandle_t found_inf, diopiConstTensorHandle_t inv_scale) try {
     Call call(301, ctx);
     call.updates(1, scaled_grads, num_scaled_grads);
     call.update(3, found_inf);
     call.in(4, inv_scale);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAmpForeachNonFiniteCheckAndUnscaleInp)>()(ctx, scaled_grads, num_scaled_grads, found_inf, inv_scale));
+} catch (...) {
+    return thrown(shims[301].name);
 }
 
-diopiError_t adaptedAmpUpdateScaleInp(diopiContextHandle_t ctx, diopiTensorHandle_t current_scale, diopiTensorHandle_t growth_tracker, diopiConstTensorHandle_t found_inf, double scale_growth_factor, double scale_backoff_factor, int32_t growth_interval) {
+diopiError_t adaptedAmpUpdateScaleInp(diopiContextHandle_t ctx, diopiTensorHandle_t current_scale, diopiTensorHandle_t growth_tracker, diopiConstTensorHandle_t found_inf, double scale_growth_factor, double scale_backoff_factor, int32_t growth_interval) try {
     Call call(302, ctx);
     call.update(1, current_scale);
     call.update(2, growth_tracker);
     call.in(3, found_inf);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAmpUpdateScaleInp)>()(ctx, current_scale, growth_tracker, found_inf, scale_growth_factor, scale_backoff_factor, growth_interval));
+} catch (...) {
+    return thrown(shims[302].name);
 }
 
-diopiError_t adaptedMaxPool1d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode) {
+diopiError_t adaptedMaxPool1d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode) try {
     Call call(303, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaxPool1d)>()(ctx, out, input, kernel_size, stride, padding, dilation, ceil_mode));
+} catch (...) {
+    return thrown(shims[303].name);
 }
 
-diopiError_t adaptedMaxPool1dWithIndices(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t indices, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode) {
+diopiError_t adaptedMaxPool1dWithIndices(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t indices, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode) try {
     Call call(304, ctx);
     call.out(1, out);
     call.out(2, indices);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaxPool1dWithIndices)>()(ctx, out, indices, input, kernel_size, stride, padding, dilation, ceil_mode));
+} catch (...) {
+    return thrown(shims[304].name);
 }
 
-diopiError_t adaptedMaxPool1dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode, diopiConstTensorHandle_t indices) {
+diopiError_t adaptedMaxPool1dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode, diopiConstTensorHandle_t indices) try {
     Call call(305, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -2846,26 +3456,32 @@ diopiError_t adaptedMaxPool1dBackward(diopiContextHandle_t ctx, diopiTensorHandl
     call.in(9, indices);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaxPool1dBackward)>()(ctx, grad_input, grad_output, input, kernel_size, stride, padding, dilation, ceil_mode, indices));
+} catch (...) {
+    return thrown(shims[305].name);
 }
 
-diopiError_t adaptedMaxPool2d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode) {
+diopiError_t adaptedMaxPool2d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode) try {
     Call call(306, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaxPool2d)>()(ctx, out, input, kernel_size, stride, padding, dilation, ceil_mode));
+} catch (...) {
+    return thrown(shims[306].name);
 }
 
-diopiError_t adaptedMaxPool2dWithIndices(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t indices, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode) {
+diopiError_t adaptedMaxPool2dWithIndices(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t indices, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode) try {
     Call call(307, ctx);
     call.out(1, out);
     call.out(2, indices);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaxPool2dWithIndices)>()(ctx, out, indices, input, kernel_size, stride, padding, dilation, ceil_mode));
+} catch (...) {
+    return thrown(shims[307].name);
 }
 
-diopiError_t adaptedMaxPool2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode, diopiConstTensorHandle_t indices) {
+diopiError_t adaptedMaxPool2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode, diopiConstTensorHandle_t indices) try {
     Call call(308, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -2873,26 +3489,32 @@ diopiError_t adaptedMaxPool2dBackward(diopiContextHandle_t ctx, diopiTensorHandl
     call.in(9, indices);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaxPool2dBackward)>()(ctx, grad_input, grad_output, input, kernel_size, stride, padding, dilation, ceil_mode, indices));
+} catch (...) {
+    return thrown(shims[308].name);
 }
 
-diopiError_t adaptedMaxPool3d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode) {
+diopiError_t adaptedMaxPool3d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode) try {
     Call call(309, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaxPool3d)>()(ctx, out, input, kernel_size, stride, padding, dilation, ceil_mode));
+} catch (...) {
+    return thrown(shims[309].name);
 }
 
-diopiError_t adaptedMaxPool3dWithIndices(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t indices, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode) {
+diopiError_t adaptedMaxPool3dWithIndices(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t indices, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode) try {
     Call call(310, ctx);
     call.out(1, out);
     call.out(2, indices);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaxPool3dWithIndices)>()(ctx, out, indices, input, kernel_size, stride, padding, dilation, ceil_mode));
+} catch (...) {
+    return thrown(shims[310].name);
 }
 
-diopiError_t adaptedMaxPool3dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode, diopiConstTensorHandle_t indices) {
+diopiError_t adaptedMaxPool3dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, bool ceil_mode, diopiConstTensorHandle_t indices) try {
     Call call(311, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -2900,77 +3522,95 @@ diopiError_t adaptedMaxPool3dBackward(diopiContextHandle_t ctx, diopiTensorHandl
     call.in(9, indices);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaxPool3dBackward)>()(ctx, grad_input, grad_output, input, kernel_size, stride, padding, dilation, ceil_mode, indices));
+} catch (...) {
+    return thrown(shims[311].name);
 }
 
-diopiError_t adaptedAvgPool1d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, bool ceil_mode, bool count_include_pad) {
+diopiError_t adaptedAvgPool1d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, bool ceil_mode, bool count_include_pad) try {
     Call call(312, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAvgPool1d)>()(ctx, out, input, kernel_size, stride, padding, ceil_mode, count_include_pad));
+} catch (...) {
+    return thrown(shims[312].name);
 }
 
-diopiError_t adaptedAvgPool1dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, bool ceil_mode, bool count_include_pad) {
+diopiError_t adaptedAvgPool1dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, bool ceil_mode, bool count_include_pad) try {
     Call call(313, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAvgPool1dBackward)>()(ctx, grad_input, grad_output, input, kernel_size, stride, padding, ceil_mode, count_include_pad));
+} catch (...) {
+    return thrown(shims[313].name);
 }
 
-diopiError_t adaptedAvgPool2d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, bool ceil_mode, bool count_include_pad, const int64_t* divisor_override) {
+diopiError_t adaptedAvgPool2d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, bool ceil_mode, bool count_include_pad, const int64_t* divisor_override) try {
     Call call(314, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAvgPool2d)>()(ctx, out, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override));
+} catch (...) {
+    return thrown(shims[314].name);
 }
 
-diopiError_t adaptedAvgPool2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, bool ceil_mode, bool count_include_pad, const int64_t* divisor_override) {
+diopiError_t adaptedAvgPool2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, bool ceil_mode, bool count_include_pad, const int64_t* divisor_override) try {
     Call call(315, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAvgPool2dBackward)>()(ctx, grad_input, grad_output, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override));
+} catch (...) {
+    return thrown(shims[315].name);
 }
 
-diopiError_t adaptedAvgPool3d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, bool ceil_mode, bool count_include_pad, const int64_t* divisor_override) {
+diopiError_t adaptedAvgPool3d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, bool ceil_mode, bool count_include_pad, const int64_t* divisor_override) try {
     Call call(316, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAvgPool3d)>()(ctx, out, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override));
+} catch (...) {
+    return thrown(shims[316].name);
 }
 
-diopiError_t adaptedAvgPool3dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, bool ceil_mode, bool count_include_pad, const int64_t* divisor_override) {
+diopiError_t adaptedAvgPool3dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t stride, diopiSize_t padding, bool ceil_mode, bool count_include_pad, const int64_t* divisor_override) try {
     Call call(317, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAvgPool3dBackward)>()(ctx, grad_input, grad_output, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override));
+} catch (...) {
+    return thrown(shims[317].name);
 }
 
-diopiError_t adaptedAdaptiveMaxPool1d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t output_size) {
+diopiError_t adaptedAdaptiveMaxPool1d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t output_size) try {
     Call call(318, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdaptiveMaxPool1d)>()(ctx, out, input, output_size));
+} catch (...) {
+    return thrown(shims[318].name);
 }
 
-diopiError_t adaptedAdaptiveMaxPool1dWithIndices(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t indices, diopiConstTensorHandle_t input, diopiSize_t output_size) {
+diopiError_t adaptedAdaptiveMaxPool1dWithIndices(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t indices, diopiConstTensorHandle_t input, diopiSize_t output_size) try {
     Call call(319, ctx);
     call.out(1, out);
     call.out(2, indices);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdaptiveMaxPool1dWithIndices)>()(ctx, out, indices, input, output_size));
+} catch (...) {
+    return thrown(shims[319].name);
 }
 
-diopiError_t adaptedAdaptiveMaxPool1dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t indices) {
+diopiError_t adaptedAdaptiveMaxPool1dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t indices) try {
     Call call(320, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -2978,26 +3618,32 @@ diopiError_t adaptedAdaptiveMaxPool1dBackward(diopiContextHandle_t ctx, diopiTen
     call.in(4, indices);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdaptiveMaxPool1dBackward)>()(ctx, grad_input, grad_output, input, indices));
+} catch (...) {
+    return thrown(shims[320].name);
 }
 
-diopiError_t adaptedAdaptiveMaxPool2d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t output_size) {
+diopiError_t adaptedAdaptiveMaxPool2d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t output_size) try {
     Call call(321, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdaptiveMaxPool2d)>()(ctx, out, input, output_size));
+} catch (...) {
+    return thrown(shims[321].name);
 }
 
-diopiError_t adaptedAdaptiveMaxPool2dWithIndices(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t indices, diopiConstTensorHandle_t input, diopiSize_t output_size) {
+diopiError_t adaptedAdaptiveMaxPool2dWithIndices(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t indices, diopiConstTensorHandle_t input, diopiSize_t output_size) try {
     Call call(322, ctx);
     call.out(1, out);
     call.out(2, indices);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdaptiveMaxPool2dWithIndices)>()(ctx, out, indices, input, output_size));
+} catch (...) {
+    return thrown(shims[322].name);
 }
 
-diopiError_t adaptedAdaptiveMaxPool2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t indices) {
+diopiError_t adaptedAdaptiveMaxPool2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t indices) try {
     Call call(323, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -3005,26 +3651,32 @@ diopiError_t adaptedAdaptiveMaxPool2dBackward(diopiContextHandle_t ctx, diopiTen
     call.in(4, indices);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdaptiveMaxPool2dBackward)>()(ctx, grad_input, grad_output, input, indices));
+} catch (...) {
+    return thrown(shims[323].name);
 }
 
-diopiError_t adaptedAdaptiveMaxPool3d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t output_size) {
+diopiError_t adaptedAdaptiveMaxPool3d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t output_size) try {
     Call call(324, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdaptiveMaxPool3d)>()(ctx, out, input, output_size));
+} catch (...) {
+    return thrown(shims[324].name);
 }
 
-diopiError_t adaptedAdaptiveMaxPool3dWithIndices(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t indices, diopiConstTensorHandle_t input, diopiSize_t output_size) {
+diopiError_t adaptedAdaptiveMaxPool3dWithIndices(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t indices, diopiConstTensorHandle_t input, diopiSize_t output_size) try {
     Call call(325, ctx);
     call.out(1, out);
     call.out(2, indices);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdaptiveMaxPool3dWithIndices)>()(ctx, out, indices, input, output_size));
+} catch (...) {
+    return thrown(shims[325].name);
 }
 
-diopiError_t adaptedAdaptiveMaxPool3dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t indices) {
+diopiError_t adaptedAdaptiveMaxPool3dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t indices) try {
     Call call(326, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -3032,68 +3684,84 @@ diopiError_t adaptedAdaptiveMaxPool3dBackward(diopiContextHandle_t ctx, diopiTen
     call.in(4, indices);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdaptiveMaxPool3dBackward)>()(ctx, grad_input, grad_output, input, indices));
+} catch (...) {
+    return thrown(shims[326].name);
 }
 
-diopiError_t adaptedAdaptiveAvgPool1d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t output_size) {
+diopiError_t adaptedAdaptiveAvgPool1d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t output_size) try {
     Call call(327, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdaptiveAvgPool1d)>()(ctx, out, input, output_size));
+} catch (...) {
+    return thrown(shims[327].name);
 }
 
-diopiError_t adaptedAdaptiveAvgPool1dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input) {
+diopiError_t adaptedAdaptiveAvgPool1dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input) try {
     Call call(328, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdaptiveAvgPool1dBackward)>()(ctx, grad_input, grad_output, input));
+} catch (...) {
+    return thrown(shims[328].name);
 }
 
-diopiError_t adaptedAdaptiveAvgPool2d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t output_size) {
+diopiError_t adaptedAdaptiveAvgPool2d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t output_size) try {
     Call call(329, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdaptiveAvgPool2d)>()(ctx, out, input, output_size));
+} catch (...) {
+    return thrown(shims[329].name);
 }
 
-diopiError_t adaptedAdaptiveAvgPool2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input) {
+diopiError_t adaptedAdaptiveAvgPool2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input) try {
     Call call(330, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdaptiveAvgPool2dBackward)>()(ctx, grad_input, grad_output, input));
+} catch (...) {
+    return thrown(shims[330].name);
 }
 
-diopiError_t adaptedAdaptiveAvgPool3d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t output_size) {
+diopiError_t adaptedAdaptiveAvgPool3d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t output_size) try {
     Call call(331, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdaptiveAvgPool3d)>()(ctx, out, input, output_size));
+} catch (...) {
+    return thrown(shims[331].name);
 }
 
-diopiError_t adaptedAdaptiveAvgPool3dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input) {
+diopiError_t adaptedAdaptiveAvgPool3dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input) try {
     Call call(332, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAdaptiveAvgPool3dBackward)>()(ctx, grad_input, grad_output, input));
+} catch (...) {
+    return thrown(shims[332].name);
 }
 
-diopiError_t adaptedPool1d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const char* mode, diopiSize_t ksize, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, const bool ceil_mode, const bool exclusive, const bool adaptive, diopiSize_t output_size) {
+diopiError_t adaptedPool1d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const char* mode, diopiSize_t ksize, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, const bool ceil_mode, const bool exclusive, const bool adaptive, diopiSize_t output_size) try {
     Call call(333, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiPool1d)>()(ctx, out, input, mode, ksize, stride, padding, dilation, ceil_mode, exclusive, adaptive, output_size));
+} catch (...) {
+    return thrown(shims[333].name);
 }
 
-diopiError_t adaptedPool1dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, const char* mode, diopiSize_t ksize, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, const bool ceil_mode, const bool exclusive, const bool adaptive, diopiConstTensorHandle_t indices) {
+diopiError_t adaptedPool1dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, const char* mode, diopiSize_t ksize, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, const bool ceil_mode, const bool exclusive, const bool adaptive, diopiConstTensorHandle_t indices) try {
     Call call(334, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -3101,17 +3769,21 @@ diopiError_t adaptedPool1dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t
     call.in(12, indices);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiPool1dBackward)>()(ctx, grad_input, grad_output, input, mode, ksize, stride, padding, dilation, ceil_mode, exclusive, adaptive, indices));
+} catch (...) {
+    return thrown(shims[334].name);
 }
 
-diopiError_t adaptedPool2d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const char* mode, diopiSize_t ksize, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, const bool ceil_mode, const bool exclusive, const bool adaptive, diopiSize_t output_size) {
+diopiError_t adaptedPool2d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const char* mode, diopiSize_t ksize, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, const bool ceil_mode, const bool exclusive, const bool adaptive, diopiSize_t output_size) try {
     Call call(335, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiPool2d)>()(ctx, out, input, mode, ksize, stride, padding, dilation, ceil_mode, exclusive, adaptive, output_size));
+} catch (...) {
+    return thrown(shims[335].name);
 }
 
-diopiError_t adaptedPool2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, const char* mode, diopiSize_t ksize, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, const bool ceil_mode, const bool exclusive, const bool adaptive, diopiConstTensorHandle_t indices) {
+diopiError_t adaptedPool2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, const char* mode, diopiSize_t ksize, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, const bool ceil_mode, const bool exclusive, const bool adaptive, diopiConstTensorHandle_t indices) try {
     Call call(336, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -3119,17 +3791,21 @@ diopiError_t adaptedPool2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t
     call.in(12, indices);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiPool2dBackward)>()(ctx, grad_input, grad_output, input, mode, ksize, stride, padding, dilation, ceil_mode, exclusive, adaptive, indices));
+} catch (...) {
+    return thrown(shims[336].name);
 }
 
-diopiError_t adaptedPool3d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const char* mode, diopiSize_t ksize, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, const bool ceil_mode, const bool exclusive, const bool adaptive, diopiSize_t output_size) {
+diopiError_t adaptedPool3d(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const char* mode, diopiSize_t ksize, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, const bool ceil_mode, const bool exclusive, const bool adaptive, diopiSize_t output_size) try {
     Call call(337, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiPool3d)>()(ctx, out, input, mode, ksize, stride, padding, dilation, ceil_mode, exclusive, adaptive, output_size));
+} catch (...) {
+    return thrown(shims[337].name);
 }
 
-diopiError_t adaptedPool3dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, const char* mode, diopiSize_t ksize, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, const bool ceil_mode, const bool exclusive, const bool adaptive, diopiConstTensorHandle_t indices) {
+diopiError_t adaptedPool3dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, const char* mode, diopiSize_t ksize, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, const bool ceil_mode, const bool exclusive, const bool adaptive, diopiConstTensorHandle_t indices) try {
     Call call(338, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -3137,158 +3813,198 @@ diopiError_t adaptedPool3dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t
     call.in(12, indices);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiPool3dBackward)>()(ctx, grad_input, grad_output, input, mode, ksize, stride, padding, dilation, ceil_mode, exclusive, adaptive, indices));
+} catch (...) {
+    return thrown(shims[338].name);
 }
 
-diopiError_t adaptedDropout(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t mask, diopiConstTensorHandle_t input, double p, bool train, diopiGeneratorHandle_t generator) {
+diopiError_t adaptedDropout(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiTensorHandle_t mask, diopiConstTensorHandle_t input, double p, bool train, diopiGeneratorHandle_t generator) try {
     Call call(339, ctx);
     call.out(1, out);
     call.out(2, mask);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiDropout)>()(ctx, out, mask, input, p, train, generator));
+} catch (...) {
+    return thrown(shims[339].name);
 }
 
-diopiError_t adaptedDropoutInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiTensorHandle_t mask, double p, bool train, diopiGeneratorHandle_t generator) {
+diopiError_t adaptedDropoutInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiTensorHandle_t mask, double p, bool train, diopiGeneratorHandle_t generator) try {
     Call call(340, ctx);
     call.update(1, input);
     call.out(2, mask);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiDropoutInp)>()(ctx, input, mask, p, train, generator));
+} catch (...) {
+    return thrown(shims[340].name);
 }
 
-diopiError_t adaptedUniformInp(diopiContextHandle_t ctx, diopiTensorHandle_t inout, double from, double to, diopiGeneratorHandle_t generator) {
+diopiError_t adaptedUniformInp(diopiContextHandle_t ctx, diopiTensorHandle_t inout, double from, double to, diopiGeneratorHandle_t generator) try {
     Call call(341, ctx);
     call.out(1, inout);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiUniformInp)>()(ctx, inout, from, to, generator));
+} catch (...) {
+    return thrown(shims[341].name);
 }
 
-diopiError_t adaptedNormalInp(diopiContextHandle_t ctx, diopiTensorHandle_t inout, double mean, double std, diopiGeneratorHandle_t generator) {
+diopiError_t adaptedNormalInp(diopiContextHandle_t ctx, diopiTensorHandle_t inout, double mean, double std, diopiGeneratorHandle_t generator) try {
     Call call(342, ctx);
     call.out(1, inout);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNormalInp)>()(ctx, inout, mean, std, generator));
+} catch (...) {
+    return thrown(shims[342].name);
 }
 
-diopiError_t adaptedNormal(diopiContextHandle_t ctx, diopiTensorHandle_t out, double mean, double std, diopiGeneratorHandle_t generator) {
+diopiError_t adaptedNormal(diopiContextHandle_t ctx, diopiTensorHandle_t out, double mean, double std, diopiGeneratorHandle_t generator) try {
     Call call(343, ctx);
     call.out(1, out);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNormal)>()(ctx, out, mean, std, generator));
+} catch (...) {
+    return thrown(shims[343].name);
 }
 
-diopiError_t adaptedNormalTensorScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t mean, double std, diopiGeneratorHandle_t generator) {
+diopiError_t adaptedNormalTensorScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t mean, double std, diopiGeneratorHandle_t generator) try {
     Call call(344, ctx);
     call.out(1, out);
     call.in(2, mean);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNormalTensorScalar)>()(ctx, out, mean, std, generator));
+} catch (...) {
+    return thrown(shims[344].name);
 }
 
-diopiError_t adaptedNormalScalarTensor(diopiContextHandle_t ctx, diopiTensorHandle_t out, double mean, diopiConstTensorHandle_t std, diopiGeneratorHandle_t generator) {
+diopiError_t adaptedNormalScalarTensor(diopiContextHandle_t ctx, diopiTensorHandle_t out, double mean, diopiConstTensorHandle_t std, diopiGeneratorHandle_t generator) try {
     Call call(345, ctx);
     call.out(1, out);
     call.in(3, std);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNormalScalarTensor)>()(ctx, out, mean, std, generator));
+} catch (...) {
+    return thrown(shims[345].name);
 }
 
-diopiError_t adaptedNormalTensor(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t mean, diopiConstTensorHandle_t std, diopiGeneratorHandle_t generator) {
+diopiError_t adaptedNormalTensor(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t mean, diopiConstTensorHandle_t std, diopiGeneratorHandle_t generator) try {
     Call call(346, ctx);
     call.out(1, out);
     call.in(2, mean);
     call.in(3, std);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNormalTensor)>()(ctx, out, mean, std, generator));
+} catch (...) {
+    return thrown(shims[346].name);
 }
 
-diopiError_t adaptedRandomInp(diopiContextHandle_t ctx, diopiTensorHandle_t inout, int64_t from, const int64_t* to, diopiGeneratorHandle_t generator) {
+diopiError_t adaptedRandomInp(diopiContextHandle_t ctx, diopiTensorHandle_t inout, int64_t from, const int64_t* to, diopiGeneratorHandle_t generator) try {
     Call call(347, ctx);
     call.out(1, inout);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiRandomInp)>()(ctx, inout, from, to, generator));
+} catch (...) {
+    return thrown(shims[347].name);
 }
 
-diopiError_t adaptedBernoulli(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiGeneratorHandle_t generator) {
+diopiError_t adaptedBernoulli(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiGeneratorHandle_t generator) try {
     Call call(348, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBernoulli)>()(ctx, out, input, generator));
+} catch (...) {
+    return thrown(shims[348].name);
 }
 
-diopiError_t adaptedBernoulliInp(diopiContextHandle_t ctx, diopiTensorHandle_t inout, diopiGeneratorHandle_t generator) {
+diopiError_t adaptedBernoulliInp(diopiContextHandle_t ctx, diopiTensorHandle_t inout, diopiGeneratorHandle_t generator) try {
     Call call(349, ctx);
     call.update(1, inout);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBernoulliInp)>()(ctx, inout, generator));
+} catch (...) {
+    return thrown(shims[349].name);
 }
 
-diopiError_t adaptedBernoulliScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, double p, diopiGeneratorHandle_t generator) {
+diopiError_t adaptedBernoulliScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, double p, diopiGeneratorHandle_t generator) try {
     Call call(350, ctx);
     call.out(1, out);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiBernoulliScalar)>()(ctx, out, p, generator));
+} catch (...) {
+    return thrown(shims[350].name);
 }
 
-diopiError_t adaptedRandperm(diopiContextHandle_t ctx, diopiTensorHandle_t out, int64_t n, diopiGeneratorHandle_t generator) {
+diopiError_t adaptedRandperm(diopiContextHandle_t ctx, diopiTensorHandle_t out, int64_t n, diopiGeneratorHandle_t generator) try {
     Call call(351, ctx);
     call.out(1, out);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiRandperm)>()(ctx, out, n, generator));
+} catch (...) {
+    return thrown(shims[351].name);
 }
 
-diopiError_t adaptedMultinomial(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t num_samples, bool replacement, diopiGeneratorHandle_t generator) {
+diopiError_t adaptedMultinomial(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t num_samples, bool replacement, diopiGeneratorHandle_t generator) try {
     Call call(352, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMultinomial)>()(ctx, out, input, num_samples, replacement, generator));
+} catch (...) {
+    return thrown(shims[352].name);
 }
 
-diopiError_t adaptedSum(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t dim) {
+diopiError_t adaptedSum(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t dim) try {
     Call call(353, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSum)>()(ctx, out, input, dim));
+} catch (...) {
+    return thrown(shims[353].name);
 }
 
-diopiError_t adaptedMean(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t dim) {
+diopiError_t adaptedMean(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t dim) try {
     Call call(354, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMean)>()(ctx, out, input, dim));
+} catch (...) {
+    return thrown(shims[354].name);
 }
 
-diopiError_t adaptedStd(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t dim, const diopiScalar_t* correction) {
+diopiError_t adaptedStd(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t dim, const diopiScalar_t* correction) try {
     Call call(355, ctx);
     call.out(1, out);
     call.in(2, input);
     call.number(4, correction);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiStd)>()(ctx, out, input, dim, correction));
+} catch (...) {
+    return thrown(shims[355].name);
 }
 
-diopiError_t adaptedProd(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const int64_t* dim) {
+diopiError_t adaptedProd(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const int64_t* dim) try {
     Call call(356, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiProd)>()(ctx, out, input, dim));
+} catch (...) {
+    return thrown(shims[356].name);
 }
 
-diopiError_t adaptedNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* p, diopiSize_t dim) {
+diopiError_t adaptedNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const diopiScalar_t* p, diopiSize_t dim) try {
     Call call(357, ctx);
     call.out(1, out);
     call.in(2, input);
     call.number(3, p);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNorm)>()(ctx, out, input, p, dim));
+} catch (...) {
+    return thrown(shims[357].name);
 }
 
-diopiError_t adaptedNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t self, diopiConstTensorHandle_t norm, diopiSize_t dim, const diopiScalar_t* p) {
+diopiError_t adaptedNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t self, diopiConstTensorHandle_t norm, diopiSize_t dim, const diopiScalar_t* p) try {
     Call call(358, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -3297,150 +4013,186 @@ diopiError_t adaptedNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_t g
     call.number(6, p);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNormBackward)>()(ctx, grad_input, grad_output, self, norm, dim, p));
+} catch (...) {
+    return thrown(shims[358].name);
 }
 
-diopiError_t adaptedForeachnormScalar(diopiContextHandle_t ctx, diopiTensorHandle_t* outs, diopiConstTensorHandle_t* inputs, int64_t inputSize, const diopiScalar_t* ord) {
+diopiError_t adaptedForeachnormScalar(diopiContextHandle_t ctx, diopiTensorHandle_t* outs, diopiConstTensorHandle_t* inputs, int64_t inputSize, const diopiScalar_t* ord) try {
     Call call(359, ctx);
     call.outs(1, outs, inputSize);
     call.ins(2, inputs, inputSize);
     call.number(4, ord);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiForeachnormScalar)>()(ctx, outs, inputs, inputSize, ord));
+} catch (...) {
+    return thrown(shims[359].name);
 }
 
-diopiError_t adaptedAmax(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t self, diopiSize_t dim, bool keepdim) {
+diopiError_t adaptedAmax(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t self, diopiSize_t dim, bool keepdim) try {
     Call call(360, ctx);
     call.out(1, out);
     call.in(2, self);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAmax)>()(ctx, out, self, dim, keepdim));
+} catch (...) {
+    return thrown(shims[360].name);
 }
 
-diopiError_t adaptedMax(diopiContextHandle_t ctx, diopiTensorHandle_t max, diopiTensorHandle_t max_indices, diopiConstTensorHandle_t input, int64_t dim) {
+diopiError_t adaptedMax(diopiContextHandle_t ctx, diopiTensorHandle_t max, diopiTensorHandle_t max_indices, diopiConstTensorHandle_t input, int64_t dim) try {
     Call call(361, ctx);
     call.out(1, max);
     call.out(2, max_indices);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMax)>()(ctx, max, max_indices, input, dim));
+} catch (...) {
+    return thrown(shims[361].name);
 }
 
-diopiError_t adaptedMin(diopiContextHandle_t ctx, diopiTensorHandle_t min, diopiTensorHandle_t min_indices, diopiConstTensorHandle_t input, int64_t dim) {
+diopiError_t adaptedMin(diopiContextHandle_t ctx, diopiTensorHandle_t min, diopiTensorHandle_t min_indices, diopiConstTensorHandle_t input, int64_t dim) try {
     Call call(362, ctx);
     call.out(1, min);
     call.out(2, min_indices);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMin)>()(ctx, min, min_indices, input, dim));
+} catch (...) {
+    return thrown(shims[362].name);
 }
 
-diopiError_t adaptedMaxAll(diopiContextHandle_t ctx, diopiTensorHandle_t max, diopiConstTensorHandle_t input) {
+diopiError_t adaptedMaxAll(diopiContextHandle_t ctx, diopiTensorHandle_t max, diopiConstTensorHandle_t input) try {
     Call call(363, ctx);
     call.out(1, max);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaxAll)>()(ctx, max, input));
+} catch (...) {
+    return thrown(shims[363].name);
 }
 
-diopiError_t adaptedMinAll(diopiContextHandle_t ctx, diopiTensorHandle_t min, diopiConstTensorHandle_t input) {
+diopiError_t adaptedMinAll(diopiContextHandle_t ctx, diopiTensorHandle_t min, diopiConstTensorHandle_t input) try {
     Call call(364, ctx);
     call.out(1, min);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMinAll)>()(ctx, min, input));
+} catch (...) {
+    return thrown(shims[364].name);
 }
 
-diopiError_t adaptedArgmax(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const int64_t* dim, bool keepdim) {
+diopiError_t adaptedArgmax(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const int64_t* dim, bool keepdim) try {
     Call call(365, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiArgmax)>()(ctx, out, input, dim, keepdim));
+} catch (...) {
+    return thrown(shims[365].name);
 }
 
-diopiError_t adaptedArgmin(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const int64_t* dim, bool keepdim) {
+diopiError_t adaptedArgmin(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const int64_t* dim, bool keepdim) try {
     Call call(366, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiArgmin)>()(ctx, out, input, dim, keepdim));
+} catch (...) {
+    return thrown(shims[366].name);
 }
 
-diopiError_t adaptedAny(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const int64_t* dim) {
+diopiError_t adaptedAny(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const int64_t* dim) try {
     Call call(367, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAny)>()(ctx, out, input, dim));
+} catch (...) {
+    return thrown(shims[367].name);
 }
 
-diopiError_t adaptedAll(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const int64_t* dim) {
+diopiError_t adaptedAll(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, const int64_t* dim) try {
     Call call(368, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiAll)>()(ctx, out, input, dim));
+} catch (...) {
+    return thrown(shims[368].name);
 }
 
-diopiError_t adaptedCumsum(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim) {
+diopiError_t adaptedCumsum(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim) try {
     Call call(369, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCumsum)>()(ctx, out, input, dim));
+} catch (...) {
+    return thrown(shims[369].name);
 }
 
-diopiError_t adaptedCumsumBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, int64_t dim) {
+diopiError_t adaptedCumsumBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, int64_t dim) try {
     Call call(370, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCumsumBackward)>()(ctx, grad_input, grad_output, dim));
+} catch (...) {
+    return thrown(shims[370].name);
 }
 
-diopiError_t adaptedLinalgVecNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiScalar_t* ord, diopiSize_t dim, bool keepdim) {
+diopiError_t adaptedLinalgVecNorm(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiScalar_t* ord, diopiSize_t dim, bool keepdim) try {
     Call call(371, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLinalgVecNorm)>()(ctx, out, input, ord, dim, keepdim));
+} catch (...) {
+    return thrown(shims[371].name);
 }
 
-diopiError_t adaptedSoftmax(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim) {
+diopiError_t adaptedSoftmax(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim) try {
     Call call(372, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSoftmax)>()(ctx, out, input, dim));
+} catch (...) {
+    return thrown(shims[372].name);
 }
 
-diopiError_t adaptedSoftmaxBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t output, int64_t dim) {
+diopiError_t adaptedSoftmaxBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t output, int64_t dim) try {
     Call call(373, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     call.in(3, output);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSoftmaxBackward)>()(ctx, grad_input, grad_output, output, dim));
+} catch (...) {
+    return thrown(shims[373].name);
 }
 
-diopiError_t adaptedLogSoftmax(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim) {
+diopiError_t adaptedLogSoftmax(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim) try {
     Call call(374, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLogSoftmax)>()(ctx, out, input, dim));
+} catch (...) {
+    return thrown(shims[374].name);
 }
 
-diopiError_t adaptedLogSoftmaxBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t output, int64_t dim) {
+diopiError_t adaptedLogSoftmaxBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t output, int64_t dim) try {
     Call call(375, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     call.in(3, output);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiLogSoftmaxBackward)>()(ctx, grad_input, grad_output, output, dim));
+} catch (...) {
+    return thrown(shims[375].name);
 }
 
-diopiError_t adaptedWhere(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t condition, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
+diopiError_t adaptedWhere(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t condition, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) try {
     Call call(376, ctx);
     call.out(1, out);
     call.in(2, condition);
@@ -3448,9 +4200,11 @@ diopiError_t adaptedWhere(diopiContextHandle_t ctx, diopiTensorHandle_t out, dio
     call.in(4, other);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiWhere)>()(ctx, out, condition, input, other));
+} catch (...) {
+    return thrown(shims[376].name);
 }
 
-diopiError_t adaptedMaskedFillScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mask, const diopiScalar_t* value) {
+diopiError_t adaptedMaskedFillScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mask, const diopiScalar_t* value) try {
     Call call(377, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -3458,18 +4212,22 @@ diopiError_t adaptedMaskedFillScalar(diopiContextHandle_t ctx, diopiTensorHandle
     call.number(4, value);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaskedFillScalar)>()(ctx, out, input, mask, value));
+} catch (...) {
+    return thrown(shims[377].name);
 }
 
-diopiError_t adaptedMaskedFillInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t mask, const diopiScalar_t* value) {
+diopiError_t adaptedMaskedFillInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t mask, const diopiScalar_t* value) try {
     Call call(378, ctx);
     call.update(1, input);
     call.in(2, mask);
     call.number(3, value);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaskedFillInpScalar)>()(ctx, input, mask, value));
+} catch (...) {
+    return thrown(shims[378].name);
 }
 
-diopiError_t adaptedMaskedFill(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mask, diopiConstTensorHandle_t value) {
+diopiError_t adaptedMaskedFill(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mask, diopiConstTensorHandle_t value) try {
     Call call(379, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -3477,18 +4235,22 @@ diopiError_t adaptedMaskedFill(diopiContextHandle_t ctx, diopiTensorHandle_t out
     call.in(4, value);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaskedFill)>()(ctx, out, input, mask, value));
+} catch (...) {
+    return thrown(shims[379].name);
 }
 
-diopiError_t adaptedMaskedFillInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t mask, diopiConstTensorHandle_t value) {
+diopiError_t adaptedMaskedFillInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t mask, diopiConstTensorHandle_t value) try {
     Call call(380, ctx);
     call.update(1, input);
     call.in(2, mask);
     call.in(3, value);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaskedFillInp)>()(ctx, input, mask, value));
+} catch (...) {
+    return thrown(shims[380].name);
 }
 
-diopiError_t adaptedMaskedScatter(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mask, diopiConstTensorHandle_t source) {
+diopiError_t adaptedMaskedScatter(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mask, diopiConstTensorHandle_t source) try {
     Call call(381, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -3496,18 +4258,22 @@ diopiError_t adaptedMaskedScatter(diopiContextHandle_t ctx, diopiTensorHandle_t 
     call.in(4, source);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaskedScatter)>()(ctx, out, input, mask, source));
+} catch (...) {
+    return thrown(shims[381].name);
 }
 
-diopiError_t adaptedMaskedSelect(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mask) {
+diopiError_t adaptedMaskedSelect(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mask) try {
     Call call(382, ctx);
     call.made(1, out, 2);
     call.in(2, input);
     call.in(3, mask);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaskedSelect)>()(ctx, out, input, mask));
+} catch (...) {
+    return thrown(shims[382].name);
 }
 
-diopiError_t adaptedMaskedSelectBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mask) {
+diopiError_t adaptedMaskedSelectBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t mask) try {
     Call call(383, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -3515,26 +4281,32 @@ diopiError_t adaptedMaskedSelectBackward(diopiContextHandle_t ctx, diopiTensorHa
     call.in(4, mask);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiMaskedSelectBackward)>()(ctx, grad_input, grad_output, input, mask));
+} catch (...) {
+    return thrown(shims[383].name);
 }
 
-diopiError_t adaptedNonzero(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t input) {
+diopiError_t adaptedNonzero(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t input) try {
     Call call(384, ctx);
     call.made(1, out, Call::kCounts);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNonzero)>()(ctx, out, input));
+} catch (...) {
+    return thrown(shims[384].name);
 }
 
-diopiError_t adaptedIndex(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t* indices, int64_t nums) {
+diopiError_t adaptedIndex(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t* indices, int64_t nums) try {
     Call call(385, ctx);
     call.made(1, out, 2);
     call.in(2, input);
     call.ins(3, indices, nums);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiIndex)>()(ctx, out, input, indices, nums));
+} catch (...) {
+    return thrown(shims[385].name);
 }
 
-diopiError_t adaptedIndexBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t zeros_like_input, diopiConstTensorHandle_t* indices, int64_t nums, diopiConstTensorHandle_t grad_output) {
+diopiError_t adaptedIndexBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t zeros_like_input, diopiConstTensorHandle_t* indices, int64_t nums, diopiConstTensorHandle_t grad_output) try {
     Call call(386, ctx);
     call.out(1, grad_input);
     call.update(2, zeros_like_input);
@@ -3542,9 +4314,11 @@ diopiError_t adaptedIndexBackward(diopiContextHandle_t ctx, diopiTensorHandle_t 
     call.in(5, grad_output);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiIndexBackward)>()(ctx, grad_input, zeros_like_input, indices, nums, grad_output));
+} catch (...) {
+    return thrown(shims[386].name);
 }
 
-diopiError_t adaptedIndexPut(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t values, diopiConstTensorHandle_t* indices, int64_t indices_counts, bool accumulate) {
+diopiError_t adaptedIndexPut(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t values, diopiConstTensorHandle_t* indices, int64_t indices_counts, bool accumulate) try {
     Call call(387, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -3552,36 +4326,44 @@ diopiError_t adaptedIndexPut(diopiContextHandle_t ctx, diopiTensorHandle_t out, 
     call.ins(4, indices, indices_counts);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiIndexPut)>()(ctx, out, input, values, indices, indices_counts, accumulate));
+} catch (...) {
+    return thrown(shims[387].name);
 }
 
-diopiError_t adaptedIndexPutInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t values, diopiConstTensorHandle_t* indices, int64_t indices_counts, bool accumulate) {
+diopiError_t adaptedIndexPutInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, diopiConstTensorHandle_t values, diopiConstTensorHandle_t* indices, int64_t indices_counts, bool accumulate) try {
     Call call(388, ctx);
     call.update(1, input);
     call.in(2, values);
     call.ins(3, indices, indices_counts);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiIndexPutInp)>()(ctx, input, values, indices, indices_counts, accumulate));
+} catch (...) {
+    return thrown(shims[388].name);
 }
 
-diopiError_t adaptedIndexSelect(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t index) {
+diopiError_t adaptedIndexSelect(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t index) try {
     Call call(389, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(4, index);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiIndexSelect)>()(ctx, out, input, dim, index));
+} catch (...) {
+    return thrown(shims[389].name);
 }
 
-diopiError_t adaptedIndexSelectBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad, diopiSize_t input_sizes, int64_t dim, diopiConstTensorHandle_t index) {
+diopiError_t adaptedIndexSelectBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad, diopiSize_t input_sizes, int64_t dim, diopiConstTensorHandle_t index) try {
     Call call(390, ctx);
     call.out(1, grad_input);
     call.in(2, grad);
     call.in(5, index);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiIndexSelectBackward)>()(ctx, grad_input, grad, input_sizes, dim, index));
+} catch (...) {
+    return thrown(shims[390].name);
 }
 
-diopiError_t adaptedIndexFillScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t index, const diopiScalar_t* value) {
+diopiError_t adaptedIndexFillScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t index, const diopiScalar_t* value) try {
     Call call(391, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -3589,9 +4371,11 @@ diopiError_t adaptedIndexFillScalar(diopiContextHandle_t ctx, diopiTensorHandle_
     call.number(5, value);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiIndexFillScalar)>()(ctx, out, input, dim, index, value));
+} catch (...) {
+    return thrown(shims[391].name);
 }
 
-diopiError_t adaptedIndexFill(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t index, diopiConstTensorHandle_t value) {
+diopiError_t adaptedIndexFill(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t index, diopiConstTensorHandle_t value) try {
     Call call(392, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -3599,36 +4383,44 @@ diopiError_t adaptedIndexFill(diopiContextHandle_t ctx, diopiTensorHandle_t out,
     call.in(5, value);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiIndexFill)>()(ctx, out, input, dim, index, value));
+} catch (...) {
+    return thrown(shims[392].name);
 }
 
-diopiError_t adaptedIndexFillInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t index, const diopiScalar_t* value) {
+diopiError_t adaptedIndexFillInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t index, const diopiScalar_t* value) try {
     Call call(393, ctx);
     call.update(1, input);
     call.in(3, index);
     call.number(4, value);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiIndexFillInpScalar)>()(ctx, input, dim, index, value));
+} catch (...) {
+    return thrown(shims[393].name);
 }
 
-diopiError_t adaptedIndexFillInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t index, diopiConstTensorHandle_t value) {
+diopiError_t adaptedIndexFillInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t index, diopiConstTensorHandle_t value) try {
     Call call(394, ctx);
     call.update(1, input);
     call.in(3, index);
     call.in(4, value);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiIndexFillInp)>()(ctx, input, dim, index, value));
+} catch (...) {
+    return thrown(shims[394].name);
 }
 
-diopiError_t adaptedGather(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t index) {
+diopiError_t adaptedGather(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t index) try {
     Call call(395, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(4, index);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiGather)>()(ctx, out, input, dim, index));
+} catch (...) {
+    return thrown(shims[395].name);
 }
 
-diopiError_t adaptedGatherBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t index) {
+diopiError_t adaptedGatherBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t index) try {
     Call call(396, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
@@ -3636,9 +4428,11 @@ diopiError_t adaptedGatherBackward(diopiContextHandle_t ctx, diopiTensorHandle_t
     call.in(5, index);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiGatherBackward)>()(ctx, grad_input, grad_output, input, dim, index));
+} catch (...) {
+    return thrown(shims[396].name);
 }
 
-diopiError_t adaptedScatter(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t src, diopiConstTensorHandle_t index, const char* reduce) {
+diopiError_t adaptedScatter(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t src, diopiConstTensorHandle_t index, const char* reduce) try {
     Call call(397, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -3646,18 +4440,22 @@ diopiError_t adaptedScatter(diopiContextHandle_t ctx, diopiTensorHandle_t out, d
     call.in(5, index);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiScatter)>()(ctx, out, input, dim, src, index, reduce));
+} catch (...) {
+    return thrown(shims[397].name);
 }
 
-diopiError_t adaptedScatterInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t src, diopiConstTensorHandle_t index, const char* reduce) {
+diopiError_t adaptedScatterInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, int64_t dim, diopiConstTensorHandle_t src, diopiConstTensorHandle_t index, const char* reduce) try {
     Call call(398, ctx);
     call.update(1, input);
     call.in(3, src);
     call.in(4, index);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiScatterInp)>()(ctx, input, dim, src, index, reduce));
+} catch (...) {
+    return thrown(shims[398].name);
 }
 
-diopiError_t adaptedScatterScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim, const diopiScalar_t* value, diopiConstTensorHandle_t index, const char* reduce) {
+diopiError_t adaptedScatterScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim, const diopiScalar_t* value, diopiConstTensorHandle_t index, const char* reduce) try {
     Call call(399, ctx);
     call.out(1, out);
     call.in(2, input);
@@ -3665,87 +4463,107 @@ diopiError_t adaptedScatterScalar(diopiContextHandle_t ctx, diopiTensorHandle_t 
     call.number(4, value);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiScatterScalar)>()(ctx, out, input, dim, value, index, reduce));
+} catch (...) {
+    return thrown(shims[399].name);
 }
 
-diopiError_t adaptedScatterInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, int64_t dim, const diopiScalar_t* value, diopiConstTensorHandle_t index, const char* reduce) {
+diopiError_t adaptedScatterInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t input, int64_t dim, const diopiScalar_t* value, diopiConstTensorHandle_t index, const char* reduce) try {
     Call call(400, ctx);
     call.update(1, input);
     call.in(4, index);
     call.number(3, value);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiScatterInpScalar)>()(ctx, input, dim, value, index, reduce));
+} catch (...) {
+    return thrown(shims[400].name);
 }
 
-diopiError_t adaptedOneHot(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t num_classes) {
+diopiError_t adaptedOneHot(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t num_classes) try {
     Call call(401, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiOneHot)>()(ctx, out, input, num_classes));
+} catch (...) {
+    return thrown(shims[401].name);
 }
 
-diopiError_t adaptedEmbedding(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t indices, int64_t padding_idx, bool scale_grad_byfreq, bool sparse) {
+diopiError_t adaptedEmbedding(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t weight, diopiConstTensorHandle_t indices, int64_t padding_idx, bool scale_grad_byfreq, bool sparse) try {
     Call call(402, ctx);
     call.out(1, out);
     call.in(2, weight);
     call.in(3, indices);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiEmbedding)>()(ctx, out, weight, indices, padding_idx, scale_grad_byfreq, sparse));
+} catch (...) {
+    return thrown(shims[402].name);
 }
 
-diopiError_t adaptedEmbeddingBackward(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t grad, diopiConstTensorHandle_t indices, int64_t num_weights, int64_t padding_idx, bool scale_grad_byfreq, bool sparse) {
+diopiError_t adaptedEmbeddingBackward(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t grad, diopiConstTensorHandle_t indices, int64_t num_weights, int64_t padding_idx, bool scale_grad_byfreq, bool sparse) try {
     Call call(403, ctx);
     call.out(1, out);
     call.in(2, grad);
     call.in(3, indices);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiEmbeddingBackward)>()(ctx, out, grad, indices, num_weights, padding_idx, scale_grad_byfreq, sparse));
+} catch (...) {
+    return thrown(shims[403].name);
 }
 
-diopiError_t adaptedEmbeddingRenorm_(diopiContextHandle_t ctx, diopiTensorHandle_t inout, diopiConstTensorHandle_t indices, double max_norm, double norm_type) {
+diopiError_t adaptedEmbeddingRenorm_(diopiContextHandle_t ctx, diopiTensorHandle_t inout, diopiConstTensorHandle_t indices, double max_norm, double norm_type) try {
     Call call(404, ctx);
     call.update(1, inout);
     call.in(2, indices);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiEmbeddingRenorm_)>()(ctx, inout, indices, max_norm, norm_type));
+} catch (...) {
+    return thrown(shims[404].name);
 }
 
-diopiError_t adaptedSort(diopiContextHandle_t ctx, diopiTensorHandle_t values, diopiTensorHandle_t indices, diopiConstTensorHandle_t input, int64_t dim, bool descending, const bool* pStable) {
+diopiError_t adaptedSort(diopiContextHandle_t ctx, diopiTensorHandle_t values, diopiTensorHandle_t indices, diopiConstTensorHandle_t input, int64_t dim, bool descending, const bool* pStable) try {
     Call call(405, ctx);
     call.out(1, values);
     call.out(2, indices);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSort)>()(ctx, values, indices, input, dim, descending, pStable));
+} catch (...) {
+    return thrown(shims[405].name);
 }
 
-diopiError_t adaptedSortBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, int64_t dim, diopiConstTensorHandle_t indices, diopiSize_t sizes, bool keepdim) {
+diopiError_t adaptedSortBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, int64_t dim, diopiConstTensorHandle_t indices, diopiSize_t sizes, bool keepdim) try {
     Call call(406, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     call.in(4, indices);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiSortBackward)>()(ctx, grad_input, grad_output, dim, indices, sizes, keepdim));
+} catch (...) {
+    return thrown(shims[406].name);
 }
 
-diopiError_t adaptedArgsort(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, bool stable, const int64_t* dim, bool descending) {
+diopiError_t adaptedArgsort(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, bool stable, const int64_t* dim, bool descending) try {
     Call call(407, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiArgsort)>()(ctx, out, input, stable, dim, descending));
+} catch (...) {
+    return thrown(shims[407].name);
 }
 
-diopiError_t adaptedTopk(diopiContextHandle_t ctx, diopiTensorHandle_t values, diopiTensorHandle_t indices, diopiConstTensorHandle_t input, int64_t k, int64_t dim, bool largest, bool sorted) {
+diopiError_t adaptedTopk(diopiContextHandle_t ctx, diopiTensorHandle_t values, diopiTensorHandle_t indices, diopiConstTensorHandle_t input, int64_t k, int64_t dim, bool largest, bool sorted) try {
     Call call(408, ctx);
     call.out(1, values);
     call.out(2, indices);
     call.in(3, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiTopk)>()(ctx, values, indices, input, k, dim, largest, sorted));
+} catch (...) {
+    return thrown(shims[408].name);
 }
 
-diopiError_t adaptedUnique(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t input, const int64_t* dim, bool sorted, bool return_counts, diopiTensorHandle_t indices, diopiTensorHandle_t* counts) {
+diopiError_t adaptedUnique(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t input, const int64_t* dim, bool sorted, bool return_counts, diopiTensorHandle_t indices, diopiTensorHandle_t* counts) try {
     Call call(409, ctx);
     call.made(1, out, 2);
     call.in(2, input);
@@ -3753,114 +4571,142 @@ diopiError_t adaptedUnique(diopiContextHandle_t ctx, diopiTensorHandle_t* out, d
     call.made(7, counts, Call::kCounts);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiUnique)>()(ctx, out, input, dim, sorted, return_counts, indices, counts));
+} catch (...) {
+    return thrown(shims[409].name);
 }
 
-diopiError_t adaptedNms(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t boxes, diopiConstTensorHandle_t confidence, double iou_threshold) {
+diopiError_t adaptedNms(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t boxes, diopiConstTensorHandle_t confidence, double iou_threshold) try {
     Call call(410, ctx);
     call.made(1, out, Call::kCounts);
     call.in(2, boxes);
     call.in(3, confidence);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiNms)>()(ctx, out, boxes, confidence, iou_threshold));
+} catch (...) {
+    return thrown(shims[410].name);
 }
 
-diopiError_t adaptedRoiAlign(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t rois, double spatial_scale, int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio, bool aligned) {
+diopiError_t adaptedRoiAlign(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t rois, double spatial_scale, int64_t pooled_height, int64_t pooled_width, int64_t sampling_ratio, bool aligned) try {
     Call call(411, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, rois);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiRoiAlign)>()(ctx, out, input, rois, spatial_scale, pooled_height, pooled_width, sampling_ratio, aligned));
+} catch (...) {
+    return thrown(shims[411].name);
 }
 
-diopiError_t adaptedRoiAlignBackward(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t grad, diopiConstTensorHandle_t rois, double spatial_scale, int64_t pooled_height, int64_t pooled_width, int64_t batch_size, int64_t channels, int64_t height, int64_t width, int64_t sampling_ratio, bool aligned) {
+diopiError_t adaptedRoiAlignBackward(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t grad, diopiConstTensorHandle_t rois, double spatial_scale, int64_t pooled_height, int64_t pooled_width, int64_t batch_size, int64_t channels, int64_t height, int64_t width, int64_t sampling_ratio, bool aligned) try {
     Call call(412, ctx);
     call.out(1, out);
     call.in(2, grad);
     call.in(3, rois);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiRoiAlignBackward)>()(ctx, out, grad, rois, spatial_scale, pooled_height, pooled_width, batch_size, channels, height, width, sampling_ratio, aligned));
+} catch (...) {
+    return thrown(shims[412].name);
 }
 
-diopiError_t adaptedGridSample(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t grid, const char* mode) {
+diopiError_t adaptedGridSample(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t grid, const char* mode) try {
     Call call(413, ctx);
     call.out(1, out);
     call.in(2, input);
     call.in(3, grid);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiGridSample)>()(ctx, out, input, grid, mode));
+} catch (...) {
+    return thrown(shims[413].name);
 }
 
-diopiError_t adaptedUpsampleNearest(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t size) {
+diopiError_t adaptedUpsampleNearest(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t size) try {
     Call call(414, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiUpsampleNearest)>()(ctx, out, input, size));
+} catch (...) {
+    return thrown(shims[414].name);
 }
 
-diopiError_t adaptedUpsampleNearestBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiSize_t out_size, diopiSize_t in_size) {
+diopiError_t adaptedUpsampleNearestBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiSize_t out_size, diopiSize_t in_size) try {
     Call call(415, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiUpsampleNearestBackward)>()(ctx, grad_input, grad_output, out_size, in_size));
+} catch (...) {
+    return thrown(shims[415].name);
 }
 
-diopiError_t adaptedUpsampleLinear(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t size, bool align_corners, const char* mode) {
+diopiError_t adaptedUpsampleLinear(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t size, bool align_corners, const char* mode) try {
     Call call(416, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiUpsampleLinear)>()(ctx, out, input, size, align_corners, mode));
+} catch (...) {
+    return thrown(shims[416].name);
 }
 
-diopiError_t adaptedUpsampleLinearBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiSize_t out_size, diopiSize_t in_size, bool align_corners, const char* mode) {
+diopiError_t adaptedUpsampleLinearBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiSize_t out_size, diopiSize_t in_size, bool align_corners, const char* mode) try {
     Call call(417, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiUpsampleLinearBackward)>()(ctx, grad_input, grad_output, out_size, in_size, align_corners, mode));
+} catch (...) {
+    return thrown(shims[417].name);
 }
 
-diopiError_t adaptedIm2Col(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t dilation, diopiSize_t padding, diopiSize_t stride) {
+diopiError_t adaptedIm2Col(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t kernel_size, diopiSize_t dilation, diopiSize_t padding, diopiSize_t stride) try {
     Call call(418, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiIm2Col)>()(ctx, out, input, kernel_size, dilation, padding, stride));
+} catch (...) {
+    return thrown(shims[418].name);
 }
 
-diopiError_t adaptedCol2Im(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t output_size, diopiSize_t kernel_size, diopiSize_t dilation, diopiSize_t padding, diopiSize_t stride) {
+diopiError_t adaptedCol2Im(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t output_size, diopiSize_t kernel_size, diopiSize_t dilation, diopiSize_t padding, diopiSize_t stride) try {
     Call call(419, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiCol2Im)>()(ctx, out, input, output_size, kernel_size, dilation, padding, stride));
+} catch (...) {
+    return thrown(shims[419].name);
 }
 
-diopiError_t adaptedUnfold(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim, int64_t size, int64_t step) {
+diopiError_t adaptedUnfold(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim, int64_t size, int64_t step) try {
     Call call(420, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiUnfold)>()(ctx, out, input, dim, size, step));
+} catch (...) {
+    return thrown(shims[420].name);
 }
 
-diopiError_t adaptedUnfoldBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiSize_t input_sizes, int64_t dim, int64_t size, int64_t step) {
+diopiError_t adaptedUnfoldBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, diopiSize_t input_sizes, int64_t dim, int64_t size, int64_t step) try {
     Call call(421, ctx);
     call.out(1, grad_input);
     call.in(2, grad_output);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiUnfoldBackward)>()(ctx, grad_input, grad_output, input_sizes, dim, size, step));
+} catch (...) {
+    return thrown(shims[421].name);
 }
 
-diopiError_t adaptedPad(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t pad, const char* mode, const double* value) {
+diopiError_t adaptedPad(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t pad, const char* mode, const double* value) try {
     Call call(422, ctx);
     call.out(1, out);
     call.in(2, input);
     if (!call.ready()) return diopiErrorOccurred;
     return call.finish(call.vendor<decltype(&::diopiPad)>()(ctx, out, input, pad, mode, value));
+} catch (...) {
+    return thrown(shims[422].name);
 }
 
 const char* const names0[] = {"ctx", "out", "x", "cos", "sin", "conj", "interleaved"};

@@ -83,10 +83,12 @@ def _shim(entry: Entry, number: int) -> str:
     steps = sorted((step for step in found if step), key=lambda step: step.startswith("call.number"))
     body = "".join(f"    {step}\n" for step in steps)
     return (
-        f"diopiError_t {_named(entry)}({', '.join(_parameter(a) for a in arguments)}) {{\n"
+        f"diopiError_t {_named(entry)}({', '.join(_parameter(a) for a in arguments)}) try {{\n"
         f"    Call call({number}, {arguments[0].name});\n{body}"
         "    if (!call.ready()) return diopiErrorOccurred;\n"
         f"    return call.finish(call.vendor<decltype(&::{entry.name})>()({', '.join(a.name for a in arguments)}));\n"
+        "} catch (...) {\n"
+        f"    return thrown(shims[{number}].name);\n"
         "}\n"
     )
 
