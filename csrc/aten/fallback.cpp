@@ -167,14 +167,21 @@ void defer(Operands& operands, Residence& residence) {
 }
 
 // What the user asked to be told of calls that fall back.
-void report(OpRecord& record, bool by_alias) {
+void report(OpRecord& record, bool by_alias, Asked asked) {
     if (switches.dump > 0) announce(record, "fallback to cpu");
     if (!switches.log_fallback) return;
-    const char* why = switches.without_diopi                                            ? "DIPU_WITH_DIOPI_LIBRARY=DISABLE"
-                      : switches.any_list && (wishes(record) & kFallBack)    ? "DIPU_FORCE_FALLBACK_OPS_LIST names it"
-                      : switches.any_list && (wishes(record) & kKeepDefault) ? "DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS names it"
-                                                                             : "no DIOPI function takes this call";
-    std::fprintf(stderr, "dipu: %s falls back to the cpu, %s: %s\n", record.name.c_str(), by_alias ? "by alias" : "by copies", why);
+    std::string why = "no DIOPI function takes this call";
+    if (asked != Asked::None) why = std::string(variable_of(asked)) + (asked == Asked::WithoutLibrary ? "=DISABLE" : " names it");
+    std::fprintf(stderr, "dipu: %s falls back to the cpu, %s: %s\n", record.name.c_str(), by_alias ? "by alias" : "by copies", why.c_str());
+}
+
+// Counts why a call falls back.
+Asked count_asked(OpRecord& record, Form form) {
+    const bool may_be = switches.any_list.load(std::memory_order_relaxed) || switches.without_diopi.load(std::memory_order_relaxed);
+    if (C10_LIKELY(!may_be)) return Asked::None;
+    const Asked asked = asked_by(record, form);
+    record.asked[static_cast<int>(asked)].fetch_add(1, std::memory_order_relaxed);
+    return asked;
 }
 
 }  // namespace
@@ -188,10 +195,14 @@ void fallback(OpRecord& record, torch::jit::Stack* stack) {
     const bool by_alias = vendor().has(DIPU_FEATURE_ALIAS);
     Residence residence(by_alias, record.asks_requires_grad);
     const Way way = by_alias ? Way::Alias : Way::Copy;
-    if (operands.device >= 0) record.count(way);
+    Asked asked = Asked::None;
+    if (operands.device >= 0) {
+        record.count(way);
+        asked = count_asked(record, operands.cpu_operand && !operands.cpu_tensor ? Form::Scalar : Form::Tensors);
+    }
     if (C10_UNLIKELY(switches.dump.load(std::memory_order_relaxed) > 0 || switches.log_fallback.load(std::memory_order_relaxed)) &&
         operands.device >= 0 && !watched_quietly())
-        report(record, by_alias);
+        report(record, by_alias, asked);
     std::optional<Stopwatch> stopwatch;
     if (C10_UNLIKELY(switches.timing.load(std::memory_order_relaxed)) && operands.device >= 0) {
         stopwatch.emplace(record, way);

@@ -13,6 +13,12 @@ namespace dipu {
 // How a call was carried out.
 enum class Way { Diopi, Alias, Copy };
 
+// Which setting of the user sent a call to the fallback.
+enum class Asked { None, ForceList, KeepList, WithoutLibrary };
+
+// What is looked after while operators run: files that lists of operators are in (switches.cpp).
+DIPU_API void now_and_then();
+
 struct OpRecord {
     explicit OpRecord(c10::OperatorHandle op);
 
@@ -28,9 +34,13 @@ struct OpRecord {
     std::atomic<int64_t> runs[3]{};
     std::atomic<int64_t> nanoseconds[3]{};  // while the switch `timing` is on
     std::atomic<int64_t> bytes{};           // copied between host and device by the fallback, likewise
-    std::atomic<uint64_t> wishes{};         // of the user's lists, as last decided (switches.cpp)
+    std::atomic<int64_t> asked[4]{};        // calls that fell back, by the setting that asked for it
+    std::atomic<uint64_t> wishes[2]{};      // of the user's lists for both forms of a call, as last decided (switches.cpp)
 
-    void count(Way way) { runs[static_cast<int>(way)].fetch_add(1, std::memory_order_relaxed); }
+    void count(Way way) {
+        constexpr int64_t kNowAndThen = 16;
+        if (C10_UNLIKELY(runs[static_cast<int>(way)].fetch_add(1, std::memory_order_relaxed) % kNowAndThen == 0)) now_and_then();
+    }
 };
 
 // By name ("add.Tensor", namespace aten) or by operator; the reference stays valid.

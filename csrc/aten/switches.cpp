@@ -1,29 +1,18 @@
 #include "switches.h"
 
 #include <c10/util/Exception.h>
+#include <time.h>
 
 #include <array>
+#include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <map>
 #include <mutex>
-#include <regex>
-#include <sstream>
-#include <vector>
 
 namespace dipu {
 
 Switches switches;
 
 namespace {
-
-struct List {
-    const char* variable;
-    const char* file;
-    Wish wish;
-    std::vector<std::regex> patterns{};
-    std::vector<std::regex> from_file{};
-};
 
 struct Lists {
     std::mutex mutex;
@@ -37,44 +26,13 @@ Lists& lists() {
     return *instance;
 }
 
-constexpr int kWishBits = 3;
-
-std::string trimmed(const std::string& text) {
-    const auto first = text.find_first_not_of(" \t\r\n"), last = text.find_last_not_of(" \t\r\n");
-    return first == std::string::npos ? "" : text.substr(first, last - first + 1);
-}
-
-std::vector<std::regex> patterns_of(const std::string& where, const std::string& text) {
-    std::vector<std::regex> patterns;
-    std::stringstream stream(text);
-    for (std::string item; std::getline(stream, item, ',');) {
-        item = trimmed(item);
-        if (item.empty() || item[0] == '#') continue;
-        try {
-            patterns.emplace_back(item);
-        } catch (const std::regex_error& error) {
-            TORCH_CHECK_VALUE(false, where, ": '", item, "' is not a pattern (", error.what(),
-                              "). Expected comma-separated names or regular expressions, such as add.out,.*_backward");
-        }
-    }
-    return patterns;
-}
-
-// The list's file in the working directory: a name or pattern a line, or several with commas.
-std::vector<std::regex> patterns_in(const char* file) {
-    std::vector<std::regex> patterns;
-    std::ifstream stream(file);
-    for (std::string line; std::getline(stream, line);)
-        for (auto& pattern : patterns_of(file, line)) patterns.push_back(std::move(pattern));
-    return patterns;
-}
-
+// The caller holds the lists' mutex.
 void refresh() {
     bool any = false, compares = false;
-    for (const auto& list : lists().all) {
-        const bool used = !list.patterns.empty() || !list.from_file.empty();
-        any = any || used;
-        compares = compares || (used && list.wish == kCompare);
+    for (auto& list : lists().all) {
+        any = any || list.used();
+        compares = compares || (list.used() && list.wish == kCompare);
+        if (const std::string text = list.misses(); !text.empty()) std::fputs(text.c_str(), stderr);
     }
     switches.any_list = any;
     switches.watching = compares || switches.dump >= 2;
@@ -87,63 +45,88 @@ int number(const std::string& name, const std::string& value, int most) {
     return value[0] - '0';
 }
 
-// The names a user may mean by one operator: its own, without the overload, and the out= form torch would have called.
-std::vector<std::string> names_of(const OpRecord& record) {
-    const auto dot = record.name.find('.');
-    const std::string full = record.name.substr(0, dot), overload = dot == std::string::npos ? "" : record.name.substr(dot + 1);
-    const bool in_place = full.size() > 1 && full.back() == '_' && full[0] != '_';
-    const std::string base = in_place ? full.substr(0, full.size() - 1) : full;
-    std::vector<std::string> names{record.name, full, base};
-    for (const std::string& out : {std::string("out"), overload + "_out", std::string("grad_input")})
-        if (c10::Dispatcher::singleton().findSchema({"aten::" + base, out})) names.push_back(base + "." + out);
-    // what torch splits before a device sees it, and users know under the name they wrote
-    static const std::map<std::string, std::vector<std::string>> known_as{
-        {"convolution", {"conv1d", "conv2d", "conv3d"}},
-        {"convolution_overrideable", {"convolution", "conv1d", "conv2d", "conv3d"}},
-        {"convolution_backward_overrideable", {"convolution_backward", "conv2d_backward"}},
-        {"native_dropout", {"dropout", "dropout_"}},
-        {"addmm", {"linear"}},
-        {"mm", {"linear", "matmul"}},
-        {"bmm", {"matmul"}},
-        {"nll_loss_forward", {"cross_entropy_loss", "nll_loss"}},
-        {"nll_loss2d_forward", {"cross_entropy_loss", "nll_loss2d"}},
-    };
-    if (const auto found = known_as.find(base); found != known_as.end()) names.insert(names.end(), found->second.begin(), found->second.end());
-    return names;
+// What is wrong with the file, "" if nothing is; `changed` if it was read. The caller holds the mutex.
+std::string follow_file(List& list, bool& changed) {
+    try {
+        changed = list.follow_file() || changed;
+        return "";
+    } catch (const c10::Error& error) {
+        return std::string(error.what_without_backtrace()) + "\n";
+    }
 }
 
-bool any_matches(const std::vector<std::regex>& patterns, const std::vector<std::string>& names) {
-    for (const auto& pattern : patterns)
-        for (const auto& name : names)
-            if (std::regex_match(name, pattern)) return true;
-    return false;
+void follow_files() {
+    std::lock_guard<std::mutex> lock(lists().mutex);
+    bool changed = false;
+    for (auto& list : lists().all)
+        if (const std::string problem = follow_file(list, changed); !problem.empty())
+            std::fprintf(stderr, "dipu: the list stays as it was: %s", problem.c_str());
+    if (changed) refresh();
 }
 
 }  // namespace
 
-unsigned wishes(OpRecord& record) {
+// Called for every sixteenth call of an operator. The clock that is only as fine as a tick costs next to nothing.
+void now_and_then() {
+    constexpr int64_t kPause = 200'000'000;
+    static std::atomic<int64_t> next{0};
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
+    const int64_t now = time.tv_sec * 1'000'000'000 + time.tv_nsec;
+    int64_t due = next.load(std::memory_order_relaxed);
+    if (now >= due && next.compare_exchange_strong(due, now + kPause)) follow_files();
+}
+
+unsigned wishes(OpRecord& record, Form form) {
+    auto& known = record.wishes[static_cast<int>(form)];
     const uint64_t now = lists().epoch.load(std::memory_order_acquire);
-    const uint64_t decided = record.wishes.load(std::memory_order_acquire);
+    const uint64_t decided = known.load(std::memory_order_acquire);
     if (decided >> kWishBits == now) return decided & ((1u << kWishBits) - 1);
     std::lock_guard<std::mutex> lock(lists().mutex);
-    const auto names = names_of(record);
+    const auto names = names_of(record, form);
     unsigned found = 0;
     for (const auto& list : lists().all)
-        if (any_matches(list.patterns, names) || any_matches(list.from_file, names)) found |= list.wish;
-    record.wishes.store(lists().epoch.load() << kWishBits | found, std::memory_order_release);
+        if (list.names(names)) found |= list.wish;
+    known.store(lists().epoch.load() << kWishBits | found, std::memory_order_release);
     return found;
 }
 
+Form form_of(const torch::jit::Stack& arguments) {
+    bool on_device = false, number = false;
+    for (const c10::IValue& value : arguments) {
+        if (!value.isTensor() || !value.toTensor().defined()) continue;
+        on_device = on_device || value.toTensor().is_privateuseone();
+        number = number || (value.toTensor().is_cpu() && value.toTensor().dim() == 0);
+    }
+    return on_device && number ? Form::Scalar : Form::Tensors;
+}
+
+Asked asked_by(OpRecord& record, Form form) {
+    if (switches.without_diopi) return Asked::WithoutLibrary;
+    const unsigned found = switches.any_list ? wishes(record, form) : 0;
+    return found & kFallBack ? Asked::ForceList : found & kKeepDefault ? Asked::KeepList : Asked::None;
+}
+
+const char* variable_of(Asked asked) {
+    switch (asked) {
+        case Asked::ForceList: return "DIPU_FORCE_FALLBACK_OPS_LIST";
+        case Asked::KeepList: return "DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS";
+        case Asked::WithoutLibrary: return "DIPU_WITH_DIOPI_LIBRARY";
+        default: return "";
+    }
+}
+
 bool set_switch(const std::string& name, const std::string& value) {
+    std::lock_guard<std::mutex> lock(lists().mutex);
     for (auto& list : lists().all) {
         if (name != list.variable) continue;
-        auto patterns = patterns_of(name, value);
-        std::lock_guard<std::mutex> lock(lists().mutex);
-        list.patterns = std::move(patterns);
+        list.set(value);
+        bool changed = false;
+        if (const std::string problem = follow_file(list, changed); !problem.empty())
+            std::fprintf(stderr, "dipu: the list stays as it was: %s", problem.c_str());
         refresh();
         return true;
     }
-    std::unique_lock<std::mutex> lock(lists().mutex);
     if (name == "DIPU_DUMP_OP_ARGS")
         switches.dump = number(name, value, 3);
     else if (name == "DIPU_LOG_FALLBACK_INFO")
@@ -158,24 +141,19 @@ bool set_switch(const std::string& name, const std::string& value) {
 
 std::string read_switches() {
     std::string problems;
-    const auto attempt = [&](auto&& body) {
-        try {
-            body();
-        } catch (const c10::Error& error) {
-            problems += std::string(error.what_without_backtrace()) + "\n";
-        }
-    };
-    for (auto& list : lists().all)
-        if (*list.file) attempt([&] {
-            auto patterns = patterns_in(list.file);
-            std::lock_guard<std::mutex> lock(lists().mutex);
-            list.from_file = std::move(patterns);
-            refresh();
-        });
+    {
+        std::lock_guard<std::mutex> lock(lists().mutex);
+        bool changed = false;
+        for (auto& list : lists().all) problems += follow_file(list, changed);
+    }
     for (const char* name : {"DIPU_FORCE_FALLBACK_OPS_LIST", "DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS", "DIPU_AUTOCOMPARE_OPS_LIST",
                              "DIPU_DUMP_OP_ARGS", "DIPU_LOG_FALLBACK_INFO", "DIPU_WITH_DIOPI_LIBRARY"}) {
         const char* value = std::getenv(name);
-        attempt([&] { set_switch(name, value ? value : ""); });
+        try {
+            set_switch(name, value ? value : "");
+        } catch (const c10::Error& error) {
+            problems += std::string(error.what_without_backtrace()) + "\n";
+        }
     }
     return problems;
 }

@@ -7,12 +7,15 @@
 //   DIPU_LOG_FALLBACK_INFO             1: a line for every call that falls back
 //   DIPU_WITH_DIOPI_LIBRARY            DISABLE: no operator of the vendor is used
 //
-// Lists are comma-separated regular expressions that match a whole name; each has a file form in the working directory.
+// Lists are comma-separated regular expressions that match a whole name; two have a file form in the working directory, too.
 #pragma once
+#include <ATen/core/stack.h>
+
 #include <atomic>
 #include <chrono>
 #include <string>
 
+#include "lists.h"
 #include "record.h"
 
 namespace dipu {
@@ -27,16 +30,20 @@ struct Switches {
 };
 DIPU_API extern Switches switches;
 
-enum Wish : unsigned { kFallBack = 1, kKeepDefault = 2, kCompare = 4 };
-
-// What the lists say of one operator.
-DIPU_API unsigned wishes(OpRecord& record);
+// What the lists say of a call of one operator.
+DIPU_API unsigned wishes(OpRecord& record, Form form);
+// The form of a boxed call.
+DIPU_API Form form_of(const torch::jit::Stack& arguments);
 
 // Whether a wrapper leaves its DIOPI functions alone.
-inline bool turned_away(OpRecord& record) {
+inline bool turned_away(OpRecord& record, Form form) {
     if (C10_LIKELY(!switches.any_list.load(std::memory_order_relaxed))) return switches.without_diopi.load(std::memory_order_relaxed);
-    return switches.without_diopi.load(std::memory_order_relaxed) || (wishes(record) & (kFallBack | kKeepDefault)) != 0;
+    return switches.without_diopi.load(std::memory_order_relaxed) || (wishes(record, form) & (kFallBack | kKeepDefault)) != 0;
 }
+// Which setting sends a call to the fallback; None if none does.
+DIPU_API Asked asked_by(OpRecord& record, Form form);
+// The variable's name.
+DIPU_API const char* variable_of(Asked asked);
 
 // Adds the time until its end to a record.
 class Stopwatch {

@@ -3,10 +3,13 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Formatting.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <map>
 #include <sstream>
 
 #include "residence.h"
@@ -73,22 +76,78 @@ std::string shown(const c10::IValue& value, bool with_values) {
     return text.str();
 }
 
-c10::IValue on_cpu(const c10::IValue& value) {
-    const auto copied = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true) : tensor; };
-    if (value.isTensor()) return copied(value.toTensor());
-    if (value.isTensorList()) {
-        c10::List<at::Tensor> list;
-        for (const at::Tensor& tensor : value.toTensorList()) list.push_back(copied(tensor));
-        return list;
-    }
-    if (value.isOptionalTensorList()) {
-        c10::List<std::optional<at::Tensor>> list;
+// The tensors of one argument.
+std::vector<at::Tensor> tensors_in(const c10::IValue& value) {
+    std::vector<at::Tensor> tensors;
+    if (value.isTensor()) tensors.push_back(value.toTensor());
+    if (value.isTensorList()) tensors = value.toTensorVector();
+    if (value.isOptionalTensorList())
         for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
-            list.push_back(tensor ? std::optional<at::Tensor>(copied(*tensor)) : std::nullopt);
-        return list;
-    }
-    return value;
+            if (tensor) tensors.push_back(*tensor);
+    return tensors;
 }
+
+// Copies of a call's arguments on the CPU. Those that share memory with something the operator writes share it here, too:
+// x.add_(x), or a list that is given twice.
+class Copies {
+   public:
+    Copies(const OpRecord& record, const torch::jit::Stack& arguments) {
+        for (size_t i = 0; i < arguments.size(); ++i)
+            if (record.written[i])
+                for (const at::Tensor& tensor : tensors_in(arguments[i]))
+                    if (has_plain_memory(tensor)) written_.emplace(tensor.storage().unsafeGetStorageImpl(), at::Tensor());
+    }
+
+    // Whether an argument is changed by the operator, be it as a view.
+    bool changes(const c10::IValue& value) const {
+        const auto tensors = tensors_in(value);
+        return std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+            return has_plain_memory(tensor) && written_.count(tensor.storage().unsafeGetStorageImpl());
+        });
+    }
+
+    torch::jit::Stack of(const torch::jit::Stack& arguments) {
+        torch::jit::Stack copies;
+        for (const c10::IValue& value : arguments) copies.push_back(of(value));
+        return copies;
+    }
+
+   private:
+    static bool has_plain_memory(const at::Tensor& tensor) {
+        return tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_conj() && !tensor.is_neg();
+    }
+
+    c10::IValue of(const c10::IValue& value) {
+        if (value.isTensor()) return of(value.toTensor());
+        if (value.isTensorList()) {
+            c10::List<at::Tensor> list;
+            for (const at::Tensor& tensor : value.toTensorList()) list.push_back(of(tensor));
+            return list;
+        }
+        if (value.isOptionalTensorList()) {
+            c10::List<std::optional<at::Tensor>> list;
+            for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
+                list.push_back(tensor ? std::optional<at::Tensor>(of(*tensor)) : std::nullopt);
+            return list;
+        }
+        return value;
+    }
+
+    at::Tensor of(const at::Tensor& tensor) {
+        if (!tensor.defined()) return tensor;
+        const auto shared = has_plain_memory(tensor) ? written_.find(tensor.storage().unsafeGetStorageImpl()) : written_.end();
+        if (shared == written_.end()) return tensor.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+        if (!shared->second.defined()) {
+            const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
+            at::Tensor whole = at::empty({0}, tensor.options().dtype(at::kByte)).set_(tensor.storage(), 0, {bytes}, {1});
+            shared->second = whole.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+        }
+        return at::empty({0}, tensor.options().device(at::kCPU))
+            .set_(shared->second.storage(), tensor.storage_offset(), tensor.sizes(), tensor.strides());
+    }
+
+    std::map<const c10::StorageImpl*, at::Tensor> written_;  // memory the operator writes -> all of it, copied once it is asked for
+};
 
 struct Tolerance {
     double relative, absolute;
@@ -148,21 +207,17 @@ std::string differences(const c10::IValue& expected, const c10::IValue& device) 
     return "";
 }
 
-// A view of what is written changes with it.
-bool shares_memory_with_written(const OpRecord& record, const torch::jit::Stack& arguments, size_t position) {
-    if (!arguments[position].isTensor()) return false;
-    const at::Tensor& tensor = arguments[position].toTensor();
-    for (size_t i = 0; i < arguments.size(); ++i)
-        if (record.written[i] && arguments[i].isTensor() && tensor.defined() && arguments[i].toTensor().defined() &&
-            tensor.is_alias_of(arguments[i].toTensor()))
-            return true;
-    return false;
+// Results that are no tensors: a truth value or a number.
+bool same_value(const c10::IValue& expected, const c10::IValue& got) {
+    if (expected.isBool() && got.isBool()) return expected.toBool() == got.toBool();
+    if (expected.isInt() && got.isInt()) return expected.toInt() == got.toInt();
+    if (!expected.isDouble() || !got.isDouble()) return false;
+    return expected.toDouble() == got.toDouble() || (std::isnan(expected.toDouble()) && std::isnan(got.toDouble()));
 }
 
 void compare_result(std::ostream& text, const std::string& what, const c10::IValue& expected, const c10::IValue& got) {
     if (!expected.isTensor() && !expected.isTensorList()) {
-        const bool same = (expected.isBool() && expected.toBool() == got.toBool()) || (expected.isInt() && expected.toInt() == got.toInt());
-        text << "autocompare:    " << what << ": " << (same ? "equal" : "not_equal") << " (" << expected << " and " << got << ")\n";
+        text << "autocompare:    " << what << ": " << (same_value(expected, got) ? "equal" : "not_equal") << " (" << expected << " and " << got << ")\n";
         return;
     }
     if (expected.isTensorList()) {
@@ -180,15 +235,8 @@ std::string comparison(OpRecord& record, const torch::jit::Stack& before, const 
         text << "autocompare:    " << record.name << ": draws random numbers, not compared\n";
         return text.str();
     }
-    torch::jit::Stack stack;
-    for (size_t i = 0; i < before.size(); ++i) {
-        // one tensor given twice stays one tensor: x.add_(x)
-        const auto same = std::find_if(arguments.begin(), arguments.begin() + static_cast<std::ptrdiff_t>(i), [&](const c10::IValue& other) {
-            return other.isTensor() && arguments[i].isTensor() && other.toTensor().is_same(arguments[i].toTensor());
-        });
-        const auto position = static_cast<size_t>(same - arguments.begin());
-        stack.push_back(position < i ? stack[position] : on_cpu(before[i]));
-    }
+    Copies copies(record, before);
+    torch::jit::Stack stack = copies.of(before);
     const torch::jit::Stack written = stack;  // the same tensors: an in-place operator changes them
     const auto expected = cpu_results(record, std::move(stack));
     for (size_t i = 0; i < expected.size() && i < results.size(); ++i)
@@ -197,7 +245,7 @@ std::string comparison(OpRecord& record, const torch::jit::Stack& before, const 
     for (size_t i = 0; i < arguments.size(); ++i) {
         const auto* now = &arguments[i];
         if (!now->isTensor() && !now->isTensorList()) continue;
-        const bool changes = record.written[i] || shares_memory_with_written(record, arguments, i);
+        const bool changes = record.written[i] || copies.changes(before[i]);
         text << "autocompare:    " << record.name << " " << schema[i].name() << ": " << verdict(differences((changes ? written : before)[i], *now))
              << "\n";
     }
@@ -218,9 +266,8 @@ Watch::Watch(OpRecord& record, torch::jit::Stack arguments) : record_(record), a
         const auto& schema = record_.op.schema().arguments();
         for (size_t i = 0; level >= 2 && i < arguments_.size(); ++i)
             given_ += "\t" + record_.name + ": " + schema[i].name() + ":" + shown(arguments_[i], level >= 3) + "\n";
-        compares_ = switches.any_list && (wishes(record_) & kCompare);
-        if (compares_)
-            for (const auto& value : arguments_) on_cpu_.push_back(on_cpu(value));
+        compares_ = switches.any_list && (wishes(record_, form_of(arguments_)) & kCompare);
+        if (compares_) on_cpu_ = Copies(record_, arguments_).of(arguments_);
     } catch (const std::exception& error) {
         compares_ = false;
         given_ += "\t" + record_.name + ": the arguments cannot be shown: " + error.what() + "\n";

@@ -26,6 +26,7 @@ namespace {
     if (const auto found = without("IndexError")) TORCH_CHECK_INDEX(false, *found);
     if (const auto found = without("ValueError")) TORCH_CHECK_VALUE(false, *found);
     if (const auto found = without("TypeError")) TORCH_CHECK_TYPE(false, *found);
+    if (const auto found = without("NotImplementedError")) TORCH_CHECK_NOT_IMPLEMENTED(false, *found);
     TORCH_CHECK(false, text, message);
 }
 

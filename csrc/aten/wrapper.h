@@ -80,13 +80,13 @@ void take_made(const T&) {}
 
 class Call {
    public:
-    Call(Operator& op, OpRecord& record) : op_(op), record_(record) {}
+    Call(Operator& op, OpRecord& record, Form form = Form::Tensors) : op_(op), record_(record), form_(form) {}
 
     int device() const { return device_; }
 
     template <class... Tensors>
     bool accepts(DtypeMask mask, const Tensors&... tensors) {
-        return op_.function() && (takes(mask, tensors) && ...) && device_ >= 0 && !turned_away(record_);
+        return op_.function() && (takes(mask, tensors) && ...) && device_ >= 0 && !turned_away(record_, form_);
     }
     // Outputs the user gave: on the same device, dense.
     template <class... Tensors>
@@ -132,6 +132,7 @@ class Call {
 
     Operator& op_;
     OpRecord& record_;
+    const Form form_;
     int device_ = -1;
 };
 
@@ -237,6 +238,15 @@ inline bool is_bool(const at::Scalar& number) { return number.isBoolean(); }
 inline bool is_integer(const at::Scalar& number) { return number.isIntegral(/*includeBool=*/true); }
 inline bool or_true(std::optional<bool> value) { return value.value_or(true); }
 inline bool or_false(std::optional<bool> value) { return value.value_or(false); }
+// Whether a scale says no more than the sizes do: then a function that knows only sizes computes the same.
+inline bool by_size(std::optional<double> scale, int64_t before, int64_t after) {
+    return !scale || (before > 0 && after % before == 0 && *scale == static_cast<double>(after / before));
+}
+inline diopiRoundMode_t round_mode(const std::optional<c10::string_view>& name) {
+    if (!name) return RoundModeNone;
+    TORCH_CHECK(*name == "trunc" || *name == "floor", "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '", *name, "'");
+    return *name == "trunc" ? RoundModeTrunc : RoundModeFloor;
+}
 inline bool floating_or_none(std::optional<at::ScalarType> type) { return !type || c10::isFloatingType(*type); }
 template <class T>
 bool present(const std::optional<T>& value) { return value.has_value(); }

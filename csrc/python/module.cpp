@@ -74,6 +74,10 @@ py::dict op_counts() {
         ways["alias_ns"] = spent(dipu::Way::Alias);
         ways["copy_ns"] = spent(dipu::Way::Copy);
         ways["copied_bytes"] = record->bytes.load();
+        py::dict asked;  // by the variable of the setting that sent calls to the fallback
+        for (const auto who : {dipu::Asked::ForceList, dipu::Asked::KeepList, dipu::Asked::WithoutLibrary})
+            if (const auto calls = record->asked[static_cast<int>(who)].load()) asked[dipu::variable_of(who)] = calls;
+        ways["asked"] = asked;
         counts[py::str("aten::" + record->name)] = ways;
     }
     return counts;
@@ -104,6 +108,24 @@ py::list snapshot(int device) {
         blocks.append(entry);
     }
     return blocks;
+}
+
+py::list adaptor_costs() {
+    py::list rows;
+    for (const diopiAdaptorCost& cost : dipu::adaptor_costs()) {
+        py::dict row;
+        row["name"] = cost.name;
+        row["calls"] = cost.calls;
+        row["composed"] = cost.composed;
+        row["conversions"] = cost.conversions;
+        row["on_host"] = cost.on_host;
+        row["bytes"] = cost.bytes;
+        row["nanoseconds"] = cost.nanoseconds;
+        row["call_nanoseconds"] = cost.call_nanoseconds;
+        row["errors"] = cost.errors;
+        rows.append(row);
+    }
+    return rows;
 }
 
 // Python tells of every change of os.environ before it happens; a wrong value makes the assignment raise.
@@ -139,6 +161,7 @@ PYBIND11_MODULE(_C, m) {
     });
     m.def("choose_vendor", &dipu::choose_vendor, py::arg("path"), py::arg("problem"));
     m.def("choose_rules", &dipu::choose_rules);
+    m.def("adaptor_costs", &adaptor_costs);
     m.def("describe_vendor", &describe_vendor);
     m.def("option", &option);
     m.def("set_option", &set_option, py::call_guard<py::gil_scoped_release>());

@@ -85,6 +85,14 @@ void choose_rules(const std::string& rules) {
     choice().rules = rules;
 }
 
+std::vector<diopiAdaptorCost> adaptor_costs() {
+    std::vector<diopiAdaptorCost> costs;
+    if (vendor_loaded() && !choice().rules.empty())
+        diopi_adaptor_report(
+            [](void* owner, const diopiAdaptorCost* cost) { static_cast<std::vector<diopiAdaptorCost>*>(owner)->push_back(*cost); }, &costs);
+    return costs;
+}
+
 std::string operator_error() {
     if (!choice().rules.empty())
         if (const char* text = diopi_adaptor_last_error(); text && *text) return text;

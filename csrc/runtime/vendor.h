@@ -5,6 +5,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "../adaptor/adaptor.h"
 
 #define DIPU_API __attribute__((visibility("default")))
 
@@ -33,6 +36,8 @@ class DIPU_API Vendor {
 DIPU_API void choose_vendor(const std::string& path, const std::string& problem);
 // Rules of the adaptor (diopi.adaptor makes them of convert_config.yaml), to be used with the vendor; before its first use.
 DIPU_API void choose_rules(const std::string& rules);
+// What the rules cost so far, for each operator that was called through the adaptor; empty without rules.
+DIPU_API std::vector<diopiAdaptorCost> adaptor_costs();
 // The vendor; loads it on first use, raises what is wrong with it every time.
 DIPU_API const Vendor& vendor();
 DIPU_API bool vendor_loaded();

@@ -302,6 +302,11 @@ def _expandable(small: torch.Tensor, to: torch.Tensor) -> bool:
     return all(a in (1, b) for a, b in pairs)
 
 
+def _by_size(scale: float | None, before: int, after: int) -> bool:
+    """Whether a scale says no more than the sizes do: then a function that knows only sizes computes the same."""
+    return scale is None or (before > 0 and after % before == 0 and scale == after // before)
+
+
 # What the conditions of the table ask; csrc/aten/wrapper.h and outputs.h have the same in C++.
 FUNCTIONS: dict[str, Any] = {
     "torch": torch,
@@ -321,6 +326,8 @@ FUNCTIONS: dict[str, Any] = {
     "floating_or_none": lambda dtype: dtype is None or dtype.is_floating_point,
     "default_generator": lambda x: torch.default_generator,
     "generator_or_default": lambda given, x: given if given is not None else torch.default_generator,
+    "by_size": _by_size,
+    "round_mode": (None, "trunc", "floor").index,
     "RoundModeNone": 0,
     "RoundModeTrunc": 1,
     "RoundModeFloor": 2,
@@ -346,9 +353,7 @@ def _evaluated(expression: str, values: Mapping[str, Any]) -> Any:
 def unknown_names() -> dict[str, set[str]]:
     """C function -> names that its expressions use and nothing here defines: a defect of the table or of this module."""
     found: dict[str, set[str]] = {}
-    for entry in load().entries.values():
-        if not entry.aten:
-            continue
+    for overload, entry in ((o, e) for o, entries in load().by_overload().items() for e in entries):
         expressions = [*([entry.when] if entry.when else []), *entry.args.values()]
         used = {
             node.id
@@ -356,8 +361,8 @@ def unknown_names() -> dict[str, set[str]]:
             for node in ast.walk(ast.parse(text, mode="eval"))
             if isinstance(node, ast.Name)
         }
-        parameters = {p for o in entry.aten for p in _schema(o).parameters}
+        parameters = _schema(overload).parameters
         known = {f"{p}_" if keyword.iskeyword(p) else p for p in parameters} | set(FUNCTIONS)
         if missing := used - known:
-            found[entry.name] = missing
+            found.setdefault(entry.name, set()).update(missing)
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -33,6 +33,8 @@ class Operator:
     copied_bytes: int
     functions: tuple[str, ...]
     """The DIOPI functions that serve this operator, for the calls they take."""
+    asked: dict[str, int] = field(default_factory=dict)
+    """Calls that fell back because a setting asked for it, by the setting's variable."""
 
     @property
     def fallback_calls(self) -> int:
@@ -45,9 +47,13 @@ class Operator:
             return ""
         if not self.functions:
             return "no DIOPI function"
-        if self.diopi_calls:
-            return "some calls are not taken (dtype, layout, condition)"
-        return f"not taken by {', '.join(self.functions)}"
+        reasons = [f"{_asked_by(variable)} ({calls:,} calls)" for variable, calls in self.asked.items()]
+        if sum(self.asked.values()) < self.fallback_calls:
+            taken = "some calls are not taken (dtype, layout, condition)"
+            reasons.append(
+                taken if self.diopi_calls or reasons else f"not taken by {', '.join(self.functions)}"
+            )
+        return "; ".join(reasons)
 
 
 class Coverage:
@@ -62,7 +68,7 @@ class Coverage:
     """
 
     def __init__(self) -> None:
-        self._before: dict[str, dict[str, int]] = {}
+        self._before: dict[str, dict[str, Any]] = {}
         self.operators: list[Operator] = []
 
     def __enter__(self) -> Coverage:
@@ -82,7 +88,8 @@ class Coverage:
                 short = name.removeprefix("aten::")
                 entries = served.get(_ON_DEVICE.get(short, short), [])
                 functions = tuple(dict.fromkeys(e.name for e in entries))
-                self.operators.append(_operator(name, spent, functions))
+                asked = _grown(now["asked"], before.get("asked", {}))
+                self.operators.append(_operator(name, spent, functions, asked))
         self.operators.sort(key=lambda o: (-o.fallback_seconds, -o.fallback_calls, o.name))
 
     @property
@@ -117,7 +124,17 @@ class Coverage:
         }
 
 
-def _operator(name: str, spent: dict[str, int], functions: tuple[str, ...]) -> Operator:
+def _asked_by(variable: str) -> str:
+    return f"{variable}=DISABLE" if variable == "DIPU_WITH_DIOPI_LIBRARY" else f"{variable} names it"
+
+
+def _grown(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    return {name: more for name, calls in now.items() if (more := calls - before.get(name, 0)) > 0}
+
+
+def _operator(
+    name: str, spent: dict[str, int], functions: tuple[str, ...], asked: dict[str, int]
+) -> Operator:
     return Operator(
         name=name,
         diopi_calls=spent["diopi"],
@@ -127,4 +144,5 @@ def _operator(name: str, spent: dict[str, int], functions: tuple[str, ...]) -> O
         fallback_seconds=(spent["alias_ns"] + spent["copy_ns"]) / _NANOSECONDS,
         copied_bytes=spent["copied_bytes"],
         functions=functions,
+        asked=asked,
     )

@@ -14,16 +14,6 @@ from torch_dipu import dipu as device_module
 _done = False
 
 
-def _adaptor_rules(path: str) -> str:
-    """The rules of a convert_config.yaml; what is wrong with them is the vendor's problem, told on first use."""
-    from diopi.adaptor import RulesError, read_rules
-
-    try:
-        return read_rules(path).compact()
-    except (RulesError, OSError, ImportError) as error:
-        raise VendorError(f"DIPU_ADAPTOR_CONFIG={path}: {error}") from error
-
-
 def register() -> None:
     """Registers name, device module, methods, operators and the distributed backend; the vendor waits for its first use."""
     global _done
@@ -32,8 +22,12 @@ def register() -> None:
     _done = True
     try:
         library = str(choose().library)
-        if rules := os.environ.get("DIPU_ADAPTOR_CONFIG"):
-            _C.choose_rules(_adaptor_rules(rules))
+        if os.environ.get("DIPU_ADAPTOR_CONFIG"):
+            from torch_dipu import (
+                adaptor,
+            )  # reading rules takes time that only those who have some should spend
+
+            adaptor.use_rules()
         _C.choose_vendor(library, "")
     except VendorError as problem:  # raised when the device is used; importing must work
         _C.choose_vendor("", str(problem))

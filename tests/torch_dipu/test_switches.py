@@ -10,23 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from op_ways import ways
 
-import torch_dipu
+import torch_dipu  # noqa: F401
 from torch_dipu.coverage import Coverage
 
 DEVICE = "dipu"
-
-
-def counted(name: str) -> dict[str, int]:
-    return torch_dipu.dipu.op_counts().get(f"aten::{name}", {"diopi": 0, "alias": 0, "copy": 0})
-
-
-def ways(name: str, run) -> tuple[int, int]:
-    """How many calls went to DIOPI and to the fallback."""
-    before = counted(name)
-    run()
-    after = counted(name)
-    return after["diopi"] - before["diopi"], sum(after[w] - before[w] for w in ("alias", "copy"))
 
 
 @pytest.fixture

@@ -31,31 +31,34 @@
 #include <ATen/ops/eq_meta.h>
 #include <ATen/ops/erf_meta.h>
 #include <ATen/ops/erfinv_meta.h>
-#include <ATen/ops/exp_meta.h>
-#include <ATen/ops/expm1_meta.h>
 #include <ATen/ops/floor_meta.h>
 #include <ATen/ops/ge_meta.h>
 #include <ATen/ops/gelu_backward_meta.h>
 #include <ATen/ops/gt_meta.h>
 #include <ATen/ops/le_meta.h>
 #include <ATen/ops/leaky_relu_backward_meta.h>
+#include <ATen/ops/leaky_relu_meta.h>
 #include <ATen/ops/lerp_meta.h>
 #include <ATen/ops/linalg_cholesky_ex_meta.h>
 #include <ATen/ops/linalg_vector_norm_meta.h>
+#include <ATen/ops/log10_meta.h>
 #include <ATen/ops/log1p_meta.h>
 #include <ATen/ops/log2_meta.h>
-#include <ATen/ops/log_meta.h>
 #include <ATen/ops/lt_meta.h>
-#include <ATen/ops/max_pool2d_with_indices_meta.h>
-#include <ATen/ops/mean_meta.h>
+#include <ATen/ops/max_meta.h>
+#include <ATen/ops/max_pool2d_with_indices_backward_meta.h>
+#include <ATen/ops/maximum_meta.h>
 #include <ATen/ops/minimum_meta.h>
 #include <ATen/ops/mse_loss_meta.h>
 #include <ATen/ops/mul_meta.h>
 #include <ATen/ops/ne_meta.h>
+#include <ATen/ops/neg_meta.h>
 #include <ATen/ops/nll_loss_backward_meta.h>
+#include <ATen/ops/norm_meta.h>
 #include <ATen/ops/pow_meta.h>
 #include <ATen/ops/reciprocal_meta.h>
 #include <ATen/ops/remainder_meta.h>
+#include <ATen/ops/replication_pad2d_meta.h>
 #include <ATen/ops/scatter_meta.h>
 #include <ATen/ops/sgn_meta.h>
 #include <ATen/ops/sigmoid_meta.h>
@@ -72,8 +75,13 @@
 #include <ATen/ops/tanh_meta.h>
 #include <ATen/ops/threshold_backward_meta.h>
 #include <ATen/ops/tril_meta.h>
+#include <ATen/ops/upsample_bicubic2d_backward_meta.h>
 #include <ATen/ops/upsample_bilinear2d_backward_meta.h>
+#include <ATen/ops/upsample_linear1d_backward_meta.h>
+#include <ATen/ops/upsample_nearest1d_backward_meta.h>
 #include <ATen/ops/upsample_nearest2d_backward_meta.h>
+#include <ATen/ops/upsample_nearest3d_backward_meta.h>
+#include <ATen/ops/upsample_trilinear3d_backward_meta.h>
 
 namespace dipu {
 namespace {
@@ -260,7 +268,7 @@ at::Tensor & add__Tensor(at::Tensor & self, const at::Tensor & other, const at::
     if (must_watch()) return watched<&::dipu::add__Tensor>(record, self, other, alpha);
     {
         static Operator op("diopiAddInpScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(other) && call.accepts(kFp | kInt | kComplex, self) && plain(alpha) && (!is_bool(alpha))) {
             Outputs<at::meta::structured_add_Tensor, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({self})) results.meta(self, other, alpha);
@@ -528,7 +536,7 @@ at::Tensor & bitwise_or_Tensor_out(const at::Tensor & self, const at::Tensor & o
     if (must_watch()) return watched<&::dipu::bitwise_or_Tensor_out>(record, self, other, out);
     {
         static Operator op("diopiBitwiseOrScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(other) && call.accepts(kInt | kBool, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_bitwise_or_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
@@ -537,7 +545,7 @@ at::Tensor & bitwise_or_Tensor_out(const at::Tensor & self, const at::Tensor & o
     }
     {
         static Operator op("diopiBitwiseOrScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(self) && call.accepts(kInt | kBool, other) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_bitwise_or_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
@@ -711,785 +719,813 @@ at::Tensor & cosh_(at::Tensor & self) {
     return self;
 }
 
-at::Tensor & div_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
-    static OpRecord& record = op_record("div.out");
-    if (must_watch()) return watched<&::dipu::div_out>(record, self, other, out);
+at::Tensor div_Tensor_mode(const at::Tensor & self, const at::Tensor & other, ::std::optional<c10::string_view> rounding_mode) {
+    static OpRecord& record = op_record("div.Tensor_mode");
+    if (must_watch()) return watched<&::dipu::div_Tensor_mode>(record, self, other, rounding_mode);
     {
         static Operator op("diopiDivScalar", __LINE__);
-        Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt | kComplex, self) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_div_Tensor, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiDivScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)), RoundModeNone)) { results.finish(); return out; }
+        Call call(op, record, Form::Scalar);
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self)) {
+            Outputs<at::meta::structured_div_Tensor_mode, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self})) results.meta(self, other, rounding_mode);
+            if (call.run<decltype(&::diopiDivScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)), round_mode(rounding_mode))) { return std::move(results[0]); }
         }
     }
     {
         static Operator op("diopiDiv", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kComplex, self, other) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_div_Tensor, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiDiv)>(handle(results[0]), handle(self), handle(other), RoundModeNone)) { results.finish(); return out; }
+        if (call.accepts(kFp | kInt, self, other)) {
+            Outputs<at::meta::structured_div_Tensor_mode, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self, other})) results.meta(self, other, rounding_mode);
+            if (call.run<decltype(&::diopiDiv)>(handle(results[0]), handle(self), handle(other), round_mode(rounding_mode))) { return std::move(results[0]); }
         }
     }
-    fall_back<void>(record, self, other, out);
-    return out;
+    return fall_back<at::Tensor>(record, self, other, rounding_mode);
 }
 
-at::Tensor & embedding_renorm_(at::Tensor & self, const at::Tensor & indices, double max_norm, double norm_type) {
-    static OpRecord& record = op_record("embedding_renorm_");
-    if (must_watch()) return watched<&::dipu::embedding_renorm_>(record, self, indices, max_norm, norm_type);
+at::Tensor & div__Tensor_mode(at::Tensor & self, const at::Tensor & other, ::std::optional<c10::string_view> rounding_mode) {
+    static OpRecord& record = op_record("div_.Tensor_mode");
+    if (must_watch()) return watched<&::dipu::div__Tensor_mode>(record, self, other, rounding_mode);
     {
-        static Operator op("diopiEmbeddingRenorm_", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, self) && call.accepts(kInt, indices)) {
-            if (call.run<decltype(&::diopiEmbeddingRenorm_)>(handle(self), handle(indices), max_norm, norm_type)) { return self; }
+        static Operator op("diopiDivInpScalar", __LINE__);
+        Call call(op, record, Form::Scalar);
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && (self.is_floating_point() || present(rounding_mode))) {
+            Outputs<at::meta::structured_div_Tensor_mode, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({self})) results.meta(self, other, rounding_mode);
+            if (call.run<decltype(&::diopiDivInpScalar)>(handle(results[0]), ::dipu::scalar(cpu_value(other)), round_mode(rounding_mode))) { results.finish(); return self; }
         }
     }
-    fall_back<void>(record, self, indices, max_norm, norm_type);
+    {
+        static Operator op("diopiDivInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt, self, other) && (self.is_floating_point() || present(rounding_mode))) {
+            Outputs<at::meta::structured_div_Tensor_mode, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({other})) results.meta(self, other, rounding_mode);
+            if (call.run<decltype(&::diopiDivInp)>(handle(results[0]), handle(other), round_mode(rounding_mode))) { results.finish(); return self; }
+        }
+    }
+    fall_back<void>(record, self, other, rounding_mode);
     return self;
 }
 
-at::Tensor & eq_Tensor_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
-    static OpRecord& record = op_record("eq.Tensor_out");
-    if (must_watch()) return watched<&::dipu::eq_Tensor_out>(record, self, other, out);
+at::Tensor eq_Scalar(const at::Tensor & self, const at::Scalar & other) {
+    static OpRecord& record = op_record("eq.Scalar");
+    if (must_watch()) return watched<&::dipu::eq_Scalar>(record, self, other);
     {
-        static Operator op("diopiEq", __LINE__);
+        static Operator op("diopiEqScalar", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, other) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_eq_Tensor, 1, Kind::Given> results(call.device(), out);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && plain(other)) {
+            Outputs<at::meta::structured_eq_Scalar, 1, Kind::Fresh> results(call.device());
             results.meta(self, other);
-            if (call.run<decltype(&::diopiEq)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, other, out);
-    return out;
-}
-
-at::Tensor erf(const at::Tensor & self) {
-    static OpRecord& record = op_record("erf");
-    if (must_watch()) return watched<&::dipu::erf>(record, self);
-    {
-        static Operator op("diopiErf", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self)) {
-            Outputs<at::meta::structured_erf, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiErf)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self);
-}
-
-at::Tensor & erfinv_out(const at::Tensor & self, at::Tensor & out) {
-    static OpRecord& record = op_record("erfinv.out");
-    if (must_watch()) return watched<&::dipu::erfinv_out>(record, self, out);
-    {
-        static Operator op("diopiErfinv", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_erfinv, 1, Kind::Given> results(call.device(), out);
-            results.meta(self);
-            if (call.run<decltype(&::diopiErfinv)>(handle(results[0]), handle(self))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, out);
-    return out;
-}
-
-at::Tensor & exp_(at::Tensor & self) {
-    static OpRecord& record = op_record("exp_");
-    if (must_watch()) return watched<&::dipu::exp_>(record, self);
-    {
-        static Operator op("diopiExpInp", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kComplex, self)) {
-            Outputs<at::meta::structured_exp, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiExpInp)>(handle(results[0]))) { results.finish(); return self; }
-        }
-    }
-    fall_back<void>(record, self);
-    return self;
-}
-
-at::Tensor & expm1_(at::Tensor & self) {
-    static OpRecord& record = op_record("expm1_");
-    if (must_watch()) return watched<&::dipu::expm1_>(record, self);
-    {
-        static Operator op("diopiExpm1Inp", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kComplex, self)) {
-            Outputs<at::meta::structured_expm1, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiExpm1Inp)>(handle(results[0]))) { results.finish(); return self; }
-        }
-    }
-    fall_back<void>(record, self);
-    return self;
-}
-
-at::Tensor & floor_out(const at::Tensor & self, at::Tensor & out) {
-    static OpRecord& record = op_record("floor.out");
-    if (must_watch()) return watched<&::dipu::floor_out>(record, self, out);
-    {
-        static Operator op("diopiFloor", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_floor, 1, Kind::Given> results(call.device(), out);
-            results.meta(self);
-            if (call.run<decltype(&::diopiFloor)>(handle(results[0]), handle(self))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, out);
-    return out;
-}
-
-at::Tensor ge_Scalar(const at::Tensor & self, const at::Scalar & other) {
-    static OpRecord& record = op_record("ge.Scalar");
-    if (must_watch()) return watched<&::dipu::ge_Scalar>(record, self, other);
-    {
-        static Operator op("diopiGeScalar", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
-            Outputs<at::meta::structured_ge_Scalar, 1, Kind::Fresh> results(call.device());
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiGeScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { return std::move(results[0]); }
+            if (call.run<decltype(&::diopiEqScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { return std::move(results[0]); }
         }
     }
     return fall_back<at::Tensor>(record, self, other);
 }
 
-at::Tensor & ge__Scalar(at::Tensor & self, const at::Scalar & other) {
-    static OpRecord& record = op_record("ge_.Scalar");
-    if (must_watch()) return watched<&::dipu::ge__Scalar>(record, self, other);
+at::Tensor & eq__Scalar(at::Tensor & self, const at::Scalar & other) {
+    static OpRecord& record = op_record("eq_.Scalar");
+    if (must_watch()) return watched<&::dipu::eq__Scalar>(record, self, other);
     {
-        static Operator op("diopiGeInpScalar", __LINE__);
+        static Operator op("diopiEqInpScalar", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
-            Outputs<at::meta::structured_ge_Scalar, 1, Kind::InPlace> results(call.device(), self);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && plain(other)) {
+            Outputs<at::meta::structured_eq_Scalar, 1, Kind::InPlace> results(call.device(), self);
             results.meta(self, other);
-            if (call.run<decltype(&::diopiGeInpScalar)>(handle(results[0]), ::dipu::scalar(other))) { results.finish(); return self; }
+            if (call.run<decltype(&::diopiEqInpScalar)>(handle(results[0]), ::dipu::scalar(other))) { results.finish(); return self; }
         }
     }
     fall_back<void>(record, self, other);
     return self;
 }
 
-at::Tensor gelu_backward(const at::Tensor & grad_output, const at::Tensor & self, c10::string_view approximate) {
-    static OpRecord& record = op_record("gelu_backward");
-    if (must_watch()) return watched<&::dipu::gelu_backward>(record, grad_output, self, approximate);
+at::Tensor & erf_out(const at::Tensor & self, at::Tensor & out) {
+    static OpRecord& record = op_record("erf.out");
+    if (must_watch()) return watched<&::dipu::erf_out>(record, self, out);
     {
-        static Operator op("diopiGeluBackward", __LINE__);
+        static Operator op("diopiErf", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self)) {
-            Outputs<at::meta::structured_gelu_backward, 1, Kind::Fresh> results(call.device());
-            if (!results.like({grad_output, self})) results.meta(grad_output, self, approximate);
-            if (call.run<decltype(&::diopiGeluBackward)>(handle(results[0]), handle(grad_output), handle(self), text(approximate))) { return std::move(results[0]); }
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_erf, 1, Kind::Given> results(call.device(), out);
+            results.meta(self);
+            if (call.run<decltype(&::diopiErf)>(handle(results[0]), handle(self))) { results.finish(); return out; }
         }
     }
-    return fall_back<at::Tensor>(record, grad_output, self, approximate);
+    fall_back<void>(record, self, out);
+    return out;
 }
 
-at::Tensor & gt_Scalar_out(const at::Tensor & self, const at::Scalar & other, at::Tensor & out) {
-    static OpRecord& record = op_record("gt.Scalar_out");
-    if (must_watch()) return watched<&::dipu::gt_Scalar_out>(record, self, other, out);
+at::Tensor & erfinv_(at::Tensor & self) {
+    static OpRecord& record = op_record("erfinv_");
+    if (must_watch()) return watched<&::dipu::erfinv_>(record, self);
     {
-        static Operator op("diopiGtScalar", __LINE__);
+        static Operator op("diopiErfinvInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self)) {
+            Outputs<at::meta::structured_erfinv, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiErfinvInp)>(handle(results[0]))) { results.finish(); return self; }
+        }
+    }
+    fall_back<void>(record, self);
+    return self;
+}
+
+at::Tensor expand_copy(const at::Tensor & self, at::IntArrayRef size, bool implicit) {
+    static OpRecord& record = op_record("expand_copy");
+    if (must_watch()) return watched<&::dipu::expand_copy>(record, self, size, implicit);
+    {
+        static Operator op("diopiExpand", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
+            auto out0 = like_contiguous(self.expand(size, implicit));
+            if (call.run<decltype(&::diopiExpand)>(handle(out0), handle(self))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, size, implicit);
+}
+
+at::Tensor & fill__Scalar(at::Tensor & self, const at::Scalar & value) {
+    static OpRecord& record = op_record("fill_.Scalar");
+    if (must_watch()) return watched<&::dipu::fill__Scalar>(record, self, value);
+    {
+        static Operator op("diopiFill", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && plain(value)) {
+            if (call.run<decltype(&::diopiFill)>(handle(self), ::dipu::scalar(value))) { return self; }
+        }
+    }
+    fall_back<void>(record, self, value);
+    return self;
+}
+
+at::Tensor & floor_(at::Tensor & self) {
+    static OpRecord& record = op_record("floor_");
+    if (must_watch()) return watched<&::dipu::floor_>(record, self);
+    {
+        static Operator op("diopiFloorInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt, self)) {
+            Outputs<at::meta::structured_floor, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiFloorInp)>(handle(results[0]))) { results.finish(); return self; }
+        }
+    }
+    fall_back<void>(record, self);
+    return self;
+}
+
+at::Tensor & ge_Scalar_out(const at::Tensor & self, const at::Scalar & other, at::Tensor & out) {
+    static OpRecord& record = op_record("ge.Scalar_out");
+    if (must_watch()) return watched<&::dipu::ge_Scalar_out>(record, self, other, out);
+    {
+        static Operator op("diopiGeScalar", __LINE__);
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out) && plain(other)) {
-            Outputs<at::meta::structured_gt_Scalar, 1, Kind::Given> results(call.device(), out);
+            Outputs<at::meta::structured_ge_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
-            if (call.run<decltype(&::diopiGtScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { results.finish(); return out; }
+            if (call.run<decltype(&::diopiGeScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { results.finish(); return out; }
         }
     }
     fall_back<void>(record, self, other, out);
     return out;
 }
 
-at::Tensor & gt__Tensor(at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("gt_.Tensor");
-    if (must_watch()) return watched<&::dipu::gt__Tensor>(record, self, other);
+at::Tensor & ge__Tensor(at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("ge_.Tensor");
+    if (must_watch()) return watched<&::dipu::ge__Tensor>(record, self, other);
     {
-        static Operator op("diopiGtInp", __LINE__);
+        static Operator op("diopiGeInp", __LINE__);
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool, self, other)) {
-            Outputs<at::meta::structured_gt_Tensor, 1, Kind::InPlace> results(call.device(), self);
+            Outputs<at::meta::structured_ge_Tensor, 1, Kind::InPlace> results(call.device(), self);
             results.meta(self, other);
-            if (call.run<decltype(&::diopiGtInp)>(handle(results[0]), handle(other))) { results.finish(); return self; }
+            if (call.run<decltype(&::diopiGeInp)>(handle(results[0]), handle(other))) { results.finish(); return self; }
         }
     }
     fall_back<void>(record, self, other);
     return self;
 }
 
-at::Tensor hardswish_backward(const at::Tensor & grad_output, const at::Tensor & self) {
-    static OpRecord& record = op_record("hardswish_backward");
-    if (must_watch()) return watched<&::dipu::hardswish_backward>(record, grad_output, self);
+at::Tensor & gelu_backward_grad_input(const at::Tensor & grad_output, const at::Tensor & self, c10::string_view approximate, at::Tensor & grad_input) {
+    static OpRecord& record = op_record("gelu_backward.grad_input");
+    if (must_watch()) return watched<&::dipu::gelu_backward_grad_input>(record, grad_output, self, approximate, grad_input);
     {
-        static Operator op("diopiHardswishBackward", __LINE__);
+        static Operator op("diopiGeluBackward", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && (one_dtype(grad_output, self) && (grad_output.sizes() == self.sizes()))) {
-            auto out0 = like(self);
-            if (call.run<decltype(&::diopiHardswishBackward)>(handle(out0), handle(grad_output), handle(self))) { return out0; }
+        if (call.accepts(kFp, grad_output, self) && call.holds(~DtypeMask(0), grad_input)) {
+            Outputs<at::meta::structured_gelu_backward, 1, Kind::Given> results(call.device(), grad_input);
+            results.meta(grad_output, self, approximate);
+            if (call.run<decltype(&::diopiGeluBackward)>(handle(results[0]), handle(grad_output), handle(self), text(approximate))) { results.finish(); return grad_input; }
         }
     }
-    return fall_back<at::Tensor>(record, grad_output, self);
+    fall_back<void>(record, grad_output, self, approximate, grad_input);
+    return grad_input;
 }
 
-at::Tensor hardtanh_backward(const at::Tensor & grad_output, const at::Tensor & self, const at::Scalar & min_val, const at::Scalar & max_val) {
-    static OpRecord& record = op_record("hardtanh_backward");
-    if (must_watch()) return watched<&::dipu::hardtanh_backward>(record, grad_output, self, min_val, max_val);
+at::Tensor gt_Tensor(const at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("gt.Tensor");
+    if (must_watch()) return watched<&::dipu::gt_Tensor>(record, self, other);
+    {
+        static Operator op("diopiGt", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool, self, other)) {
+            Outputs<at::meta::structured_gt_Tensor, 1, Kind::Fresh> results(call.device());
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiGt)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, other);
+}
+
+at::Tensor hardswish(const at::Tensor & self) {
+    static OpRecord& record = op_record("hardswish");
+    if (must_watch()) return watched<&::dipu::hardswish>(record, self);
+    {
+        static Operator op("diopiHardswish", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self)) {
+            auto out0 = like(self);
+            if (call.run<decltype(&::diopiHardswish)>(handle(out0), handle(self))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self);
+}
+
+at::Tensor hardtanh(const at::Tensor & self, const at::Scalar & min_val, const at::Scalar & max_val) {
+    static OpRecord& record = op_record("hardtanh");
+    if (must_watch()) return watched<&::dipu::hardtanh>(record, self, min_val, max_val);
+    {
+        static Operator op("diopiHardtanh", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt, self) && plain(min_val) && plain(max_val)) {
+            auto out0 = like(self);
+            if (call.run<decltype(&::diopiHardtanh)>(handle(out0), handle(self), ::dipu::scalar(min_val), ::dipu::scalar(max_val))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, min_val, max_val);
+}
+
+at::Tensor & hardtanh_backward_grad_input(const at::Tensor & grad_output, const at::Tensor & self, const at::Scalar & min_val, const at::Scalar & max_val, at::Tensor & grad_input) {
+    static OpRecord& record = op_record("hardtanh_backward.grad_input");
+    if (must_watch()) return watched<&::dipu::hardtanh_backward_grad_input>(record, grad_output, self, min_val, max_val, grad_input);
     {
         static Operator op("diopiHardtanhBackward", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && plain(min_val) && plain(max_val) && (one_dtype(grad_output, self))) {
-            auto out0 = like(self);
-            if (call.run<decltype(&::diopiHardtanhBackward)>(handle(out0), handle(grad_output), handle(self), ::dipu::scalar(min_val), ::dipu::scalar(max_val))) { return out0; }
+        if (call.accepts(kFp, grad_output, self) && call.holds(~DtypeMask(0), grad_input) && plain(min_val) && plain(max_val) && (one_dtype(grad_output, self))) {
+            resize_like(grad_input, self);
+            if (call.run<decltype(&::diopiHardtanhBackward)>(handle(grad_input), handle(grad_output), handle(self), ::dipu::scalar(min_val), ::dipu::scalar(max_val))) { return grad_input; }
         }
     }
-    return fall_back<at::Tensor>(record, grad_output, self, min_val, max_val);
+    fall_back<void>(record, grad_output, self, min_val, max_val, grad_input);
+    return grad_input;
 }
 
-at::Tensor index_fill_int_Scalar(const at::Tensor & self, int64_t dim, const at::Tensor & index, const at::Scalar & value) {
-    static OpRecord& record = op_record("index_fill.int_Scalar");
-    if (must_watch()) return watched<&::dipu::index_fill_int_Scalar>(record, self, dim, index, value);
+at::Tensor index_fill_int_Tensor(const at::Tensor & self, int64_t dim, const at::Tensor & index, const at::Tensor & value) {
+    static OpRecord& record = op_record("index_fill.int_Tensor");
+    if (must_watch()) return watched<&::dipu::index_fill_int_Tensor>(record, self, dim, index, value);
     {
-        static Operator op("diopiIndexFillScalar", __LINE__);
+        static Operator op("diopiIndexFill", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.accepts(kInt, index) && plain(value)) {
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, value) && call.accepts(kInt, index) && ((value.dim() == 0) && one_dtype(self, value))) {
             auto out0 = like(self);
-            if (call.run<decltype(&::diopiIndexFillScalar)>(handle(out0), handle(self), dim, handle(index), ::dipu::scalar(value))) { return out0; }
+            if (call.run<decltype(&::diopiIndexFill)>(handle(out0), handle(self), dim, handle(index), handle(value))) { return out0; }
         }
     }
     return fall_back<at::Tensor>(record, self, dim, index, value);
 }
 
-at::Tensor index_put(const at::Tensor & self, const c10::List<::std::optional<at::Tensor>> & indices, const at::Tensor & values, bool accumulate) {
-    static OpRecord& record = op_record("index_put");
-    if (must_watch()) return watched<&::dipu::index_put>(record, self, indices, values, accumulate);
+at::Tensor index_select(const at::Tensor & self, int64_t dim, const at::Tensor & index) {
+    static OpRecord& record = op_record("index_select");
+    if (must_watch()) return watched<&::dipu::index_select>(record, self, dim, index);
     {
-        static Operator op("diopiIndexPut", __LINE__);
+        static Operator op("diopiIndexSelect", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, indices, values) && (one_dtype(self, values))) {
-            auto out0 = like(self);
-            if (call.run<decltype(&::diopiIndexPut)>(handle(out0), handle(self), handle(values), handles(indices), count(indices), accumulate)) { return out0; }
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.accepts(kInt, index) && ((self.dim() > 0) && (index.dim() <= 1))) {
+            auto out0 = selected(self, dim, index);
+            if (call.run<decltype(&::diopiIndexSelect)>(handle(out0), handle(self), dim, handle(index))) { return out0; }
         }
     }
-    return fall_back<at::Tensor>(record, self, indices, values, accumulate);
+    return fall_back<at::Tensor>(record, self, dim, index);
 }
 
-at::Tensor & le_Scalar_out(const at::Tensor & self, const at::Scalar & other, at::Tensor & out) {
-    static OpRecord& record = op_record("le.Scalar_out");
-    if (must_watch()) return watched<&::dipu::le_Scalar_out>(record, self, other, out);
+at::Tensor le_Tensor(const at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("le.Tensor");
+    if (must_watch()) return watched<&::dipu::le_Tensor>(record, self, other);
     {
-        static Operator op("diopiLeScalar", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out) && plain(other)) {
-            Outputs<at::meta::structured_le_Scalar, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiLeScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, other, out);
-    return out;
-}
-
-at::Tensor & le__Tensor(at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("le_.Tensor");
-    if (must_watch()) return watched<&::dipu::le__Tensor>(record, self, other);
-    {
-        static Operator op("diopiLeInp", __LINE__);
+        static Operator op("diopiLe", __LINE__);
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool, self, other)) {
-            Outputs<at::meta::structured_le_Tensor, 1, Kind::InPlace> results(call.device(), self);
+            Outputs<at::meta::structured_le_Tensor, 1, Kind::Fresh> results(call.device());
             results.meta(self, other);
-            if (call.run<decltype(&::diopiLeInp)>(handle(results[0]), handle(other))) { results.finish(); return self; }
+            if (call.run<decltype(&::diopiLe)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
         }
     }
-    fall_back<void>(record, self, other);
-    return self;
+    return fall_back<at::Tensor>(record, self, other);
 }
 
-at::Tensor leaky_relu_backward(const at::Tensor & grad_output, const at::Tensor & self, const at::Scalar & negative_slope, bool self_is_result) {
-    static OpRecord& record = op_record("leaky_relu_backward");
-    if (must_watch()) return watched<&::dipu::leaky_relu_backward>(record, grad_output, self, negative_slope, self_is_result);
+at::Tensor leaky_relu(const at::Tensor & self, const at::Scalar & negative_slope) {
+    static OpRecord& record = op_record("leaky_relu");
+    if (must_watch()) return watched<&::dipu::leaky_relu>(record, self, negative_slope);
+    {
+        static Operator op("diopiLeakyRelu", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && plain(negative_slope)) {
+            Outputs<at::meta::structured_leaky_relu, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self})) results.meta(self, negative_slope);
+            if (call.run<decltype(&::diopiLeakyRelu)>(handle(results[0]), handle(self), ::dipu::scalar(negative_slope))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, negative_slope);
+}
+
+at::Tensor & leaky_relu_backward_grad_input(const at::Tensor & grad_output, const at::Tensor & self, const at::Scalar & negative_slope, bool self_is_result, at::Tensor & grad_input) {
+    static OpRecord& record = op_record("leaky_relu_backward.grad_input");
+    if (must_watch()) return watched<&::dipu::leaky_relu_backward_grad_input>(record, grad_output, self, negative_slope, self_is_result, grad_input);
     {
         static Operator op("diopiLeakyReluBackward", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && plain(negative_slope)) {
-            Outputs<at::meta::structured_leaky_relu_backward, 1, Kind::Fresh> results(call.device());
-            if (!results.like({grad_output, self})) results.meta(grad_output, self, negative_slope, self_is_result);
-            if (call.run<decltype(&::diopiLeakyReluBackward)>(handle(results[0]), handle(grad_output), handle(self), ::dipu::scalar(negative_slope), self_is_result)) { return std::move(results[0]); }
+        if (call.accepts(kFp, grad_output, self) && call.holds(~DtypeMask(0), grad_input) && plain(negative_slope)) {
+            Outputs<at::meta::structured_leaky_relu_backward, 1, Kind::Given> results(call.device(), grad_input);
+            results.meta(grad_output, self, negative_slope, self_is_result);
+            if (call.run<decltype(&::diopiLeakyReluBackward)>(handle(results[0]), handle(grad_output), handle(self), ::dipu::scalar(negative_slope), self_is_result)) { results.finish(); return grad_input; }
         }
     }
-    return fall_back<at::Tensor>(record, grad_output, self, negative_slope, self_is_result);
+    fall_back<void>(record, grad_output, self, negative_slope, self_is_result, grad_input);
+    return grad_input;
 }
 
-at::Tensor lerp_Tensor(const at::Tensor & self, const at::Tensor & end, const at::Tensor & weight) {
-    static OpRecord& record = op_record("lerp.Tensor");
-    if (must_watch()) return watched<&::dipu::lerp_Tensor>(record, self, end, weight);
+at::Tensor & lerp_Tensor_out(const at::Tensor & self, const at::Tensor & end, const at::Tensor & weight, at::Tensor & out) {
+    static OpRecord& record = op_record("lerp.Tensor_out");
+    if (must_watch()) return watched<&::dipu::lerp_Tensor_out>(record, self, end, weight, out);
     {
         static Operator op("diopiLerpTensor", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kComplex, self, end, weight)) {
-            Outputs<at::meta::structured_lerp_Tensor, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self, end, weight})) results.meta(self, end, weight);
-            if (call.run<decltype(&::diopiLerpTensor)>(handle(results[0]), handle(self), handle(end), handle(weight))) { return std::move(results[0]); }
+        if (call.accepts(kFp | kComplex, self, end, weight) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_lerp_Tensor, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, end, weight);
+            if (call.run<decltype(&::diopiLerpTensor)>(handle(results[0]), handle(self), handle(end), handle(weight))) { results.finish(); return out; }
         }
     }
-    return fall_back<at::Tensor>(record, self, end, weight);
-}
-
-::std::tuple<at::Tensor,at::Tensor> linalg_cholesky_ex(const at::Tensor & self, bool upper, bool check_errors) {
-    static OpRecord& record = op_record("linalg_cholesky_ex");
-    if (must_watch()) return watched<&::dipu::linalg_cholesky_ex>(record, self, upper, check_errors);
-    {
-        static Operator op("diopiCholesky", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kComplex, self) && (!check_errors)) {
-            Outputs<at::meta::structured_linalg_cholesky_ex, 2, Kind::Fresh> results(call.device());
-            results.meta(self, upper, check_errors);
-            if (call.run<decltype(&::diopiCholesky)>(handle(results[0]), handle(results[1]), handle(self), upper, check_errors)) { return {std::move(results[0]), std::move(results[1])}; }
-        }
-    }
-    return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, self, upper, check_errors);
-}
-
-at::Tensor linalg_vector_norm(const at::Tensor & self, const at::Scalar & ord, at::OptionalIntArrayRef dim, bool keepdim, ::std::optional<at::ScalarType> dtype) {
-    static OpRecord& record = op_record("linalg_vector_norm");
-    if (must_watch()) return watched<&::dipu::linalg_vector_norm>(record, self, ord, dim, keepdim, dtype);
-    {
-        static Operator op("diopiLinalgVecNorm", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kComplex, self) && plain(ord)) {
-            Outputs<at::meta::structured_linalg_vector_norm, 1, Kind::Fresh> results(call.device());
-            results.meta(self, ord, dim, keepdim, dtype);
-            if (call.run<decltype(&::diopiLinalgVecNorm)>(handle(results[0]), handle(self), ::dipu::scalar(ord), ::dipu::size(dim), keepdim)) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, ord, dim, keepdim, dtype);
-}
-
-at::Tensor & log_out(const at::Tensor & self, at::Tensor & out) {
-    static OpRecord& record = op_record("log.out");
-    if (must_watch()) return watched<&::dipu::log_out>(record, self, out);
-    {
-        static Operator op("diopiLog", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_log, 1, Kind::Given> results(call.device(), out);
-            results.meta(self);
-            if (call.run<decltype(&::diopiLog)>(handle(results[0]), handle(self))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, out);
+    fall_back<void>(record, self, end, weight, out);
     return out;
 }
 
-at::Tensor log1p(const at::Tensor & self) {
-    static OpRecord& record = op_record("log1p");
-    if (must_watch()) return watched<&::dipu::log1p>(record, self);
+::std::tuple<at::Tensor &,at::Tensor &> linalg_cholesky_ex_L(const at::Tensor & self, bool upper, bool check_errors, at::Tensor & L, at::Tensor & info) {
+    static OpRecord& record = op_record("linalg_cholesky_ex.L");
+    if (must_watch()) return watched<&::dipu::linalg_cholesky_ex_L>(record, self, upper, check_errors, L, info);
     {
-        static Operator op("diopiLog1p", __LINE__);
+        static Operator op("diopiCholesky", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kComplex, self) && call.holds(~DtypeMask(0), L, info) && (!check_errors)) {
+            Outputs<at::meta::structured_linalg_cholesky_ex, 2, Kind::Given> results(call.device(), L, info);
+            results.meta(self, upper, check_errors);
+            if (call.run<decltype(&::diopiCholesky)>(handle(results[0]), handle(results[1]), handle(self), upper, check_errors)) { results.finish(); return {L, info}; }
+        }
+    }
+    fall_back<void>(record, self, upper, check_errors, L, info);
+    return {L, info};
+}
+
+at::Tensor & linalg_vector_norm_out(const at::Tensor & self, const at::Scalar & ord, at::OptionalIntArrayRef dim, bool keepdim, ::std::optional<at::ScalarType> dtype, at::Tensor & out) {
+    static OpRecord& record = op_record("linalg_vector_norm.out");
+    if (must_watch()) return watched<&::dipu::linalg_vector_norm_out>(record, self, ord, dim, keepdim, dtype, out);
+    {
+        static Operator op("diopiLinalgVecNorm", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kComplex, self) && call.holds(~DtypeMask(0), out) && plain(ord)) {
+            Outputs<at::meta::structured_linalg_vector_norm, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, ord, dim, keepdim, dtype);
+            if (call.run<decltype(&::diopiLinalgVecNorm)>(handle(results[0]), handle(self), ::dipu::scalar(ord), ::dipu::size(dim), keepdim)) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, ord, dim, keepdim, dtype, out);
+    return out;
+}
+
+at::Tensor log10(const at::Tensor & self) {
+    static OpRecord& record = op_record("log10");
+    if (must_watch()) return watched<&::dipu::log10>(record, self);
+    {
+        static Operator op("diopiLog10", __LINE__);
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
-            Outputs<at::meta::structured_log1p, 1, Kind::Fresh> results(call.device());
+            Outputs<at::meta::structured_log10, 1, Kind::Fresh> results(call.device());
             if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiLog1p)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
+            if (call.run<decltype(&::diopiLog10)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
         }
     }
     return fall_back<at::Tensor>(record, self);
 }
 
-at::Tensor & log2_out(const at::Tensor & self, at::Tensor & out) {
-    static OpRecord& record = op_record("log2.out");
-    if (must_watch()) return watched<&::dipu::log2_out>(record, self, out);
+at::Tensor & log1p_out(const at::Tensor & self, at::Tensor & out) {
+    static OpRecord& record = op_record("log1p.out");
+    if (must_watch()) return watched<&::dipu::log1p_out>(record, self, out);
     {
-        static Operator op("diopiLog2", __LINE__);
+        static Operator op("diopiLog1p", __LINE__);
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_log2, 1, Kind::Given> results(call.device(), out);
+            Outputs<at::meta::structured_log1p, 1, Kind::Given> results(call.device(), out);
             results.meta(self);
-            if (call.run<decltype(&::diopiLog2)>(handle(results[0]), handle(self))) { results.finish(); return out; }
+            if (call.run<decltype(&::diopiLog1p)>(handle(results[0]), handle(self))) { results.finish(); return out; }
         }
     }
     fall_back<void>(record, self, out);
     return out;
 }
 
-at::Tensor & logical_and_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
-    static OpRecord& record = op_record("logical_and.out");
-    if (must_watch()) return watched<&::dipu::logical_and_out>(record, self, other, out);
+at::Tensor & log2_(at::Tensor & self) {
+    static OpRecord& record = op_record("log2_");
+    if (must_watch()) return watched<&::dipu::log2_>(record, self);
     {
-        static Operator op("diopiLogicalAnd", __LINE__);
+        static Operator op("diopiLog2Inp", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, other) && call.holds(~DtypeMask(0), out)) {
-            resize_broadcast(out, self, other);
-            if (call.run<decltype(&::diopiLogicalAnd)>(handle(out), handle(self), handle(other))) { return out; }
-        }
-    }
-    fall_back<void>(record, self, other, out);
-    return out;
-}
-
-at::Tensor & logical_not_(at::Tensor & self) {
-    static OpRecord& record = op_record("logical_not_");
-    if (must_watch()) return watched<&::dipu::logical_not_>(record, self);
-    {
-        static Operator op("diopiLogicalNotInp", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
-            if (call.run<decltype(&::diopiLogicalNotInp)>(handle(self))) { return self; }
+        if (call.accepts(kFp | kComplex, self)) {
+            Outputs<at::meta::structured_log2, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiLog2Inp)>(handle(results[0]))) { results.finish(); return self; }
         }
     }
     fall_back<void>(record, self);
     return self;
 }
 
-at::Tensor lt_Scalar(const at::Tensor & self, const at::Scalar & other) {
-    static OpRecord& record = op_record("lt.Scalar");
-    if (must_watch()) return watched<&::dipu::lt_Scalar>(record, self, other);
+at::Tensor & logical_and_(at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("logical_and_");
+    if (must_watch()) return watched<&::dipu::logical_and_>(record, self, other);
     {
-        static Operator op("diopiLtScalar", __LINE__);
+        static Operator op("diopiLogicalAndInp", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
-            Outputs<at::meta::structured_lt_Scalar, 1, Kind::Fresh> results(call.device());
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiLtScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, other);
-}
-
-at::Tensor & lt__Scalar(at::Tensor & self, const at::Scalar & other) {
-    static OpRecord& record = op_record("lt_.Scalar");
-    if (must_watch()) return watched<&::dipu::lt__Scalar>(record, self, other);
-    {
-        static Operator op("diopiLtInpScalar", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
-            Outputs<at::meta::structured_lt_Scalar, 1, Kind::InPlace> results(call.device(), self);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiLtInpScalar)>(handle(results[0]), ::dipu::scalar(other))) { results.finish(); return self; }
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, other) && (expandable(other, self))) {
+            if (call.run<decltype(&::diopiLogicalAndInp)>(handle(self), handle(other))) { return self; }
         }
     }
     fall_back<void>(record, self, other);
     return self;
 }
 
-at::Tensor & masked_fill__Scalar(at::Tensor & self, const at::Tensor & mask, const at::Scalar & value) {
-    static OpRecord& record = op_record("masked_fill_.Scalar");
-    if (must_watch()) return watched<&::dipu::masked_fill__Scalar>(record, self, mask, value);
+at::Tensor logical_or(const at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("logical_or");
+    if (must_watch()) return watched<&::dipu::logical_or>(record, self, other);
     {
-        static Operator op("diopiMaskedFillInpScalar", __LINE__);
+        static Operator op("diopiLogicalOr", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, mask) && plain(value) && ((mask.scalar_type() == at::kBool) && expandable(mask, self))) {
-            if (call.run<decltype(&::diopiMaskedFillInpScalar)>(handle(self), handle(mask), ::dipu::scalar(value))) { return self; }
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, other)) {
+            auto out0 = broadcast(self, other, at::kBool);
+            if (call.run<decltype(&::diopiLogicalOr)>(handle(out0), handle(self), handle(other))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, other);
+}
+
+at::Tensor & lt_Scalar_out(const at::Tensor & self, const at::Scalar & other, at::Tensor & out) {
+    static OpRecord& record = op_record("lt.Scalar_out");
+    if (must_watch()) return watched<&::dipu::lt_Scalar_out>(record, self, other, out);
+    {
+        static Operator op("diopiLtScalar", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out) && plain(other)) {
+            Outputs<at::meta::structured_lt_Scalar, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiLtScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, other, out);
+    return out;
+}
+
+at::Tensor & lt__Tensor(at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("lt_.Tensor");
+    if (must_watch()) return watched<&::dipu::lt__Tensor>(record, self, other);
+    {
+        static Operator op("diopiLtInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool, self, other)) {
+            Outputs<at::meta::structured_lt_Tensor, 1, Kind::InPlace> results(call.device(), self);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiLtInp)>(handle(results[0]), handle(other))) { results.finish(); return self; }
+        }
+    }
+    fall_back<void>(record, self, other);
+    return self;
+}
+
+at::Tensor & masked_fill__Tensor(at::Tensor & self, const at::Tensor & mask, const at::Tensor & value) {
+    static OpRecord& record = op_record("masked_fill_.Tensor");
+    if (must_watch()) return watched<&::dipu::masked_fill__Tensor>(record, self, mask, value);
+    {
+        static Operator op("diopiMaskedFillInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, mask, value) && ((mask.scalar_type() == at::kBool) && (value.dim() == 0) && one_dtype(self, value) && expandable(mask, self))) {
+            if (call.run<decltype(&::diopiMaskedFillInp)>(handle(self), handle(mask), handle(value))) { return self; }
         }
     }
     fall_back<void>(record, self, mask, value);
     return self;
 }
 
-at::Tensor max(const at::Tensor & self) {
-    static OpRecord& record = op_record("max");
-    if (must_watch()) return watched<&::dipu::max>(record, self);
+::std::tuple<at::Tensor,at::Tensor> max_dim(const at::Tensor & self, int64_t dim, bool keepdim) {
+    static OpRecord& record = op_record("max.dim");
+    if (must_watch()) return watched<&::dipu::max_dim>(record, self, dim, keepdim);
     {
-        static Operator op("diopiMaxAll", __LINE__);
+        static Operator op("diopiMax", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && (self.numel() > 0)) {
-            auto out0 = scalar_like(self);
-            if (call.run<decltype(&::diopiMaxAll)>(handle(out0), handle(self))) { return out0; }
+        if (call.accepts(kFp | kInt | kBool, self)) {
+            Outputs<at::meta::structured_max_dim, 2, Kind::Fresh> results(call.device());
+            results.meta(self, dim, keepdim);
+            if (call.run<decltype(&::diopiMax)>(handle(results[0]), handle(results[1]), handle(self), dim)) { return {std::move(results[0]), std::move(results[1])}; }
         }
     }
-    return fall_back<at::Tensor>(record, self);
+    return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, self, dim, keepdim);
 }
 
-::std::tuple<at::Tensor &,at::Tensor &> max_pool2d_with_indices_out(const at::Tensor & self, at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode, at::Tensor & out, at::Tensor & indices) {
-    static OpRecord& record = op_record("max_pool2d_with_indices.out");
-    if (must_watch()) return watched<&::dipu::max_pool2d_with_indices_out>(record, self, kernel_size, stride, padding, dilation, ceil_mode, out, indices);
+at::Tensor max_pool2d_with_indices_backward(const at::Tensor & grad_output, const at::Tensor & self, at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode, const at::Tensor & indices) {
+    static OpRecord& record = op_record("max_pool2d_with_indices_backward");
+    if (must_watch()) return watched<&::dipu::max_pool2d_with_indices_backward>(record, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices);
     {
-        static Operator op("diopiMaxPool2dWithIndices", __LINE__);
+        static Operator op("diopiMaxPool2dBackward", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out, indices)) {
-            Outputs<at::meta::structured_max_pool2d_with_indices, 2, Kind::Given> results(call.device(), out, indices);
-            results.meta(self, kernel_size, stride, padding, dilation, ceil_mode);
-            if (call.run<decltype(&::diopiMaxPool2dWithIndices)>(handle(results[0]), handle(results[1]), handle(self), ::dipu::size(kernel_size), ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), ceil_mode)) { results.finish(); return {out, indices}; }
-        }
-    }
-    fall_back<void>(record, self, kernel_size, stride, padding, dilation, ceil_mode, out, indices);
-    return {out, indices};
-}
-
-at::Tensor max_pool3d_with_indices_backward(const at::Tensor & grad_output, const at::Tensor & self, at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode, const at::Tensor & indices) {
-    static OpRecord& record = op_record("max_pool3d_with_indices_backward");
-    if (must_watch()) return watched<&::dipu::max_pool3d_with_indices_backward>(record, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices);
-    {
-        static Operator op("diopiMaxPool3dBackward", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && call.accepts(kInt, indices) && ((self.numel() > 0) && self.is_contiguous())) {
-            auto out0 = like_contiguous(self);
-            if (call.run<decltype(&::diopiMaxPool3dBackward)>(handle(out0), handle(grad_output), handle(self), ::dipu::size(kernel_size), ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), ceil_mode, handle(indices))) { return out0; }
+        if (call.accepts(kFp, grad_output, self) && call.accepts(kInt, indices)) {
+            Outputs<at::meta::structured_max_pool2d_with_indices_backward, 1, Kind::Fresh> results(call.device());
+            results.meta(grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices);
+            if (call.run<decltype(&::diopiMaxPool2dBackward)>(handle(results[0]), handle(grad_output), handle(self), ::dipu::size(kernel_size), ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), ceil_mode, handle(indices))) { return std::move(results[0]); }
         }
     }
     return fall_back<at::Tensor>(record, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices);
 }
 
-at::Tensor & mean_out(const at::Tensor & self, at::OptionalIntArrayRef dim, bool keepdim, ::std::optional<at::ScalarType> dtype, at::Tensor & out) {
-    static OpRecord& record = op_record("mean.out");
-    if (must_watch()) return watched<&::dipu::mean_out>(record, self, dim, keepdim, dtype, out);
+at::Tensor maximum(const at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("maximum");
+    if (must_watch()) return watched<&::dipu::maximum>(record, self, other);
     {
-        static Operator op("diopiMean", __LINE__);
+        static Operator op("diopiMaximum", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kComplex, self) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_mean_dim, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, dim, keepdim, dtype);
-            if (call.run<decltype(&::diopiMean)>(handle(results[0]), handle(self), ::dipu::size(dim))) { results.finish(); return out; }
+        if (call.accepts(kFp | kInt | kBool, self, other)) {
+            Outputs<at::meta::structured_maximum, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self, other})) results.meta(self, other);
+            if (call.run<decltype(&::diopiMaximum)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
         }
     }
-    fall_back<void>(record, self, dim, keepdim, dtype, out);
-    return out;
+    return fall_back<at::Tensor>(record, self, other);
 }
 
-at::Tensor minimum(const at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("minimum");
-    if (must_watch()) return watched<&::dipu::minimum>(record, self, other);
+at::Tensor min(const at::Tensor & self) {
+    static OpRecord& record = op_record("min");
+    if (must_watch()) return watched<&::dipu::min>(record, self);
+    {
+        static Operator op("diopiMinAll", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool, self) && (self.numel() > 0)) {
+            auto out0 = scalar_like(self);
+            if (call.run<decltype(&::diopiMinAll)>(handle(out0), handle(self))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self);
+}
+
+at::Tensor & minimum_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
+    static OpRecord& record = op_record("minimum.out");
+    if (must_watch()) return watched<&::dipu::minimum_out>(record, self, other, out);
     {
         static Operator op("diopiMinimum", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other)) {
-            Outputs<at::meta::structured_minimum, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self, other})) results.meta(self, other);
-            if (call.run<decltype(&::diopiMinimum)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, other);
-}
-
-at::Tensor mse_loss(const at::Tensor & self, const at::Tensor & target, int64_t reduction) {
-    static OpRecord& record = op_record("mse_loss");
-    if (must_watch()) return watched<&::dipu::mse_loss>(record, self, target, reduction);
-    {
-        static Operator op("diopiMSELoss", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, self, target) && (self.sizes() == target.sizes())) {
-            Outputs<at::meta::structured_mse_loss, 1, Kind::Fresh> results(call.device());
-            results.meta(self, target, reduction);
-            if (call.run<decltype(&::diopiMSELoss)>(handle(results[0]), handle(self), handle(target), static_cast<diopiReduction_t>(reduction))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, target, reduction);
-}
-
-at::Tensor mul_Tensor(const at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("mul.Tensor");
-    if (must_watch()) return watched<&::dipu::mul_Tensor>(record, self, other);
-    {
-        static Operator op("diopiMulScalar", __LINE__);
-        Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt | kComplex, self)) {
-            Outputs<at::meta::structured_mul_Tensor, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self})) results.meta(self, other);
-            if (call.run<decltype(&::diopiMulScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)))) { return std::move(results[0]); }
-        }
-    }
-    {
-        static Operator op("diopiMulScalar", __LINE__);
-        Call call(op, record);
-        if (is_cpu_scalar(self) && call.accepts(kFp | kInt | kComplex, other)) {
-            Outputs<at::meta::structured_mul_Tensor, 1, Kind::Fresh> results(call.device());
-            if (!results.like({other})) results.meta(self, other);
-            if (call.run<decltype(&::diopiMulScalar)>(handle(results[0]), handle(other), ::dipu::scalar(cpu_value(self)))) { return std::move(results[0]); }
-        }
-    }
-    {
-        static Operator op("diopiMul", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, other)) {
-            Outputs<at::meta::structured_mul_Tensor, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self, other})) results.meta(self, other);
-            if (call.run<decltype(&::diopiMul)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, other);
-}
-
-::std::tuple<at::Tensor,at::Tensor,at::Tensor> native_batch_norm(const at::Tensor & input, const ::std::optional<at::Tensor> & weight, const ::std::optional<at::Tensor> & bias, const ::std::optional<at::Tensor> & running_mean, const ::std::optional<at::Tensor> & running_var, bool training, double momentum, double eps) {
-    static OpRecord& record = op_record("native_batch_norm");
-    if (must_watch()) return watched<&::dipu::native_batch_norm>(record, input, weight, bias, running_mean, running_var, training, momentum, eps);
-    {
-        static Operator op("diopiBatchNorm", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, input, weight, bias, running_mean, running_var) && (one_dtype(input, weight, bias, running_mean, running_var) && (input.numel() > 0) && input.is_contiguous() && full_precision(input))) {
-            auto out0 = like(input);
-            auto out1 = channel_stat(input, training);
-            auto out2 = channel_stat(input, training);
-            if (call.run<decltype(&::diopiBatchNorm)>(handle(out0), handle(out1), handle(out2), handle(input), handle(weight), handle(bias), handle(running_mean), handle(running_var), training, momentum, eps)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
-        }
-    }
-    return fall_back<::std::tuple<at::Tensor,at::Tensor,at::Tensor>>(record, input, weight, bias, running_mean, running_var, training, momentum, eps);
-}
-
-::std::tuple<at::Tensor,at::Tensor,at::Tensor> native_group_norm_backward(const at::Tensor & grad_out, const at::Tensor & input, const at::Tensor & mean, const at::Tensor & rstd, const ::std::optional<at::Tensor> & weight, int64_t N, int64_t C, int64_t HxW, int64_t group, ::std::array<bool,3> output_mask) {
-    static OpRecord& record = op_record("native_group_norm_backward");
-    if (must_watch()) return watched<&::dipu::native_group_norm_backward>(record, grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask);
-    {
-        static Operator op("diopiGroupNormBackward", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, grad_out, input, mean, rstd, weight) && (one_dtype(grad_out, input, weight, mean, rstd) && (input.numel() > 0) && input.is_contiguous())) {
-            auto out0 = masked(output_mask[0], input);
-            auto out1 = masked_stat(output_mask[1], input);
-            auto out2 = masked_stat(output_mask[2], input);
-            if (call.run<decltype(&::diopiGroupNormBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_out), handle(input), handle(weight), handle(mean), handle(rstd), group)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
-        }
-    }
-    return fall_back<::std::tuple<at::Tensor,at::Tensor,at::Tensor>>(record, grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask);
-}
-
-at::Tensor & ne_Scalar_out(const at::Tensor & self, const at::Scalar & other, at::Tensor & out) {
-    static OpRecord& record = op_record("ne.Scalar_out");
-    if (must_watch()) return watched<&::dipu::ne_Scalar_out>(record, self, other, out);
-    {
-        static Operator op("diopiNeScalar", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out) && plain(other)) {
-            Outputs<at::meta::structured_ne_Scalar, 1, Kind::Given> results(call.device(), out);
+        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_minimum, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
-            if (call.run<decltype(&::diopiNeScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { results.finish(); return out; }
+            if (call.run<decltype(&::diopiMinimum)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
         }
     }
     fall_back<void>(record, self, other, out);
     return out;
 }
 
-at::Tensor & ne__Tensor(at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("ne_.Tensor");
-    if (must_watch()) return watched<&::dipu::ne__Tensor>(record, self, other);
+at::Tensor & mse_loss_out(const at::Tensor & self, const at::Tensor & target, int64_t reduction, at::Tensor & out) {
+    static OpRecord& record = op_record("mse_loss.out");
+    if (must_watch()) return watched<&::dipu::mse_loss_out>(record, self, target, reduction, out);
     {
-        static Operator op("diopiNeInp", __LINE__);
+        static Operator op("diopiMSELoss", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self, target) && call.holds(~DtypeMask(0), out) && (self.sizes() == target.sizes())) {
+            Outputs<at::meta::structured_mse_loss, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, target, reduction);
+            if (call.run<decltype(&::diopiMSELoss)>(handle(results[0]), handle(self), handle(target), static_cast<diopiReduction_t>(reduction))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, target, reduction, out);
+    return out;
+}
+
+at::Tensor & mul_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
+    static OpRecord& record = op_record("mul.out");
+    if (must_watch()) return watched<&::dipu::mul_out>(record, self, other, out);
+    {
+        static Operator op("diopiMulScalar", __LINE__);
+        Call call(op, record, Form::Scalar);
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt | kComplex, self) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_mul_Tensor, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiMulScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)))) { results.finish(); return out; }
+        }
+    }
+    {
+        static Operator op("diopiMulScalar", __LINE__);
+        Call call(op, record, Form::Scalar);
+        if (is_cpu_scalar(self) && call.accepts(kFp | kInt | kComplex, other) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_mul_Tensor, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiMulScalar)>(handle(results[0]), handle(other), ::dipu::scalar(cpu_value(self)))) { results.finish(); return out; }
+        }
+    }
+    {
+        static Operator op("diopiMul", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, other) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_mul_Tensor, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiMul)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, other, out);
+    return out;
+}
+
+::std::tuple<at::Tensor,at::Tensor,at::Tensor> native_batch_norm_backward(const at::Tensor & grad_out, const at::Tensor & input, const ::std::optional<at::Tensor> & weight, const ::std::optional<at::Tensor> & running_mean, const ::std::optional<at::Tensor> & running_var, const ::std::optional<at::Tensor> & save_mean, const ::std::optional<at::Tensor> & save_invstd, bool train, double eps, ::std::array<bool,3> output_mask) {
+    static OpRecord& record = op_record("native_batch_norm_backward");
+    if (must_watch()) return watched<&::dipu::native_batch_norm_backward>(record, grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask);
+    {
+        static Operator op("diopiBatchNormBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_out, input, weight, running_mean, running_var, save_mean, save_invstd) && (one_dtype(grad_out, input, weight) && (input.numel() > 0) && input.is_contiguous() && full_precision(input))) {
+            auto out0 = masked(output_mask[0], input);
+            auto out1 = masked_stat(output_mask[1], input);
+            auto out2 = masked_stat(output_mask[2], input);
+            if (call.run<decltype(&::diopiBatchNormBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_out), handle(input), handle(weight), handle(running_mean), handle(running_var), handle(save_mean), handle(save_invstd), train, eps)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
+        }
+    }
+    return fall_back<::std::tuple<at::Tensor,at::Tensor,at::Tensor>>(record, grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask);
+}
+
+::std::tuple<at::Tensor,at::Tensor,at::Tensor> native_layer_norm(const at::Tensor & input, at::IntArrayRef normalized_shape, const ::std::optional<at::Tensor> & weight, const ::std::optional<at::Tensor> & bias, double eps) {
+    static OpRecord& record = op_record("native_layer_norm");
+    if (must_watch()) return watched<&::dipu::native_layer_norm>(record, input, normalized_shape, weight, bias, eps);
+    {
+        static Operator op("diopiLayerNorm", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, input, weight, bias) && (one_dtype(input, weight, bias) && (input.numel() > 0))) {
+            auto out0 = like_contiguous(input);
+            auto out1 = layer_norm_stat(input, normalized_shape);
+            auto out2 = layer_norm_stat(input, normalized_shape);
+            if (call.run<decltype(&::diopiLayerNorm)>(handle(out0), handle(out1), handle(out2), handle(input), handle(weight), handle(bias), ::dipu::size(normalized_shape), eps)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
+        }
+    }
+    return fall_back<::std::tuple<at::Tensor,at::Tensor,at::Tensor>>(record, input, normalized_shape, weight, bias, eps);
+}
+
+at::Tensor ne_Tensor(const at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("ne.Tensor");
+    if (must_watch()) return watched<&::dipu::ne_Tensor>(record, self, other);
+    {
+        static Operator op("diopiNe", __LINE__);
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool | kComplex, self, other)) {
-            Outputs<at::meta::structured_ne_Tensor, 1, Kind::InPlace> results(call.device(), self);
+            Outputs<at::meta::structured_ne_Tensor, 1, Kind::Fresh> results(call.device());
             results.meta(self, other);
-            if (call.run<decltype(&::diopiNeInp)>(handle(results[0]), handle(other))) { results.finish(); return self; }
+            if (call.run<decltype(&::diopiNe)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
         }
     }
-    fall_back<void>(record, self, other);
-    return self;
+    return fall_back<at::Tensor>(record, self, other);
 }
 
-at::Tensor nll_loss2d_backward(const at::Tensor & grad_output, const at::Tensor & self, const at::Tensor & target, const ::std::optional<at::Tensor> & weight, int64_t reduction, int64_t ignore_index, const at::Tensor & total_weight) {
-    static OpRecord& record = op_record("nll_loss2d_backward");
-    if (must_watch()) return watched<&::dipu::nll_loss2d_backward>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight);
+at::Tensor neg(const at::Tensor & self) {
+    static OpRecord& record = op_record("neg");
+    if (must_watch()) return watched<&::dipu::neg>(record, self);
     {
-        static Operator op("diopiNLLLossV2Backward", __LINE__);
+        static Operator op("diopiNeg", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self, weight, total_weight) && call.accepts(kInt, target)) {
-            auto out0 = like_contiguous(self);
-            if (call.run<decltype(&::diopiNLLLossV2Backward)>(handle(out0), handle(grad_output), handle(self), handle(target), handle(weight), handle(total_weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight);
-}
-
-at::Tensor nll_loss_backward(const at::Tensor & grad_output, const at::Tensor & self, const at::Tensor & target, const ::std::optional<at::Tensor> & weight, int64_t reduction, int64_t ignore_index, const at::Tensor & total_weight) {
-    static OpRecord& record = op_record("nll_loss_backward");
-    if (must_watch()) return watched<&::dipu::nll_loss_backward>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight);
-    {
-        static Operator op("diopiNLLLossV2Backward", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, grad_output, self, weight, total_weight) && call.accepts(kInt, target)) {
-            auto out0 = like_contiguous(self);
-            if (call.run<decltype(&::diopiNLLLossV2Backward)>(handle(out0), handle(grad_output), handle(self), handle(target), handle(weight), handle(total_weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight);
-}
-
-at::Tensor nonzero(const at::Tensor & self) {
-    static OpRecord& record = op_record("nonzero");
-    if (must_watch()) return watched<&::dipu::nonzero>(record, self);
-    {
-        static Operator op("diopiNonzero", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
-            Made out0;
-            if (call.run<decltype(&::diopiNonzero)>(made(out0), handle(self))) { return out0.tensor(); }
+        if (call.accepts(kFp | kInt | kComplex, self)) {
+            Outputs<at::meta::structured_neg, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiNeg)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
         }
     }
     return fall_back<at::Tensor>(record, self);
 }
 
-at::Tensor & normal_Tensor_Tensor_out(const at::Tensor & mean, const at::Tensor & std, ::std::optional<at::Generator> generator, at::Tensor & out) {
-    static OpRecord& record = op_record("normal.Tensor_Tensor_out");
-    if (must_watch()) return watched<&::dipu::normal_Tensor_Tensor_out>(record, mean, std, generator, out);
+at::Tensor & nll_loss2d_backward_grad_input(const at::Tensor & grad_output, const at::Tensor & self, const at::Tensor & target, const ::std::optional<at::Tensor> & weight, int64_t reduction, int64_t ignore_index, const at::Tensor & total_weight, at::Tensor & grad_input) {
+    static OpRecord& record = op_record("nll_loss2d_backward.grad_input");
+    if (must_watch()) return watched<&::dipu::nll_loss2d_backward_grad_input>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight, grad_input);
     {
-        static Operator op("diopiNormalTensor", __LINE__);
+        static Operator op("diopiNLLLossV2Backward", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, mean, std) && call.holds(~DtypeMask(0), out) && (one_dtype(mean, std) && (mean.sizes() == std.sizes()))) {
-            resize_to(out, mean.sizes());
-            if (call.run<decltype(&::diopiNormalTensor)>(handle(out), handle(mean), handle(std), generator_handle(generator_or_default(generator, mean)))) { return out; }
+        if (call.accepts(kFp, grad_output, self, weight, total_weight) && call.accepts(kInt, target) && call.holds(~DtypeMask(0), grad_input)) {
+            resize_gradient(grad_input, self);
+            if (call.run<decltype(&::diopiNLLLossV2Backward)>(handle(grad_input), handle(grad_output), handle(self), handle(target), handle(weight), handle(total_weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return grad_input; }
         }
     }
-    fall_back<void>(record, mean, std, generator, out);
+    fall_back<void>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight, grad_input);
+    return grad_input;
+}
+
+at::Tensor & nll_loss_backward_grad_input(const at::Tensor & grad_output, const at::Tensor & self, const at::Tensor & target, const ::std::optional<at::Tensor> & weight, int64_t reduction, int64_t ignore_index, const at::Tensor & total_weight, at::Tensor & grad_input) {
+    static OpRecord& record = op_record("nll_loss_backward.grad_input");
+    if (must_watch()) return watched<&::dipu::nll_loss_backward_grad_input>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight, grad_input);
+    {
+        static Operator op("diopiNLLLossV2Backward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output, self, weight, total_weight) && call.accepts(kInt, target) && call.holds(~DtypeMask(0), grad_input)) {
+            resize_gradient(grad_input, self);
+            if (call.run<decltype(&::diopiNLLLossV2Backward)>(handle(grad_input), handle(grad_output), handle(self), handle(target), handle(weight), handle(total_weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return grad_input; }
+        }
+    }
+    fall_back<void>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight, grad_input);
+    return grad_input;
+}
+
+at::Tensor norm_ScalarOpt_dim(const at::Tensor & self, const ::std::optional<at::Scalar> & p, at::IntArrayRef dim, bool keepdim) {
+    static OpRecord& record = op_record("norm.ScalarOpt_dim");
+    if (must_watch()) return watched<&::dipu::norm_ScalarOpt_dim>(record, self, p, dim, keepdim);
+    {
+        static Operator op("diopiNorm", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kComplex, self) && plain(p)) {
+            Outputs<at::meta::structured_norm_ScalarOpt_dim, 1, Kind::Fresh> results(call.device());
+            results.meta(self, (p.has_value() ? at::OptionalScalarRef(&(p.value())) : at::OptionalScalarRef()), dim, keepdim);
+            if (call.run<decltype(&::diopiNorm)>(handle(results[0]), handle(self), ::dipu::scalar(p), ::dipu::size(dim))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, p, dim, keepdim);
+}
+
+at::Tensor normal_Tensor_float(const at::Tensor & mean, double std, ::std::optional<at::Generator> generator) {
+    static OpRecord& record = op_record("normal.Tensor_float");
+    if (must_watch()) return watched<&::dipu::normal_Tensor_float>(record, mean, std, generator);
+    {
+        static Operator op("diopiNormalTensorScalar", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, mean) && (std >= 0)) {
+            auto out0 = like_contiguous(mean);
+            if (call.run<decltype(&::diopiNormalTensorScalar)>(handle(out0), handle(mean), std, generator_handle(generator_or_default(generator, mean)))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, mean, std, generator);
+}
+
+at::Tensor & normal_float_float_out(double mean, double std, at::IntArrayRef size, ::std::optional<at::Generator> generator, at::Tensor & out) {
+    static OpRecord& record = op_record("normal.float_float_out");
+    if (must_watch()) return watched<&::dipu::normal_float_float_out>(record, mean, std, size, generator, out);
+    {
+        static Operator op("diopiNormal", __LINE__);
+        Call call(op, record);
+        if (call.holds(kFp, out) && (std >= 0)) {
+            resize_to(out, size);
+            if (call.run<decltype(&::diopiNormal)>(handle(out), mean, std, generator_handle(generator_or_default(generator, out)))) { return out; }
+        }
+    }
+    fall_back<void>(record, mean, std, size, generator, out);
     return out;
 }
 
-at::Tensor & normal_float_Tensor_out(double mean, const at::Tensor & std, ::std::optional<at::Generator> generator, at::Tensor & out) {
-    static OpRecord& record = op_record("normal.float_Tensor_out");
-    if (must_watch()) return watched<&::dipu::normal_float_Tensor_out>(record, mean, std, generator, out);
-    {
-        static Operator op("diopiNormalScalarTensor", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, std) && call.holds(~DtypeMask(0), out)) {
-            resize_to(out, std.sizes());
-            if (call.run<decltype(&::diopiNormalScalarTensor)>(handle(out), mean, handle(std), generator_handle(generator_or_default(generator, std)))) { return out; }
-        }
-    }
-    fall_back<void>(record, mean, std, generator, out);
-    return out;
-}
-
-at::Tensor polar(const at::Tensor & abs, const at::Tensor & angle) {
-    static OpRecord& record = op_record("polar");
-    if (must_watch()) return watched<&::dipu::polar>(record, abs, angle);
+at::Tensor & polar_out(const at::Tensor & abs, const at::Tensor & angle, at::Tensor & out) {
+    static OpRecord& record = op_record("polar.out");
+    if (must_watch()) return watched<&::dipu::polar_out>(record, abs, angle, out);
     {
         static Operator op("diopiPolar", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, abs, angle) && (full_precision(abs) && one_dtype(abs, angle))) {
-            auto out0 = polar_result(abs, angle);
-            if (call.run<decltype(&::diopiPolar)>(handle(out0), handle(abs), handle(angle))) { return out0; }
+        if (call.accepts(kFp, abs, angle) && call.holds(~DtypeMask(0), out) && (full_precision(abs) && one_dtype(abs, angle))) {
+            resize_polar(out, abs, angle);
+            if (call.run<decltype(&::diopiPolar)>(handle(out), handle(abs), handle(angle))) { return out; }
         }
     }
-    return fall_back<at::Tensor>(record, abs, angle);
+    fall_back<void>(record, abs, angle, out);
+    return out;
 }
 
-at::Tensor pow_Tensor_Scalar(const at::Tensor & self, const at::Scalar & exponent) {
-    static OpRecord& record = op_record("pow.Tensor_Scalar");
-    if (must_watch()) return watched<&::dipu::pow_Tensor_Scalar>(record, self, exponent);
+at::Tensor & pow_Tensor_Scalar_out(const at::Tensor & self, const at::Scalar & exponent, at::Tensor & out) {
+    static OpRecord& record = op_record("pow.Tensor_Scalar_out");
+    if (must_watch()) return watched<&::dipu::pow_Tensor_Scalar_out>(record, self, exponent, out);
     {
         static Operator op("diopiPow", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kComplex, self) && plain(exponent)) {
-            Outputs<at::meta::structured_pow_Tensor_Scalar, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self})) results.meta(self, exponent);
-            if (call.run<decltype(&::diopiPow)>(handle(results[0]), handle(self), ::dipu::scalar(exponent))) { return std::move(results[0]); }
+        if (call.accepts(kFp | kInt | kComplex, self) && call.holds(~DtypeMask(0), out) && plain(exponent)) {
+            Outputs<at::meta::structured_pow_Tensor_Scalar, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, exponent);
+            if (call.run<decltype(&::diopiPow)>(handle(results[0]), handle(self), ::dipu::scalar(exponent))) { results.finish(); return out; }
         }
     }
-    return fall_back<at::Tensor>(record, self, exponent);
+    fall_back<void>(record, self, exponent, out);
+    return out;
 }
 
-at::Tensor & pow__Scalar(at::Tensor & self, const at::Scalar & exponent) {
-    static OpRecord& record = op_record("pow_.Scalar");
-    if (must_watch()) return watched<&::dipu::pow__Scalar>(record, self, exponent);
+at::Tensor & pow__Tensor(at::Tensor & self, const at::Tensor & exponent) {
+    static OpRecord& record = op_record("pow_.Tensor");
+    if (must_watch()) return watched<&::dipu::pow__Tensor>(record, self, exponent);
     {
-        static Operator op("diopiPowInp", __LINE__);
+        static Operator op("diopiPowInpTensor", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kComplex, self) && plain(exponent)) {
-            Outputs<at::meta::structured_pow_Tensor_Scalar, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({self})) results.meta(self, exponent);
-            if (call.run<decltype(&::diopiPowInp)>(handle(results[0]), ::dipu::scalar(exponent))) { results.finish(); return self; }
+        if (call.accepts(kFp | kInt | kComplex, self, exponent)) {
+            Outputs<at::meta::structured_pow_Tensor_Tensor, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({exponent})) results.meta(self, exponent);
+            if (call.run<decltype(&::diopiPowInpTensor)>(handle(results[0]), handle(exponent))) { results.finish(); return self; }
         }
     }
     fall_back<void>(record, self, exponent);
@@ -1510,44 +1546,88 @@ at::Tensor & random__from(at::Tensor & self, int64_t from, ::std::optional<int64
     return self;
 }
 
-at::Tensor & reciprocal_(at::Tensor & self) {
-    static OpRecord& record = op_record("reciprocal_");
-    if (must_watch()) return watched<&::dipu::reciprocal_>(record, self);
+at::Tensor & reciprocal_out(const at::Tensor & self, at::Tensor & out) {
+    static OpRecord& record = op_record("reciprocal.out");
+    if (must_watch()) return watched<&::dipu::reciprocal_out>(record, self, out);
     {
-        static Operator op("diopiReciprocalInp", __LINE__);
+        static Operator op("diopiReciprocal", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kComplex, self)) {
-            Outputs<at::meta::structured_reciprocal, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiReciprocalInp)>(handle(results[0]))) { results.finish(); return self; }
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_reciprocal, 1, Kind::Given> results(call.device(), out);
+            results.meta(self);
+            if (call.run<decltype(&::diopiReciprocal)>(handle(results[0]), handle(self))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, out);
+    return out;
+}
+
+at::Tensor reflection_pad2d(const at::Tensor & self, at::IntArrayRef padding) {
+    static OpRecord& record = op_record("reflection_pad2d");
+    if (must_watch()) return watched<&::dipu::reflection_pad2d>(record, self, padding);
+    {
+        static Operator op("diopiPad", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self) && ((self.numel() > 0) && (count(padding) == 4) && ((self.dim() == 3) || (self.dim() == 4)))) {
+            auto out0 = padded(self, padding);
+            if (call.run<decltype(&::diopiPad)>(handle(out0), handle(self), ::dipu::size(padding), text("reflect"), nullptr)) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, padding);
+}
+
+at::Tensor & relu_(at::Tensor & self) {
+    static OpRecord& record = op_record("relu_");
+    if (must_watch()) return watched<&::dipu::relu_>(record, self);
+    {
+        static Operator op("diopiReluInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt, self)) {
+            if (call.run<decltype(&::diopiReluInp)>(handle(self))) { return self; }
         }
     }
     fall_back<void>(record, self);
     return self;
 }
 
-at::Tensor remainder_Tensor(const at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("remainder.Tensor");
-    if (must_watch()) return watched<&::dipu::remainder_Tensor>(record, self, other);
+at::Tensor & remainder__Tensor(at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("remainder_.Tensor");
+    if (must_watch()) return watched<&::dipu::remainder__Tensor>(record, self, other);
     {
         static Operator op("diopiRemainderScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self)) {
-            Outputs<at::meta::structured_remainder_Tensor, 1, Kind::Fresh> results(call.device());
+            Outputs<at::meta::structured_remainder_Tensor, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({self})) results.meta(self, other);
-            if (call.run<decltype(&::diopiRemainderScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)))) { return std::move(results[0]); }
+            if (call.run<decltype(&::diopiRemainderScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)))) { results.finish(); return self; }
         }
     }
     {
         static Operator op("diopiRemainderTensor", __LINE__);
         Call call(op, record);
         if (call.accepts(kFp | kInt, self, other)) {
-            Outputs<at::meta::structured_remainder_Tensor, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self, other})) results.meta(self, other);
-            if (call.run<decltype(&::diopiRemainderTensor)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
+            Outputs<at::meta::structured_remainder_Tensor, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({other})) results.meta(self, other);
+            if (call.run<decltype(&::diopiRemainderTensor)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return self; }
         }
     }
-    return fall_back<at::Tensor>(record, self, other);
+    fall_back<void>(record, self, other);
+    return self;
+}
+
+at::Tensor replication_pad2d(const at::Tensor & self, at::IntArrayRef padding) {
+    static OpRecord& record = op_record("replication_pad2d");
+    if (must_watch()) return watched<&::dipu::replication_pad2d>(record, self, padding);
+    {
+        static Operator op("diopiPad", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self) && (self.numel() > 0)) {
+            Outputs<at::meta::structured_replication_pad2d, 1, Kind::Fresh> results(call.device());
+            results.meta(self, padding);
+            if (call.run<decltype(&::diopiPad)>(handle(results[0]), handle(self), ::dipu::size(padding), text("replicate"), nullptr)) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, padding);
 }
 
 at::Tensor roll(const at::Tensor & self, at::IntArrayRef shifts, at::IntArrayRef dims) {
@@ -1771,7 +1851,7 @@ at::Tensor sub_Tensor(const at::Tensor & self, const at::Tensor & other, const a
     if (must_watch()) return watched<&::dipu::sub_Tensor>(record, self, other, alpha);
     {
         static Operator op("diopiSubScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(other) && call.accepts(kFp | kInt | kComplex, self) && plain(alpha) && (!is_bool(alpha) && (other.scalar_type() != at::kBool))) {
             Outputs<at::meta::structured_sub_Tensor, 1, Kind::Fresh> results(call.device());
             if (!results.like({self})) results.meta(self, other, alpha);
@@ -1895,13 +1975,28 @@ at::Tensor unfold_backward(const at::Tensor & grad_in, at::IntArrayRef input_siz
     return fall_back<at::Tensor>(record, grad_in, input_sizes, dim, size, step);
 }
 
+at::Tensor upsample_bicubic2d_backward(const at::Tensor & grad_output, at::IntArrayRef output_size, at::IntArrayRef input_size, bool align_corners, ::std::optional<double> scales_h, ::std::optional<double> scales_w) {
+    static OpRecord& record = op_record("upsample_bicubic2d_backward");
+    if (must_watch()) return watched<&::dipu::upsample_bicubic2d_backward>(record, grad_output, output_size, input_size, align_corners, scales_h, scales_w);
+    {
+        static Operator op("diopiUpsampleLinearBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output) && ((grad_output.numel() > 0) && (count(output_size) == 2) && (count(input_size) == 4) && by_size(scales_h, input_size[2], output_size[0]) && by_size(scales_w, input_size[3], output_size[1]))) {
+            Outputs<at::meta::structured_upsample_bicubic2d_backward, 1, Kind::Fresh> results(call.device());
+            results.meta(grad_output, output_size, input_size, align_corners, scales_h, scales_w);
+            if (call.run<decltype(&::diopiUpsampleLinearBackward)>(handle(results[0]), handle(grad_output), ::dipu::size(output_size), ::dipu::size(input_size), align_corners, text("bicubic"))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, grad_output, output_size, input_size, align_corners, scales_h, scales_w);
+}
+
 at::Tensor upsample_bilinear2d_backward(const at::Tensor & grad_output, at::IntArrayRef output_size, at::IntArrayRef input_size, bool align_corners, ::std::optional<double> scales_h, ::std::optional<double> scales_w) {
     static OpRecord& record = op_record("upsample_bilinear2d_backward");
     if (must_watch()) return watched<&::dipu::upsample_bilinear2d_backward>(record, grad_output, output_size, input_size, align_corners, scales_h, scales_w);
     {
         static Operator op("diopiUpsampleLinearBackward", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, grad_output) && ((grad_output.numel() > 0) && (count(output_size) == 2) && (count(input_size) == 4) && (input_size[2] > 0) && (input_size[3] > 0) && (absent(scales_h) || (((output_size[0] % input_size[2]) == 0) && (scales_h == (output_size[0] / input_size[2])))) && (absent(scales_w) || (((output_size[1] % input_size[3]) == 0) && (scales_w == (output_size[1] / input_size[3])))))) {
+        if (call.accepts(kFp, grad_output) && ((grad_output.numel() > 0) && (count(output_size) == 2) && (count(input_size) == 4) && by_size(scales_h, input_size[2], output_size[0]) && by_size(scales_w, input_size[3], output_size[1]))) {
             Outputs<at::meta::structured_upsample_bilinear2d_backward, 1, Kind::Fresh> results(call.device());
             results.meta(grad_output, output_size, input_size, align_corners, scales_h, scales_w);
             if (call.run<decltype(&::diopiUpsampleLinearBackward)>(handle(results[0]), handle(grad_output), ::dipu::size(output_size), ::dipu::size(input_size), align_corners, text("bilinear"))) { return std::move(results[0]); }
@@ -1910,19 +2005,79 @@ at::Tensor upsample_bilinear2d_backward(const at::Tensor & grad_output, at::IntA
     return fall_back<at::Tensor>(record, grad_output, output_size, input_size, align_corners, scales_h, scales_w);
 }
 
+at::Tensor upsample_linear1d_backward(const at::Tensor & grad_output, at::IntArrayRef output_size, at::IntArrayRef input_size, bool align_corners, ::std::optional<double> scales) {
+    static OpRecord& record = op_record("upsample_linear1d_backward");
+    if (must_watch()) return watched<&::dipu::upsample_linear1d_backward>(record, grad_output, output_size, input_size, align_corners, scales);
+    {
+        static Operator op("diopiUpsampleLinearBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output) && ((grad_output.numel() > 0) && (count(output_size) == 1) && (count(input_size) == 3) && by_size(scales, input_size[2], output_size[0]))) {
+            Outputs<at::meta::structured_upsample_linear1d_backward, 1, Kind::Fresh> results(call.device());
+            results.meta(grad_output, output_size, input_size, align_corners, scales);
+            if (call.run<decltype(&::diopiUpsampleLinearBackward)>(handle(results[0]), handle(grad_output), ::dipu::size(output_size), ::dipu::size(input_size), align_corners, text("linear"))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, grad_output, output_size, input_size, align_corners, scales);
+}
+
+at::Tensor upsample_nearest1d_backward(const at::Tensor & grad_output, at::IntArrayRef output_size, at::IntArrayRef input_size, ::std::optional<double> scales) {
+    static OpRecord& record = op_record("upsample_nearest1d_backward");
+    if (must_watch()) return watched<&::dipu::upsample_nearest1d_backward>(record, grad_output, output_size, input_size, scales);
+    {
+        static Operator op("diopiUpsampleNearestBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output) && ((grad_output.numel() > 0) && (count(output_size) == 1) && (count(input_size) == 3) && by_size(scales, input_size[2], output_size[0]))) {
+            Outputs<at::meta::structured_upsample_nearest1d_backward, 1, Kind::Fresh> results(call.device());
+            results.meta(grad_output, output_size, input_size, scales);
+            if (call.run<decltype(&::diopiUpsampleNearestBackward)>(handle(results[0]), handle(grad_output), ::dipu::size(output_size), ::dipu::size(input_size))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, grad_output, output_size, input_size, scales);
+}
+
 at::Tensor upsample_nearest2d_backward(const at::Tensor & grad_output, at::IntArrayRef output_size, at::IntArrayRef input_size, ::std::optional<double> scales_h, ::std::optional<double> scales_w) {
     static OpRecord& record = op_record("upsample_nearest2d_backward");
     if (must_watch()) return watched<&::dipu::upsample_nearest2d_backward>(record, grad_output, output_size, input_size, scales_h, scales_w);
     {
         static Operator op("diopiUpsampleNearestBackward", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, grad_output) && ((grad_output.numel() > 0) && (count(output_size) == 2) && (count(input_size) == 4) && (input_size[2] > 0) && (input_size[3] > 0) && (absent(scales_h) || (((output_size[0] % input_size[2]) == 0) && (scales_h == (output_size[0] / input_size[2])))) && (absent(scales_w) || (((output_size[1] % input_size[3]) == 0) && (scales_w == (output_size[1] / input_size[3])))))) {
+        if (call.accepts(kFp, grad_output) && ((grad_output.numel() > 0) && (count(output_size) == 2) && (count(input_size) == 4) && by_size(scales_h, input_size[2], output_size[0]) && by_size(scales_w, input_size[3], output_size[1]))) {
             Outputs<at::meta::structured_upsample_nearest2d_backward, 1, Kind::Fresh> results(call.device());
             results.meta(grad_output, output_size, input_size, scales_h, scales_w);
             if (call.run<decltype(&::diopiUpsampleNearestBackward)>(handle(results[0]), handle(grad_output), ::dipu::size(output_size), ::dipu::size(input_size))) { return std::move(results[0]); }
         }
     }
     return fall_back<at::Tensor>(record, grad_output, output_size, input_size, scales_h, scales_w);
+}
+
+at::Tensor upsample_nearest3d_backward(const at::Tensor & grad_output, at::IntArrayRef output_size, at::IntArrayRef input_size, ::std::optional<double> scales_d, ::std::optional<double> scales_h, ::std::optional<double> scales_w) {
+    static OpRecord& record = op_record("upsample_nearest3d_backward");
+    if (must_watch()) return watched<&::dipu::upsample_nearest3d_backward>(record, grad_output, output_size, input_size, scales_d, scales_h, scales_w);
+    {
+        static Operator op("diopiUpsampleNearestBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output) && ((grad_output.numel() > 0) && (count(output_size) == 3) && (count(input_size) == 5) && by_size(scales_d, input_size[2], output_size[0]) && by_size(scales_h, input_size[3], output_size[1]) && by_size(scales_w, input_size[4], output_size[2]))) {
+            Outputs<at::meta::structured_upsample_nearest3d_backward, 1, Kind::Fresh> results(call.device());
+            results.meta(grad_output, output_size, input_size, scales_d, scales_h, scales_w);
+            if (call.run<decltype(&::diopiUpsampleNearestBackward)>(handle(results[0]), handle(grad_output), ::dipu::size(output_size), ::dipu::size(input_size))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, grad_output, output_size, input_size, scales_d, scales_h, scales_w);
+}
+
+at::Tensor upsample_trilinear3d_backward(const at::Tensor & grad_output, at::IntArrayRef output_size, at::IntArrayRef input_size, bool align_corners, ::std::optional<double> scales_d, ::std::optional<double> scales_h, ::std::optional<double> scales_w) {
+    static OpRecord& record = op_record("upsample_trilinear3d_backward");
+    if (must_watch()) return watched<&::dipu::upsample_trilinear3d_backward>(record, grad_output, output_size, input_size, align_corners, scales_d, scales_h, scales_w);
+    {
+        static Operator op("diopiUpsampleLinearBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output) && ((grad_output.numel() > 0) && (count(output_size) == 3) && (count(input_size) == 5) && by_size(scales_d, input_size[2], output_size[0]) && by_size(scales_h, input_size[3], output_size[1]) && by_size(scales_w, input_size[4], output_size[2]))) {
+            Outputs<at::meta::structured_upsample_trilinear3d_backward, 1, Kind::Fresh> results(call.device());
+            results.meta(grad_output, output_size, input_size, align_corners, scales_d, scales_h, scales_w);
+            if (call.run<decltype(&::diopiUpsampleLinearBackward)>(handle(results[0]), handle(grad_output), ::dipu::size(output_size), ::dipu::size(input_size), align_corners, text("trilinear"))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, grad_output, output_size, input_size, align_corners, scales_d, scales_h, scales_w);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -1966,59 +2121,63 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("constant_pad_nd", TORCH_FN(constant_pad_nd));
     m.impl("cos.out", TORCH_FN(cos_out));
     m.impl("cosh_", TORCH_FN(cosh_));
-    m.impl("div.out", TORCH_FN(div_out));
-    m.impl("embedding_renorm_", TORCH_FN(embedding_renorm_));
-    m.impl("eq.Tensor_out", TORCH_FN(eq_Tensor_out));
-    m.impl("erf", TORCH_FN(erf));
-    m.impl("erfinv.out", TORCH_FN(erfinv_out));
-    m.impl("exp_", TORCH_FN(exp_));
-    m.impl("expm1_", TORCH_FN(expm1_));
-    m.impl("floor.out", TORCH_FN(floor_out));
-    m.impl("ge.Scalar", TORCH_FN(ge_Scalar));
-    m.impl("ge_.Scalar", TORCH_FN(ge__Scalar));
-    m.impl("gelu_backward", TORCH_FN(gelu_backward));
-    m.impl("gt.Scalar_out", TORCH_FN(gt_Scalar_out));
-    m.impl("gt_.Tensor", TORCH_FN(gt__Tensor));
-    m.impl("hardswish_backward", TORCH_FN(hardswish_backward));
-    m.impl("hardtanh_backward", TORCH_FN(hardtanh_backward));
-    m.impl("index_fill.int_Scalar", TORCH_FN(index_fill_int_Scalar));
-    m.impl("index_put", TORCH_FN(index_put));
-    m.impl("le.Scalar_out", TORCH_FN(le_Scalar_out));
-    m.impl("le_.Tensor", TORCH_FN(le__Tensor));
-    m.impl("leaky_relu_backward", TORCH_FN(leaky_relu_backward));
-    m.impl("lerp.Tensor", TORCH_FN(lerp_Tensor));
-    m.impl("linalg_cholesky_ex", TORCH_FN(linalg_cholesky_ex));
-    m.impl("linalg_vector_norm", TORCH_FN(linalg_vector_norm));
-    m.impl("log.out", TORCH_FN(log_out));
-    m.impl("log1p", TORCH_FN(log1p));
-    m.impl("log2.out", TORCH_FN(log2_out));
-    m.impl("logical_and.out", TORCH_FN(logical_and_out));
-    m.impl("logical_not_", TORCH_FN(logical_not_));
-    m.impl("lt.Scalar", TORCH_FN(lt_Scalar));
-    m.impl("lt_.Scalar", TORCH_FN(lt__Scalar));
-    m.impl("masked_fill_.Scalar", TORCH_FN(masked_fill__Scalar));
-    m.impl("max", TORCH_FN(max));
-    m.impl("max_pool2d_with_indices.out", TORCH_FN(max_pool2d_with_indices_out));
-    m.impl("max_pool3d_with_indices_backward", TORCH_FN(max_pool3d_with_indices_backward));
-    m.impl("mean.out", TORCH_FN(mean_out));
-    m.impl("minimum", TORCH_FN(minimum));
-    m.impl("mse_loss", TORCH_FN(mse_loss));
-    m.impl("mul.Tensor", TORCH_FN(mul_Tensor));
-    m.impl("native_batch_norm", TORCH_FN(native_batch_norm));
-    m.impl("native_group_norm_backward", TORCH_FN(native_group_norm_backward));
-    m.impl("ne.Scalar_out", TORCH_FN(ne_Scalar_out));
-    m.impl("ne_.Tensor", TORCH_FN(ne__Tensor));
-    m.impl("nll_loss2d_backward", TORCH_FN(nll_loss2d_backward));
-    m.impl("nll_loss_backward", TORCH_FN(nll_loss_backward));
-    m.impl("nonzero", TORCH_FN(nonzero));
-    m.impl("normal.Tensor_Tensor_out", TORCH_FN(normal_Tensor_Tensor_out));
-    m.impl("normal.float_Tensor_out", TORCH_FN(normal_float_Tensor_out));
-    m.impl("polar", TORCH_FN(polar));
-    m.impl("pow.Tensor_Scalar", TORCH_FN(pow_Tensor_Scalar));
-    m.impl("pow_.Scalar", TORCH_FN(pow__Scalar));
+    m.impl("div.Tensor_mode", TORCH_FN(div_Tensor_mode));
+    m.impl("div_.Tensor_mode", TORCH_FN(div__Tensor_mode));
+    m.impl("eq.Scalar", TORCH_FN(eq_Scalar));
+    m.impl("eq_.Scalar", TORCH_FN(eq__Scalar));
+    m.impl("erf.out", TORCH_FN(erf_out));
+    m.impl("erfinv_", TORCH_FN(erfinv_));
+    m.impl("expand_copy", TORCH_FN(expand_copy));
+    m.impl("fill_.Scalar", TORCH_FN(fill__Scalar));
+    m.impl("floor_", TORCH_FN(floor_));
+    m.impl("ge.Scalar_out", TORCH_FN(ge_Scalar_out));
+    m.impl("ge_.Tensor", TORCH_FN(ge__Tensor));
+    m.impl("gelu_backward.grad_input", TORCH_FN(gelu_backward_grad_input));
+    m.impl("gt.Tensor", TORCH_FN(gt_Tensor));
+    m.impl("hardswish", TORCH_FN(hardswish));
+    m.impl("hardtanh", TORCH_FN(hardtanh));
+    m.impl("hardtanh_backward.grad_input", TORCH_FN(hardtanh_backward_grad_input));
+    m.impl("index_fill.int_Tensor", TORCH_FN(index_fill_int_Tensor));
+    m.impl("index_select", TORCH_FN(index_select));
+    m.impl("le.Tensor", TORCH_FN(le_Tensor));
+    m.impl("leaky_relu", TORCH_FN(leaky_relu));
+    m.impl("leaky_relu_backward.grad_input", TORCH_FN(leaky_relu_backward_grad_input));
+    m.impl("lerp.Tensor_out", TORCH_FN(lerp_Tensor_out));
+    m.impl("linalg_cholesky_ex.L", TORCH_FN(linalg_cholesky_ex_L));
+    m.impl("linalg_vector_norm.out", TORCH_FN(linalg_vector_norm_out));
+    m.impl("log10", TORCH_FN(log10));
+    m.impl("log1p.out", TORCH_FN(log1p_out));
+    m.impl("log2_", TORCH_FN(log2_));
+    m.impl("logical_and_", TORCH_FN(logical_and_));
+    m.impl("logical_or", TORCH_FN(logical_or));
+    m.impl("lt.Scalar_out", TORCH_FN(lt_Scalar_out));
+    m.impl("lt_.Tensor", TORCH_FN(lt__Tensor));
+    m.impl("masked_fill_.Tensor", TORCH_FN(masked_fill__Tensor));
+    m.impl("max.dim", TORCH_FN(max_dim));
+    m.impl("max_pool2d_with_indices_backward", TORCH_FN(max_pool2d_with_indices_backward));
+    m.impl("maximum", TORCH_FN(maximum));
+    m.impl("min", TORCH_FN(min));
+    m.impl("minimum.out", TORCH_FN(minimum_out));
+    m.impl("mse_loss.out", TORCH_FN(mse_loss_out));
+    m.impl("mul.out", TORCH_FN(mul_out));
+    m.impl("native_batch_norm_backward", TORCH_FN(native_batch_norm_backward));
+    m.impl("native_layer_norm", TORCH_FN(native_layer_norm));
+    m.impl("ne.Tensor", TORCH_FN(ne_Tensor));
+    m.impl("neg", TORCH_FN(neg));
+    m.impl("nll_loss2d_backward.grad_input", TORCH_FN(nll_loss2d_backward_grad_input));
+    m.impl("nll_loss_backward.grad_input", TORCH_FN(nll_loss_backward_grad_input));
+    m.impl("norm.ScalarOpt_dim", TORCH_FN(norm_ScalarOpt_dim));
+    m.impl("normal.Tensor_float", TORCH_FN(normal_Tensor_float));
+    m.impl("normal.float_float_out", TORCH_FN(normal_float_float_out));
+    m.impl("polar.out", TORCH_FN(polar_out));
+    m.impl("pow.Tensor_Scalar_out", TORCH_FN(pow_Tensor_Scalar_out));
+    m.impl("pow_.Tensor", TORCH_FN(pow__Tensor));
     m.impl("random_.from", TORCH_FN(random__from));
-    m.impl("reciprocal_", TORCH_FN(reciprocal_));
-    m.impl("remainder.Tensor", TORCH_FN(remainder_Tensor));
+    m.impl("reciprocal.out", TORCH_FN(reciprocal_out));
+    m.impl("reflection_pad2d", TORCH_FN(reflection_pad2d));
+    m.impl("relu_", TORCH_FN(relu_));
+    m.impl("remainder_.Tensor", TORCH_FN(remainder__Tensor));
+    m.impl("replication_pad2d", TORCH_FN(replication_pad2d));
     m.impl("roll", TORCH_FN(roll));
     m.impl("scatter.reduce", TORCH_FN(scatter_reduce));
     m.impl("scatter.value", TORCH_FN(scatter_value));
@@ -2041,8 +2200,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("transpose_copy.int", TORCH_FN(transpose_copy_int));
     m.impl("tril.out", TORCH_FN(tril_out));
     m.impl("unfold_backward", TORCH_FN(unfold_backward));
+    m.impl("upsample_bicubic2d_backward", TORCH_FN(upsample_bicubic2d_backward));
     m.impl("upsample_bilinear2d_backward", TORCH_FN(upsample_bilinear2d_backward));
+    m.impl("upsample_linear1d_backward", TORCH_FN(upsample_linear1d_backward));
+    m.impl("upsample_nearest1d_backward", TORCH_FN(upsample_nearest1d_backward));
     m.impl("upsample_nearest2d_backward", TORCH_FN(upsample_nearest2d_backward));
+    m.impl("upsample_nearest3d_backward", TORCH_FN(upsample_nearest3d_backward));
+    m.impl("upsample_trilinear3d_backward", TORCH_FN(upsample_trilinear3d_backward));
 }
 
 }  // namespace

@@ -31,33 +31,35 @@
 #include <ATen/ops/div_meta.h>
 #include <ATen/ops/eq_meta.h>
 #include <ATen/ops/erf_meta.h>
-#include <ATen/ops/erfinv_meta.h>
-#include <ATen/ops/floor_meta.h>
+#include <ATen/ops/exp_meta.h>
+#include <ATen/ops/expm1_meta.h>
+#include <ATen/ops/gather_meta.h>
 #include <ATen/ops/ge_meta.h>
-#include <ATen/ops/gelu_backward_meta.h>
+#include <ATen/ops/gelu_meta.h>
 #include <ATen/ops/gt_meta.h>
 #include <ATen/ops/le_meta.h>
-#include <ATen/ops/leaky_relu_backward_meta.h>
 #include <ATen/ops/leaky_relu_meta.h>
 #include <ATen/ops/lerp_meta.h>
-#include <ATen/ops/linalg_cholesky_ex_meta.h>
-#include <ATen/ops/linalg_vector_norm_meta.h>
+#include <ATen/ops/linalg_qr_meta.h>
 #include <ATen/ops/log10_meta.h>
 #include <ATen/ops/log1p_meta.h>
-#include <ATen/ops/log2_meta.h>
+#include <ATen/ops/log_meta.h>
 #include <ATen/ops/lt_meta.h>
 #include <ATen/ops/max_meta.h>
 #include <ATen/ops/max_pool2d_with_indices_backward_meta.h>
 #include <ATen/ops/maximum_meta.h>
-#include <ATen/ops/minimum_meta.h>
-#include <ATen/ops/mse_loss_meta.h>
+#include <ATen/ops/min_meta.h>
+#include <ATen/ops/mm_meta.h>
 #include <ATen/ops/mul_meta.h>
 #include <ATen/ops/ne_meta.h>
 #include <ATen/ops/neg_meta.h>
-#include <ATen/ops/nll_loss_backward_meta.h>
+#include <ATen/ops/nll_loss_forward_meta.h>
 #include <ATen/ops/norm_meta.h>
 #include <ATen/ops/pow_meta.h>
-#include <ATen/ops/remainder_meta.h>
+#include <ATen/ops/prod_meta.h>
+#include <ATen/ops/reciprocal_meta.h>
+#include <ATen/ops/reflection_pad3d_meta.h>
+#include <ATen/ops/replication_pad2d_meta.h>
 #include <ATen/ops/rsqrt_meta.h>
 #include <ATen/ops/scatter_meta.h>
 #include <ATen/ops/sgn_meta.h>
@@ -74,8 +76,13 @@
 #include <ATen/ops/threshold_meta.h>
 #include <ATen/ops/triangular_solve_meta.h>
 #include <ATen/ops/triu_meta.h>
+#include <ATen/ops/upsample_bicubic2d_backward_meta.h>
 #include <ATen/ops/upsample_bilinear2d_backward_meta.h>
+#include <ATen/ops/upsample_linear1d_backward_meta.h>
+#include <ATen/ops/upsample_nearest1d_backward_meta.h>
 #include <ATen/ops/upsample_nearest2d_backward_meta.h>
+#include <ATen/ops/upsample_nearest3d_backward_meta.h>
+#include <ATen/ops/upsample_trilinear3d_backward_meta.h>
 
 namespace dipu {
 namespace {
@@ -498,7 +505,7 @@ at::Tensor bitwise_and_Tensor(const at::Tensor & self, const at::Tensor & other)
     if (must_watch()) return watched<&::dipu::bitwise_and_Tensor>(record, self, other);
     {
         static Operator op("diopiBitwiseAndScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(other) && call.accepts(kInt | kBool, self)) {
             Outputs<at::meta::structured_bitwise_and_Tensor, 1, Kind::Fresh> results(call.device());
             results.meta(self, other);
@@ -507,7 +514,7 @@ at::Tensor bitwise_and_Tensor(const at::Tensor & self, const at::Tensor & other)
     }
     {
         static Operator op("diopiBitwiseAndScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(self) && call.accepts(kInt | kBool, other)) {
             Outputs<at::meta::structured_bitwise_and_Tensor, 1, Kind::Fresh> results(call.device());
             results.meta(self, other);
@@ -547,7 +554,7 @@ at::Tensor & bitwise_or__Tensor(at::Tensor & self, const at::Tensor & other) {
     if (must_watch()) return watched<&::dipu::bitwise_or__Tensor>(record, self, other);
     {
         static Operator op("diopiBitwiseOrInpScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(other) && call.accepts(kInt | kBool, self)) {
             Outputs<at::meta::structured_bitwise_or_Tensor, 1, Kind::InPlace> results(call.device(), self);
             results.meta(self, other);
@@ -753,846 +760,883 @@ at::Tensor cumsum(const at::Tensor & self, int64_t dim, ::std::optional<at::Scal
     return fall_back<at::Tensor>(record, self, dim, dtype);
 }
 
-at::Tensor & div__Tensor(at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("div_.Tensor");
-    if (must_watch()) return watched<&::dipu::div__Tensor>(record, self, other);
+at::Tensor & div_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
+    static OpRecord& record = op_record("div.out");
+    if (must_watch()) return watched<&::dipu::div_out>(record, self, other, out);
     {
-        static Operator op("diopiDivInpScalar", __LINE__);
-        Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt | kComplex, self) && (self.is_floating_point() || self.is_complex())) {
-            Outputs<at::meta::structured_div_Tensor, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({self})) results.meta(self, other);
-            if (call.run<decltype(&::diopiDivInpScalar)>(handle(results[0]), ::dipu::scalar(cpu_value(other)), RoundModeNone)) { results.finish(); return self; }
+        static Operator op("diopiDivScalar", __LINE__);
+        Call call(op, record, Form::Scalar);
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt | kComplex, self) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_div_Tensor, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiDivScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)), RoundModeNone)) { results.finish(); return out; }
         }
     }
     {
-        static Operator op("diopiDivInp", __LINE__);
+        static Operator op("diopiDiv", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kComplex, self, other) && (self.is_floating_point() || self.is_complex())) {
-            Outputs<at::meta::structured_div_Tensor, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({other})) results.meta(self, other);
-            if (call.run<decltype(&::diopiDivInp)>(handle(results[0]), handle(other), RoundModeNone)) { results.finish(); return self; }
+        if (call.accepts(kFp | kInt | kComplex, self, other) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_div_Tensor, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiDiv)>(handle(results[0]), handle(self), handle(other), RoundModeNone)) { results.finish(); return out; }
         }
     }
-    fall_back<void>(record, self, other);
-    return self;
+    fall_back<void>(record, self, other, out);
+    return out;
 }
 
-at::Tensor eq_Scalar(const at::Tensor & self, const at::Scalar & other) {
-    static OpRecord& record = op_record("eq.Scalar");
-    if (must_watch()) return watched<&::dipu::eq_Scalar>(record, self, other);
+at::Tensor embedding(const at::Tensor & weight, const at::Tensor & indices, int64_t padding_idx, bool scale_grad_by_freq, bool sparse) {
+    static OpRecord& record = op_record("embedding");
+    if (must_watch()) return watched<&::dipu::embedding>(record, weight, indices, padding_idx, scale_grad_by_freq, sparse);
+    {
+        static Operator op("diopiEmbedding", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, weight) && call.accepts(kInt, indices) && (weight.dim() == 2)) {
+            auto out0 = embedded(weight, indices);
+            if (call.run<decltype(&::diopiEmbedding)>(handle(out0), handle(weight), handle(indices), padding_idx, scale_grad_by_freq, sparse)) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, weight, indices, padding_idx, scale_grad_by_freq, sparse);
+}
+
+at::Tensor & eq_Scalar_out(const at::Tensor & self, const at::Scalar & other, at::Tensor & out) {
+    static OpRecord& record = op_record("eq.Scalar_out");
+    if (must_watch()) return watched<&::dipu::eq_Scalar_out>(record, self, other, out);
     {
         static Operator op("diopiEqScalar", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && plain(other)) {
-            Outputs<at::meta::structured_eq_Scalar, 1, Kind::Fresh> results(call.device());
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out) && plain(other)) {
+            Outputs<at::meta::structured_eq_Scalar, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
-            if (call.run<decltype(&::diopiEqScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, other);
-}
-
-at::Tensor & eq__Scalar(at::Tensor & self, const at::Scalar & other) {
-    static OpRecord& record = op_record("eq_.Scalar");
-    if (must_watch()) return watched<&::dipu::eq__Scalar>(record, self, other);
-    {
-        static Operator op("diopiEqInpScalar", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && plain(other)) {
-            Outputs<at::meta::structured_eq_Scalar, 1, Kind::InPlace> results(call.device(), self);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiEqInpScalar)>(handle(results[0]), ::dipu::scalar(other))) { results.finish(); return self; }
-        }
-    }
-    fall_back<void>(record, self, other);
-    return self;
-}
-
-at::Tensor & erf_out(const at::Tensor & self, at::Tensor & out) {
-    static OpRecord& record = op_record("erf.out");
-    if (must_watch()) return watched<&::dipu::erf_out>(record, self, out);
-    {
-        static Operator op("diopiErf", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_erf, 1, Kind::Given> results(call.device(), out);
-            results.meta(self);
-            if (call.run<decltype(&::diopiErf)>(handle(results[0]), handle(self))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, out);
-    return out;
-}
-
-at::Tensor & erfinv_(at::Tensor & self) {
-    static OpRecord& record = op_record("erfinv_");
-    if (must_watch()) return watched<&::dipu::erfinv_>(record, self);
-    {
-        static Operator op("diopiErfinvInp", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, self)) {
-            Outputs<at::meta::structured_erfinv, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiErfinvInp)>(handle(results[0]))) { results.finish(); return self; }
-        }
-    }
-    fall_back<void>(record, self);
-    return self;
-}
-
-at::Tensor expand_copy(const at::Tensor & self, at::IntArrayRef size, bool implicit) {
-    static OpRecord& record = op_record("expand_copy");
-    if (must_watch()) return watched<&::dipu::expand_copy>(record, self, size, implicit);
-    {
-        static Operator op("diopiExpand", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
-            auto out0 = like_contiguous(self.expand(size, implicit));
-            if (call.run<decltype(&::diopiExpand)>(handle(out0), handle(self))) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, size, implicit);
-}
-
-at::Tensor & fill__Scalar(at::Tensor & self, const at::Scalar & value) {
-    static OpRecord& record = op_record("fill_.Scalar");
-    if (must_watch()) return watched<&::dipu::fill__Scalar>(record, self, value);
-    {
-        static Operator op("diopiFill", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && plain(value)) {
-            if (call.run<decltype(&::diopiFill)>(handle(self), ::dipu::scalar(value))) { return self; }
-        }
-    }
-    fall_back<void>(record, self, value);
-    return self;
-}
-
-at::Tensor & floor_(at::Tensor & self) {
-    static OpRecord& record = op_record("floor_");
-    if (must_watch()) return watched<&::dipu::floor_>(record, self);
-    {
-        static Operator op("diopiFloorInp", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt, self)) {
-            Outputs<at::meta::structured_floor, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiFloorInp)>(handle(results[0]))) { results.finish(); return self; }
-        }
-    }
-    fall_back<void>(record, self);
-    return self;
-}
-
-at::Tensor & ge_Scalar_out(const at::Tensor & self, const at::Scalar & other, at::Tensor & out) {
-    static OpRecord& record = op_record("ge.Scalar_out");
-    if (must_watch()) return watched<&::dipu::ge_Scalar_out>(record, self, other, out);
-    {
-        static Operator op("diopiGeScalar", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out) && plain(other)) {
-            Outputs<at::meta::structured_ge_Scalar, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiGeScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { results.finish(); return out; }
+            if (call.run<decltype(&::diopiEqScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { results.finish(); return out; }
         }
     }
     fall_back<void>(record, self, other, out);
     return out;
 }
 
-at::Tensor & ge__Tensor(at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("ge_.Tensor");
-    if (must_watch()) return watched<&::dipu::ge__Tensor>(record, self, other);
+at::Tensor & eq__Tensor(at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("eq_.Tensor");
+    if (must_watch()) return watched<&::dipu::eq__Tensor>(record, self, other);
     {
-        static Operator op("diopiGeInp", __LINE__);
+        static Operator op("diopiEqInp", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other)) {
-            Outputs<at::meta::structured_ge_Tensor, 1, Kind::InPlace> results(call.device(), self);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, other)) {
+            Outputs<at::meta::structured_eq_Tensor, 1, Kind::InPlace> results(call.device(), self);
             results.meta(self, other);
-            if (call.run<decltype(&::diopiGeInp)>(handle(results[0]), handle(other))) { results.finish(); return self; }
+            if (call.run<decltype(&::diopiEqInp)>(handle(results[0]), handle(other))) { results.finish(); return self; }
         }
     }
     fall_back<void>(record, self, other);
     return self;
 }
 
-at::Tensor & gelu_backward_grad_input(const at::Tensor & grad_output, const at::Tensor & self, c10::string_view approximate, at::Tensor & grad_input) {
-    static OpRecord& record = op_record("gelu_backward.grad_input");
-    if (must_watch()) return watched<&::dipu::gelu_backward_grad_input>(record, grad_output, self, approximate, grad_input);
+at::Tensor & erf_(at::Tensor & self) {
+    static OpRecord& record = op_record("erf_");
+    if (must_watch()) return watched<&::dipu::erf_>(record, self);
     {
-        static Operator op("diopiGeluBackward", __LINE__);
+        static Operator op("diopiErfInp", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && call.holds(~DtypeMask(0), grad_input)) {
-            Outputs<at::meta::structured_gelu_backward, 1, Kind::Given> results(call.device(), grad_input);
-            results.meta(grad_output, self, approximate);
-            if (call.run<decltype(&::diopiGeluBackward)>(handle(results[0]), handle(grad_output), handle(self), text(approximate))) { results.finish(); return grad_input; }
+        if (call.accepts(kFp, self)) {
+            Outputs<at::meta::structured_erf, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiErfInp)>(handle(results[0]))) { results.finish(); return self; }
         }
     }
-    fall_back<void>(record, grad_output, self, approximate, grad_input);
-    return grad_input;
+    fall_back<void>(record, self);
+    return self;
 }
 
-at::Tensor gt_Tensor(const at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("gt.Tensor");
-    if (must_watch()) return watched<&::dipu::gt_Tensor>(record, self, other);
+at::Tensor exp(const at::Tensor & self) {
+    static OpRecord& record = op_record("exp");
+    if (must_watch()) return watched<&::dipu::exp>(record, self);
+    {
+        static Operator op("diopiExp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
+            Outputs<at::meta::structured_exp, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiExp)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self);
+}
+
+at::Tensor expm1(const at::Tensor & self) {
+    static OpRecord& record = op_record("expm1");
+    if (must_watch()) return watched<&::dipu::expm1>(record, self);
+    {
+        static Operator op("diopiExpm1", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
+            Outputs<at::meta::structured_expm1, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiExpm1)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self);
+}
+
+at::Tensor flip(const at::Tensor & self, at::IntArrayRef dims) {
+    static OpRecord& record = op_record("flip");
+    if (must_watch()) return watched<&::dipu::flip>(record, self, dims);
+    {
+        static Operator op("diopiFlip", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
+            auto out0 = like_contiguous(self);
+            if (call.run<decltype(&::diopiFlip)>(handle(out0), handle(self), ::dipu::size(dims))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, dims);
+}
+
+at::Tensor gather(const at::Tensor & self, int64_t dim, const at::Tensor & index, bool sparse_grad) {
+    static OpRecord& record = op_record("gather");
+    if (must_watch()) return watched<&::dipu::gather>(record, self, dim, index, sparse_grad);
+    {
+        static Operator op("diopiGather", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.accepts(kInt, index)) {
+            Outputs<at::meta::structured_gather, 1, Kind::Fresh> results(call.device());
+            results.meta(self, dim, index, sparse_grad);
+            if (call.run<decltype(&::diopiGather)>(handle(results[0]), handle(self), dim, handle(index))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, dim, index, sparse_grad);
+}
+
+at::Tensor ge_Tensor(const at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("ge.Tensor");
+    if (must_watch()) return watched<&::dipu::ge_Tensor>(record, self, other);
+    {
+        static Operator op("diopiGe", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool, self, other)) {
+            Outputs<at::meta::structured_ge_Tensor, 1, Kind::Fresh> results(call.device());
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiGe)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, other);
+}
+
+at::Tensor gelu(const at::Tensor & self, c10::string_view approximate) {
+    static OpRecord& record = op_record("gelu");
+    if (must_watch()) return watched<&::dipu::gelu>(record, self, approximate);
+    {
+        static Operator op("diopiGelu", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self)) {
+            Outputs<at::meta::structured_gelu, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self})) results.meta(self, approximate);
+            if (call.run<decltype(&::diopiGelu)>(handle(results[0]), handle(self), text(approximate))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, approximate);
+}
+
+at::Tensor grid_sampler_2d(const at::Tensor & input, const at::Tensor & grid, int64_t interpolation_mode, int64_t padding_mode, bool align_corners) {
+    static OpRecord& record = op_record("grid_sampler_2d");
+    if (must_watch()) return watched<&::dipu::grid_sampler_2d>(record, input, grid, interpolation_mode, padding_mode, align_corners);
+    {
+        static Operator op("diopiGridSample", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, input, grid) && ((padding_mode == 0) && !align_corners && (input.dim() == 4) && (grid.dim() == 4) && one_dtype(input, grid) && (input.numel() > 0) && (grid.numel() > 0))) {
+            auto out0 = grid_sampled(input, grid);
+            if (call.run<decltype(&::diopiGridSample)>(handle(out0), handle(input), handle(grid), text((interpolation_mode == 0) ? "bilinear" : ((interpolation_mode == 1) ? "nearest" : "bicubic")))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, input, grid, interpolation_mode, padding_mode, align_corners);
+}
+
+at::Tensor & gt_Tensor_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
+    static OpRecord& record = op_record("gt.Tensor_out");
+    if (must_watch()) return watched<&::dipu::gt_Tensor_out>(record, self, other, out);
     {
         static Operator op("diopiGt", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other)) {
-            Outputs<at::meta::structured_gt_Tensor, 1, Kind::Fresh> results(call.device());
+        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_gt_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
-            if (call.run<decltype(&::diopiGt)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, other);
-}
-
-at::Tensor hardswish(const at::Tensor & self) {
-    static OpRecord& record = op_record("hardswish");
-    if (must_watch()) return watched<&::dipu::hardswish>(record, self);
-    {
-        static Operator op("diopiHardswish", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, self)) {
-            auto out0 = like(self);
-            if (call.run<decltype(&::diopiHardswish)>(handle(out0), handle(self))) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, self);
-}
-
-at::Tensor hardtanh(const at::Tensor & self, const at::Scalar & min_val, const at::Scalar & max_val) {
-    static OpRecord& record = op_record("hardtanh");
-    if (must_watch()) return watched<&::dipu::hardtanh>(record, self, min_val, max_val);
-    {
-        static Operator op("diopiHardtanh", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && plain(min_val) && plain(max_val)) {
-            auto out0 = like(self);
-            if (call.run<decltype(&::diopiHardtanh)>(handle(out0), handle(self), ::dipu::scalar(min_val), ::dipu::scalar(max_val))) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, min_val, max_val);
-}
-
-at::Tensor & hardtanh_backward_grad_input(const at::Tensor & grad_output, const at::Tensor & self, const at::Scalar & min_val, const at::Scalar & max_val, at::Tensor & grad_input) {
-    static OpRecord& record = op_record("hardtanh_backward.grad_input");
-    if (must_watch()) return watched<&::dipu::hardtanh_backward_grad_input>(record, grad_output, self, min_val, max_val, grad_input);
-    {
-        static Operator op("diopiHardtanhBackward", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && call.holds(~DtypeMask(0), grad_input) && plain(min_val) && plain(max_val) && (one_dtype(grad_output, self))) {
-            resize_like(grad_input, self);
-            if (call.run<decltype(&::diopiHardtanhBackward)>(handle(grad_input), handle(grad_output), handle(self), ::dipu::scalar(min_val), ::dipu::scalar(max_val))) { return grad_input; }
-        }
-    }
-    fall_back<void>(record, grad_output, self, min_val, max_val, grad_input);
-    return grad_input;
-}
-
-at::Tensor index_fill_int_Tensor(const at::Tensor & self, int64_t dim, const at::Tensor & index, const at::Tensor & value) {
-    static OpRecord& record = op_record("index_fill.int_Tensor");
-    if (must_watch()) return watched<&::dipu::index_fill_int_Tensor>(record, self, dim, index, value);
-    {
-        static Operator op("diopiIndexFill", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, value) && call.accepts(kInt, index) && ((value.dim() == 0) && one_dtype(self, value))) {
-            auto out0 = like(self);
-            if (call.run<decltype(&::diopiIndexFill)>(handle(out0), handle(self), dim, handle(index), handle(value))) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, dim, index, value);
-}
-
-at::Tensor index_select(const at::Tensor & self, int64_t dim, const at::Tensor & index) {
-    static OpRecord& record = op_record("index_select");
-    if (must_watch()) return watched<&::dipu::index_select>(record, self, dim, index);
-    {
-        static Operator op("diopiIndexSelect", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.accepts(kInt, index) && ((self.dim() > 0) && (index.dim() <= 1))) {
-            auto out0 = selected(self, dim, index);
-            if (call.run<decltype(&::diopiIndexSelect)>(handle(out0), handle(self), dim, handle(index))) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, dim, index);
-}
-
-at::Tensor le_Tensor(const at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("le.Tensor");
-    if (must_watch()) return watched<&::dipu::le_Tensor>(record, self, other);
-    {
-        static Operator op("diopiLe", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other)) {
-            Outputs<at::meta::structured_le_Tensor, 1, Kind::Fresh> results(call.device());
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiLe)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, other);
-}
-
-at::Tensor leaky_relu(const at::Tensor & self, const at::Scalar & negative_slope) {
-    static OpRecord& record = op_record("leaky_relu");
-    if (must_watch()) return watched<&::dipu::leaky_relu>(record, self, negative_slope);
-    {
-        static Operator op("diopiLeakyRelu", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, self) && plain(negative_slope)) {
-            Outputs<at::meta::structured_leaky_relu, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self})) results.meta(self, negative_slope);
-            if (call.run<decltype(&::diopiLeakyRelu)>(handle(results[0]), handle(self), ::dipu::scalar(negative_slope))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, negative_slope);
-}
-
-at::Tensor & leaky_relu_backward_grad_input(const at::Tensor & grad_output, const at::Tensor & self, const at::Scalar & negative_slope, bool self_is_result, at::Tensor & grad_input) {
-    static OpRecord& record = op_record("leaky_relu_backward.grad_input");
-    if (must_watch()) return watched<&::dipu::leaky_relu_backward_grad_input>(record, grad_output, self, negative_slope, self_is_result, grad_input);
-    {
-        static Operator op("diopiLeakyReluBackward", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && call.holds(~DtypeMask(0), grad_input) && plain(negative_slope)) {
-            Outputs<at::meta::structured_leaky_relu_backward, 1, Kind::Given> results(call.device(), grad_input);
-            results.meta(grad_output, self, negative_slope, self_is_result);
-            if (call.run<decltype(&::diopiLeakyReluBackward)>(handle(results[0]), handle(grad_output), handle(self), ::dipu::scalar(negative_slope), self_is_result)) { results.finish(); return grad_input; }
-        }
-    }
-    fall_back<void>(record, grad_output, self, negative_slope, self_is_result, grad_input);
-    return grad_input;
-}
-
-at::Tensor & lerp_Tensor_out(const at::Tensor & self, const at::Tensor & end, const at::Tensor & weight, at::Tensor & out) {
-    static OpRecord& record = op_record("lerp.Tensor_out");
-    if (must_watch()) return watched<&::dipu::lerp_Tensor_out>(record, self, end, weight, out);
-    {
-        static Operator op("diopiLerpTensor", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kComplex, self, end, weight) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_lerp_Tensor, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, end, weight);
-            if (call.run<decltype(&::diopiLerpTensor)>(handle(results[0]), handle(self), handle(end), handle(weight))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, end, weight, out);
-    return out;
-}
-
-::std::tuple<at::Tensor &,at::Tensor &> linalg_cholesky_ex_L(const at::Tensor & self, bool upper, bool check_errors, at::Tensor & L, at::Tensor & info) {
-    static OpRecord& record = op_record("linalg_cholesky_ex.L");
-    if (must_watch()) return watched<&::dipu::linalg_cholesky_ex_L>(record, self, upper, check_errors, L, info);
-    {
-        static Operator op("diopiCholesky", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kComplex, self) && call.holds(~DtypeMask(0), L, info) && (!check_errors)) {
-            Outputs<at::meta::structured_linalg_cholesky_ex, 2, Kind::Given> results(call.device(), L, info);
-            results.meta(self, upper, check_errors);
-            if (call.run<decltype(&::diopiCholesky)>(handle(results[0]), handle(results[1]), handle(self), upper, check_errors)) { results.finish(); return {L, info}; }
-        }
-    }
-    fall_back<void>(record, self, upper, check_errors, L, info);
-    return {L, info};
-}
-
-at::Tensor & linalg_vector_norm_out(const at::Tensor & self, const at::Scalar & ord, at::OptionalIntArrayRef dim, bool keepdim, ::std::optional<at::ScalarType> dtype, at::Tensor & out) {
-    static OpRecord& record = op_record("linalg_vector_norm.out");
-    if (must_watch()) return watched<&::dipu::linalg_vector_norm_out>(record, self, ord, dim, keepdim, dtype, out);
-    {
-        static Operator op("diopiLinalgVecNorm", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kComplex, self) && call.holds(~DtypeMask(0), out) && plain(ord)) {
-            Outputs<at::meta::structured_linalg_vector_norm, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, ord, dim, keepdim, dtype);
-            if (call.run<decltype(&::diopiLinalgVecNorm)>(handle(results[0]), handle(self), ::dipu::scalar(ord), ::dipu::size(dim), keepdim)) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, ord, dim, keepdim, dtype, out);
-    return out;
-}
-
-at::Tensor log10(const at::Tensor & self) {
-    static OpRecord& record = op_record("log10");
-    if (must_watch()) return watched<&::dipu::log10>(record, self);
-    {
-        static Operator op("diopiLog10", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
-            Outputs<at::meta::structured_log10, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiLog10)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self);
-}
-
-at::Tensor & log1p_out(const at::Tensor & self, at::Tensor & out) {
-    static OpRecord& record = op_record("log1p.out");
-    if (must_watch()) return watched<&::dipu::log1p_out>(record, self, out);
-    {
-        static Operator op("diopiLog1p", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_log1p, 1, Kind::Given> results(call.device(), out);
-            results.meta(self);
-            if (call.run<decltype(&::diopiLog1p)>(handle(results[0]), handle(self))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, out);
-    return out;
-}
-
-at::Tensor & log2_(at::Tensor & self) {
-    static OpRecord& record = op_record("log2_");
-    if (must_watch()) return watched<&::dipu::log2_>(record, self);
-    {
-        static Operator op("diopiLog2Inp", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kComplex, self)) {
-            Outputs<at::meta::structured_log2, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiLog2Inp)>(handle(results[0]))) { results.finish(); return self; }
-        }
-    }
-    fall_back<void>(record, self);
-    return self;
-}
-
-at::Tensor & logical_and_(at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("logical_and_");
-    if (must_watch()) return watched<&::dipu::logical_and_>(record, self, other);
-    {
-        static Operator op("diopiLogicalAndInp", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, other) && (expandable(other, self))) {
-            if (call.run<decltype(&::diopiLogicalAndInp)>(handle(self), handle(other))) { return self; }
-        }
-    }
-    fall_back<void>(record, self, other);
-    return self;
-}
-
-at::Tensor logical_or(const at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("logical_or");
-    if (must_watch()) return watched<&::dipu::logical_or>(record, self, other);
-    {
-        static Operator op("diopiLogicalOr", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, other)) {
-            auto out0 = broadcast(self, other, at::kBool);
-            if (call.run<decltype(&::diopiLogicalOr)>(handle(out0), handle(self), handle(other))) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, other);
-}
-
-at::Tensor & lt_Scalar_out(const at::Tensor & self, const at::Scalar & other, at::Tensor & out) {
-    static OpRecord& record = op_record("lt.Scalar_out");
-    if (must_watch()) return watched<&::dipu::lt_Scalar_out>(record, self, other, out);
-    {
-        static Operator op("diopiLtScalar", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out) && plain(other)) {
-            Outputs<at::meta::structured_lt_Scalar, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiLtScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { results.finish(); return out; }
+            if (call.run<decltype(&::diopiGt)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
         }
     }
     fall_back<void>(record, self, other, out);
     return out;
 }
 
-at::Tensor & lt__Tensor(at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("lt_.Tensor");
-    if (must_watch()) return watched<&::dipu::lt__Tensor>(record, self, other);
+at::Tensor & hardswish_out(const at::Tensor & self, at::Tensor & out) {
+    static OpRecord& record = op_record("hardswish.out");
+    if (must_watch()) return watched<&::dipu::hardswish_out>(record, self, out);
     {
-        static Operator op("diopiLtInp", __LINE__);
+        static Operator op("diopiHardswish", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
+            resize_like(out, self);
+            if (call.run<decltype(&::diopiHardswish)>(handle(out), handle(self))) { return out; }
+        }
+    }
+    fall_back<void>(record, self, out);
+    return out;
+}
+
+at::Tensor & hardtanh_out(const at::Tensor & self, const at::Scalar & min_val, const at::Scalar & max_val, at::Tensor & out) {
+    static OpRecord& record = op_record("hardtanh.out");
+    if (must_watch()) return watched<&::dipu::hardtanh_out>(record, self, min_val, max_val, out);
+    {
+        static Operator op("diopiHardtanh", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out) && plain(min_val) && plain(max_val)) {
+            resize_like(out, self);
+            if (call.run<decltype(&::diopiHardtanh)>(handle(out), handle(self), ::dipu::scalar(min_val), ::dipu::scalar(max_val))) { return out; }
+        }
+    }
+    fall_back<void>(record, self, min_val, max_val, out);
+    return out;
+}
+
+at::Tensor im2col(const at::Tensor & self, at::IntArrayRef kernel_size, at::IntArrayRef dilation, at::IntArrayRef padding, at::IntArrayRef stride) {
+    static OpRecord& record = op_record("im2col");
+    if (must_watch()) return watched<&::dipu::im2col>(record, self, kernel_size, dilation, padding, stride);
+    {
+        static Operator op("diopiIm2Col", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kBool | kComplex, self) && (self.numel() > 0)) {
+            auto out0 = columns_of(self, kernel_size, dilation, padding, stride);
+            if (call.run<decltype(&::diopiIm2Col)>(handle(out0), handle(self), ::dipu::size(kernel_size), ::dipu::size(dilation), ::dipu::size(padding), ::dipu::size(stride))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, kernel_size, dilation, padding, stride);
+}
+
+at::Tensor & index_fill__int_Scalar(at::Tensor & self, int64_t dim, const at::Tensor & index, const at::Scalar & value) {
+    static OpRecord& record = op_record("index_fill_.int_Scalar");
+    if (must_watch()) return watched<&::dipu::index_fill__int_Scalar>(record, self, dim, index, value);
+    {
+        static Operator op("diopiIndexFillInpScalar", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.accepts(kInt, index) && plain(value)) {
+            if (call.run<decltype(&::diopiIndexFillInpScalar)>(handle(self), dim, handle(index), ::dipu::scalar(value))) { return self; }
+        }
+    }
+    fall_back<void>(record, self, dim, index, value);
+    return self;
+}
+
+at::Tensor isnan(const at::Tensor & self) {
+    static OpRecord& record = op_record("isnan");
+    if (must_watch()) return watched<&::dipu::isnan>(record, self);
+    {
+        static Operator op("diopiIsNan", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
+            auto out0 = like(self, at::kBool);
+            if (call.run<decltype(&::diopiIsNan)>(handle(out0), handle(self))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self);
+}
+
+at::Tensor & le_Tensor_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
+    static OpRecord& record = op_record("le.Tensor_out");
+    if (must_watch()) return watched<&::dipu::le_Tensor_out>(record, self, other, out);
+    {
+        static Operator op("diopiLe", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_le_Tensor, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiLe)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, other, out);
+    return out;
+}
+
+at::Tensor & leaky_relu_out(const at::Tensor & self, const at::Scalar & negative_slope, at::Tensor & out) {
+    static OpRecord& record = op_record("leaky_relu.out");
+    if (must_watch()) return watched<&::dipu::leaky_relu_out>(record, self, negative_slope, out);
+    {
+        static Operator op("diopiLeakyRelu", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out) && plain(negative_slope)) {
+            Outputs<at::meta::structured_leaky_relu, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, negative_slope);
+            if (call.run<decltype(&::diopiLeakyRelu)>(handle(results[0]), handle(self), ::dipu::scalar(negative_slope))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, negative_slope, out);
+    return out;
+}
+
+at::Tensor lerp_Scalar(const at::Tensor & self, const at::Tensor & end, const at::Scalar & weight) {
+    static OpRecord& record = op_record("lerp.Scalar");
+    if (must_watch()) return watched<&::dipu::lerp_Scalar>(record, self, end, weight);
+    {
+        static Operator op("diopiLerpScalar", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kComplex, self, end) && plain(weight)) {
+            Outputs<at::meta::structured_lerp_Scalar, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self, end})) results.meta(self, end, weight);
+            if (call.run<decltype(&::diopiLerpScalar)>(handle(results[0]), handle(self), handle(end), ::dipu::scalar(weight))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, end, weight);
+}
+
+at::Tensor & lerp__Scalar(at::Tensor & self, const at::Tensor & end, const at::Scalar & weight) {
+    static OpRecord& record = op_record("lerp_.Scalar");
+    if (must_watch()) return watched<&::dipu::lerp__Scalar>(record, self, end, weight);
+    {
+        static Operator op("diopiLerpScalar", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kComplex, self, end) && plain(weight)) {
+            Outputs<at::meta::structured_lerp_Scalar, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({end})) results.meta(self, end, weight);
+            if (call.run<decltype(&::diopiLerpScalar)>(handle(results[0]), handle(self), handle(end), ::dipu::scalar(weight))) { results.finish(); return self; }
+        }
+    }
+    fall_back<void>(record, self, end, weight);
+    return self;
+}
+
+::std::tuple<at::Tensor,at::Tensor> linalg_qr(const at::Tensor & A, c10::string_view mode) {
+    static OpRecord& record = op_record("linalg_qr");
+    if (must_watch()) return watched<&::dipu::linalg_qr>(record, A, mode);
+    {
+        static Operator op("diopiLinalgQR", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kComplex, A)) {
+            Outputs<at::meta::structured_linalg_qr, 2, Kind::Fresh> results(call.device());
+            results.meta(A, mode);
+            if (call.run<decltype(&::diopiLinalgQR)>(handle(A), text(mode), handle(results[0]), handle(results[1]))) { return {std::move(results[0]), std::move(results[1])}; }
+        }
+    }
+    return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, A, mode);
+}
+
+at::Tensor & linspace_out(const at::Scalar & start, const at::Scalar & end, int64_t steps, at::Tensor & out) {
+    static OpRecord& record = op_record("linspace.out");
+    if (must_watch()) return watched<&::dipu::linspace_out>(record, start, end, steps, out);
+    {
+        static Operator op("diopiLinspace", __LINE__);
+        Call call(op, record);
+        if (call.holds(kFp | kInt | kComplex, out) && plain(start) && plain(end) && (steps >= 0)) {
+            resize_row(out, steps);
+            if (call.run<decltype(&::diopiLinspace)>(handle(out), ::dipu::scalar(start), ::dipu::scalar(end), steps)) { return out; }
+        }
+    }
+    fall_back<void>(record, start, end, steps, out);
+    return out;
+}
+
+at::Tensor & log10_out(const at::Tensor & self, at::Tensor & out) {
+    static OpRecord& record = op_record("log10.out");
+    if (must_watch()) return watched<&::dipu::log10_out>(record, self, out);
+    {
+        static Operator op("diopiLog10", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_log10, 1, Kind::Given> results(call.device(), out);
+            results.meta(self);
+            if (call.run<decltype(&::diopiLog10)>(handle(results[0]), handle(self))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, out);
+    return out;
+}
+
+at::Tensor & log1p_(at::Tensor & self) {
+    static OpRecord& record = op_record("log1p_");
+    if (must_watch()) return watched<&::dipu::log1p_>(record, self);
+    {
+        static Operator op("diopiLog1pInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kComplex, self)) {
+            Outputs<at::meta::structured_log1p, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiLog1pInp)>(handle(results[0]))) { results.finish(); return self; }
+        }
+    }
+    fall_back<void>(record, self);
+    return self;
+}
+
+at::Tensor & log_(at::Tensor & self) {
+    static OpRecord& record = op_record("log_");
+    if (must_watch()) return watched<&::dipu::log_>(record, self);
+    {
+        static Operator op("diopiLogInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kComplex, self)) {
+            Outputs<at::meta::structured_log, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiLogInp)>(handle(results[0]))) { results.finish(); return self; }
+        }
+    }
+    fall_back<void>(record, self);
+    return self;
+}
+
+at::Tensor logical_not(const at::Tensor & self) {
+    static OpRecord& record = op_record("logical_not");
+    if (must_watch()) return watched<&::dipu::logical_not>(record, self);
+    {
+        static Operator op("diopiLogicalNot", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
+            auto out0 = like(self, at::kBool);
+            if (call.run<decltype(&::diopiLogicalNot)>(handle(out0), handle(self))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self);
+}
+
+at::Tensor & logical_or_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
+    static OpRecord& record = op_record("logical_or.out");
+    if (must_watch()) return watched<&::dipu::logical_or_out>(record, self, other, out);
+    {
+        static Operator op("diopiLogicalOr", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, other) && call.holds(~DtypeMask(0), out)) {
+            resize_broadcast(out, self, other);
+            if (call.run<decltype(&::diopiLogicalOr)>(handle(out), handle(self), handle(other))) { return out; }
+        }
+    }
+    fall_back<void>(record, self, other, out);
+    return out;
+}
+
+at::Tensor lt_Tensor(const at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("lt.Tensor");
+    if (must_watch()) return watched<&::dipu::lt_Tensor>(record, self, other);
+    {
+        static Operator op("diopiLt", __LINE__);
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool, self, other)) {
-            Outputs<at::meta::structured_lt_Tensor, 1, Kind::InPlace> results(call.device(), self);
+            Outputs<at::meta::structured_lt_Tensor, 1, Kind::Fresh> results(call.device());
             results.meta(self, other);
-            if (call.run<decltype(&::diopiLtInp)>(handle(results[0]), handle(other))) { results.finish(); return self; }
+            if (call.run<decltype(&::diopiLt)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
         }
     }
-    fall_back<void>(record, self, other);
-    return self;
+    return fall_back<at::Tensor>(record, self, other);
 }
 
-at::Tensor & masked_fill__Tensor(at::Tensor & self, const at::Tensor & mask, const at::Tensor & value) {
-    static OpRecord& record = op_record("masked_fill_.Tensor");
-    if (must_watch()) return watched<&::dipu::masked_fill__Tensor>(record, self, mask, value);
+at::Tensor masked_fill_Scalar(const at::Tensor & self, const at::Tensor & mask, const at::Scalar & value) {
+    static OpRecord& record = op_record("masked_fill.Scalar");
+    if (must_watch()) return watched<&::dipu::masked_fill_Scalar>(record, self, mask, value);
     {
-        static Operator op("diopiMaskedFillInp", __LINE__);
+        static Operator op("diopiMaskedFillScalar", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, mask, value) && ((mask.scalar_type() == at::kBool) && (value.dim() == 0) && one_dtype(self, value) && expandable(mask, self))) {
-            if (call.run<decltype(&::diopiMaskedFillInp)>(handle(self), handle(mask), handle(value))) { return self; }
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, mask) && plain(value) && (mask.scalar_type() == at::kBool)) {
+            auto out0 = broadcast(self, mask, self.scalar_type());
+            if (call.run<decltype(&::diopiMaskedFillScalar)>(handle(out0), handle(self), handle(mask), ::dipu::scalar(value))) { return out0; }
         }
     }
-    fall_back<void>(record, self, mask, value);
-    return self;
+    return fall_back<at::Tensor>(record, self, mask, value);
 }
 
-::std::tuple<at::Tensor,at::Tensor> max_dim(const at::Tensor & self, int64_t dim, bool keepdim) {
-    static OpRecord& record = op_record("max.dim");
-    if (must_watch()) return watched<&::dipu::max_dim>(record, self, dim, keepdim);
+at::Tensor masked_scatter(const at::Tensor & self, const at::Tensor & mask, const at::Tensor & source) {
+    static OpRecord& record = op_record("masked_scatter");
+    if (must_watch()) return watched<&::dipu::masked_scatter>(record, self, mask, source);
+    {
+        static Operator op("diopiMaskedScatter", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, mask, source) && ((mask.scalar_type() == at::kBool) && one_dtype(self, source))) {
+            auto out0 = broadcast(self, mask, self.scalar_type());
+            if (call.run<decltype(&::diopiMaskedScatter)>(handle(out0), handle(self), handle(mask), handle(source))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, mask, source);
+}
+
+::std::tuple<at::Tensor &,at::Tensor &> max_dim_max(const at::Tensor & self, int64_t dim, bool keepdim, at::Tensor & max, at::Tensor & max_values) {
+    static OpRecord& record = op_record("max.dim_max");
+    if (must_watch()) return watched<&::dipu::max_dim_max>(record, self, dim, keepdim, max, max_values);
     {
         static Operator op("diopiMax", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self)) {
-            Outputs<at::meta::structured_max_dim, 2, Kind::Fresh> results(call.device());
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), max, max_values)) {
+            Outputs<at::meta::structured_max_dim, 2, Kind::Given> results(call.device(), max, max_values);
             results.meta(self, dim, keepdim);
-            if (call.run<decltype(&::diopiMax)>(handle(results[0]), handle(results[1]), handle(self), dim)) { return {std::move(results[0]), std::move(results[1])}; }
+            if (call.run<decltype(&::diopiMax)>(handle(results[0]), handle(results[1]), handle(self), dim)) { results.finish(); return {max, max_values}; }
+        }
+    }
+    fall_back<void>(record, self, dim, keepdim, max, max_values);
+    return {max, max_values};
+}
+
+at::Tensor & max_pool2d_with_indices_backward_grad_input(const at::Tensor & grad_output, const at::Tensor & self, at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode, const at::Tensor & indices, at::Tensor & grad_input) {
+    static OpRecord& record = op_record("max_pool2d_with_indices_backward.grad_input");
+    if (must_watch()) return watched<&::dipu::max_pool2d_with_indices_backward_grad_input>(record, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices, grad_input);
+    {
+        static Operator op("diopiMaxPool2dBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output, self) && call.accepts(kInt, indices) && call.holds(~DtypeMask(0), grad_input)) {
+            Outputs<at::meta::structured_max_pool2d_with_indices_backward, 1, Kind::Given> results(call.device(), grad_input);
+            results.meta(grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices);
+            if (call.run<decltype(&::diopiMaxPool2dBackward)>(handle(results[0]), handle(grad_output), handle(self), ::dipu::size(kernel_size), ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), ceil_mode, handle(indices))) { results.finish(); return grad_input; }
+        }
+    }
+    fall_back<void>(record, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices, grad_input);
+    return grad_input;
+}
+
+at::Tensor & maximum_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
+    static OpRecord& record = op_record("maximum.out");
+    if (must_watch()) return watched<&::dipu::maximum_out>(record, self, other, out);
+    {
+        static Operator op("diopiMaximum", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_maximum, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiMaximum)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, other, out);
+    return out;
+}
+
+::std::tuple<at::Tensor,at::Tensor> min_dim(const at::Tensor & self, int64_t dim, bool keepdim) {
+    static OpRecord& record = op_record("min.dim");
+    if (must_watch()) return watched<&::dipu::min_dim>(record, self, dim, keepdim);
+    {
+        static Operator op("diopiMin", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool, self)) {
+            Outputs<at::meta::structured_min_dim, 2, Kind::Fresh> results(call.device());
+            results.meta(self, dim, keepdim);
+            if (call.run<decltype(&::diopiMin)>(handle(results[0]), handle(results[1]), handle(self), dim)) { return {std::move(results[0]), std::move(results[1])}; }
         }
     }
     return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, self, dim, keepdim);
 }
 
-at::Tensor max_pool2d_with_indices_backward(const at::Tensor & grad_output, const at::Tensor & self, at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode, const at::Tensor & indices) {
-    static OpRecord& record = op_record("max_pool2d_with_indices_backward");
-    if (must_watch()) return watched<&::dipu::max_pool2d_with_indices_backward>(record, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices);
+at::Tensor mm(const at::Tensor & self, const at::Tensor & mat2) {
+    static OpRecord& record = op_record("mm");
+    if (must_watch()) return watched<&::dipu::mm>(record, self, mat2);
     {
-        static Operator op("diopiMaxPool2dBackward", __LINE__);
+        static Operator op("diopiMm", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && call.accepts(kInt, indices)) {
-            Outputs<at::meta::structured_max_pool2d_with_indices_backward, 1, Kind::Fresh> results(call.device());
-            results.meta(grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices);
-            if (call.run<decltype(&::diopiMaxPool2dBackward)>(handle(results[0]), handle(grad_output), handle(self), ::dipu::size(kernel_size), ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), ceil_mode, handle(indices))) { return std::move(results[0]); }
+        if (call.accepts(kFp | kInt | kComplex, self, mat2)) {
+            Outputs<at::meta::structured_mm, 1, Kind::Fresh> results(call.device());
+            results.meta(self, mat2);
+            if (call.run<decltype(&::diopiMm)>(handle(results[0]), handle(self), handle(mat2))) { return std::move(results[0]); }
         }
     }
-    return fall_back<at::Tensor>(record, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices);
+    return fall_back<at::Tensor>(record, self, mat2);
 }
 
-at::Tensor maximum(const at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("maximum");
-    if (must_watch()) return watched<&::dipu::maximum>(record, self, other);
+at::Tensor mse_loss_backward(const at::Tensor & grad_output, const at::Tensor & self, const at::Tensor & target, int64_t reduction) {
+    static OpRecord& record = op_record("mse_loss_backward");
+    if (must_watch()) return watched<&::dipu::mse_loss_backward>(record, grad_output, self, target, reduction);
     {
-        static Operator op("diopiMaximum", __LINE__);
+        static Operator op("diopiMSELossBackward", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other)) {
-            Outputs<at::meta::structured_maximum, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self, other})) results.meta(self, other);
-            if (call.run<decltype(&::diopiMaximum)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
+        if (call.accepts(kFp, grad_output, self, target) && ((self.sizes() == target.sizes()) && (self.scalar_type() == target.scalar_type()))) {
+            auto out0 = like(self);
+            if (call.run<decltype(&::diopiMSELossBackward)>(handle(out0), handle(grad_output), handle(self), handle(target), static_cast<diopiReduction_t>(reduction))) { return out0; }
         }
     }
-    return fall_back<at::Tensor>(record, self, other);
+    return fall_back<at::Tensor>(record, grad_output, self, target, reduction);
 }
 
-at::Tensor min(const at::Tensor & self) {
-    static OpRecord& record = op_record("min");
-    if (must_watch()) return watched<&::dipu::min>(record, self);
+at::Tensor & mul__Tensor(at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("mul_.Tensor");
+    if (must_watch()) return watched<&::dipu::mul__Tensor>(record, self, other);
     {
-        static Operator op("diopiMinAll", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && (self.numel() > 0)) {
-            auto out0 = scalar_like(self);
-            if (call.run<decltype(&::diopiMinAll)>(handle(out0), handle(self))) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, self);
-}
-
-at::Tensor & minimum_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
-    static OpRecord& record = op_record("minimum.out");
-    if (must_watch()) return watched<&::dipu::minimum_out>(record, self, other, out);
-    {
-        static Operator op("diopiMinimum", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_minimum, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiMinimum)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, other, out);
-    return out;
-}
-
-at::Tensor & mse_loss_out(const at::Tensor & self, const at::Tensor & target, int64_t reduction, at::Tensor & out) {
-    static OpRecord& record = op_record("mse_loss.out");
-    if (must_watch()) return watched<&::dipu::mse_loss_out>(record, self, target, reduction, out);
-    {
-        static Operator op("diopiMSELoss", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, self, target) && call.holds(~DtypeMask(0), out) && (self.sizes() == target.sizes())) {
-            Outputs<at::meta::structured_mse_loss, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, target, reduction);
-            if (call.run<decltype(&::diopiMSELoss)>(handle(results[0]), handle(self), handle(target), static_cast<diopiReduction_t>(reduction))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, target, reduction, out);
-    return out;
-}
-
-at::Tensor & mul_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
-    static OpRecord& record = op_record("mul.out");
-    if (must_watch()) return watched<&::dipu::mul_out>(record, self, other, out);
-    {
-        static Operator op("diopiMulScalar", __LINE__);
-        Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt | kComplex, self) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_mul_Tensor, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiMulScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)))) { results.finish(); return out; }
+        static Operator op("diopiMulInpScalar", __LINE__);
+        Call call(op, record, Form::Scalar);
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt | kComplex, self)) {
+            Outputs<at::meta::structured_mul_Tensor, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({self})) results.meta(self, other);
+            if (call.run<decltype(&::diopiMulInpScalar)>(handle(results[0]), ::dipu::scalar(cpu_value(other)))) { results.finish(); return self; }
         }
     }
     {
-        static Operator op("diopiMulScalar", __LINE__);
-        Call call(op, record);
-        if (is_cpu_scalar(self) && call.accepts(kFp | kInt | kComplex, other) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_mul_Tensor, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiMulScalar)>(handle(results[0]), handle(other), ::dipu::scalar(cpu_value(self)))) { results.finish(); return out; }
-        }
-    }
-    {
-        static Operator op("diopiMul", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, other) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_mul_Tensor, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiMul)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, other, out);
-    return out;
-}
-
-::std::tuple<at::Tensor,at::Tensor,at::Tensor> native_batch_norm_backward(const at::Tensor & grad_out, const at::Tensor & input, const ::std::optional<at::Tensor> & weight, const ::std::optional<at::Tensor> & running_mean, const ::std::optional<at::Tensor> & running_var, const ::std::optional<at::Tensor> & save_mean, const ::std::optional<at::Tensor> & save_invstd, bool train, double eps, ::std::array<bool,3> output_mask) {
-    static OpRecord& record = op_record("native_batch_norm_backward");
-    if (must_watch()) return watched<&::dipu::native_batch_norm_backward>(record, grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask);
-    {
-        static Operator op("diopiBatchNormBackward", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, grad_out, input, weight, running_mean, running_var, save_mean, save_invstd) && (one_dtype(grad_out, input, weight) && (input.numel() > 0) && input.is_contiguous() && full_precision(input))) {
-            auto out0 = masked(output_mask[0], input);
-            auto out1 = masked_stat(output_mask[1], input);
-            auto out2 = masked_stat(output_mask[2], input);
-            if (call.run<decltype(&::diopiBatchNormBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_out), handle(input), handle(weight), handle(running_mean), handle(running_var), handle(save_mean), handle(save_invstd), train, eps)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
-        }
-    }
-    return fall_back<::std::tuple<at::Tensor,at::Tensor,at::Tensor>>(record, grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask);
-}
-
-::std::tuple<at::Tensor,at::Tensor,at::Tensor> native_layer_norm(const at::Tensor & input, at::IntArrayRef normalized_shape, const ::std::optional<at::Tensor> & weight, const ::std::optional<at::Tensor> & bias, double eps) {
-    static OpRecord& record = op_record("native_layer_norm");
-    if (must_watch()) return watched<&::dipu::native_layer_norm>(record, input, normalized_shape, weight, bias, eps);
-    {
-        static Operator op("diopiLayerNorm", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, input, weight, bias) && (one_dtype(input, weight, bias) && (input.numel() > 0))) {
-            auto out0 = like_contiguous(input);
-            auto out1 = layer_norm_stat(input, normalized_shape);
-            auto out2 = layer_norm_stat(input, normalized_shape);
-            if (call.run<decltype(&::diopiLayerNorm)>(handle(out0), handle(out1), handle(out2), handle(input), handle(weight), handle(bias), ::dipu::size(normalized_shape), eps)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
-        }
-    }
-    return fall_back<::std::tuple<at::Tensor,at::Tensor,at::Tensor>>(record, input, normalized_shape, weight, bias, eps);
-}
-
-at::Tensor ne_Tensor(const at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("ne.Tensor");
-    if (must_watch()) return watched<&::dipu::ne_Tensor>(record, self, other);
-    {
-        static Operator op("diopiNe", __LINE__);
+        static Operator op("diopiMulInp", __LINE__);
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool | kComplex, self, other)) {
-            Outputs<at::meta::structured_ne_Tensor, 1, Kind::Fresh> results(call.device());
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiNe)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
+            Outputs<at::meta::structured_mul_Tensor, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({other})) results.meta(self, other);
+            if (call.run<decltype(&::diopiMulInp)>(handle(results[0]), handle(other))) { results.finish(); return self; }
         }
     }
-    return fall_back<at::Tensor>(record, self, other);
-}
-
-at::Tensor neg(const at::Tensor & self) {
-    static OpRecord& record = op_record("neg");
-    if (must_watch()) return watched<&::dipu::neg>(record, self);
-    {
-        static Operator op("diopiNeg", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kComplex, self)) {
-            Outputs<at::meta::structured_neg, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiNeg)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self);
-}
-
-at::Tensor & nll_loss2d_backward_grad_input(const at::Tensor & grad_output, const at::Tensor & self, const at::Tensor & target, const ::std::optional<at::Tensor> & weight, int64_t reduction, int64_t ignore_index, const at::Tensor & total_weight, at::Tensor & grad_input) {
-    static OpRecord& record = op_record("nll_loss2d_backward.grad_input");
-    if (must_watch()) return watched<&::dipu::nll_loss2d_backward_grad_input>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight, grad_input);
-    {
-        static Operator op("diopiNLLLossV2Backward", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, grad_output, self, weight, total_weight) && call.accepts(kInt, target) && call.holds(~DtypeMask(0), grad_input)) {
-            resize_gradient(grad_input, self);
-            if (call.run<decltype(&::diopiNLLLossV2Backward)>(handle(grad_input), handle(grad_output), handle(self), handle(target), handle(weight), handle(total_weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return grad_input; }
-        }
-    }
-    fall_back<void>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight, grad_input);
-    return grad_input;
-}
-
-at::Tensor & nll_loss_backward_grad_input(const at::Tensor & grad_output, const at::Tensor & self, const at::Tensor & target, const ::std::optional<at::Tensor> & weight, int64_t reduction, int64_t ignore_index, const at::Tensor & total_weight, at::Tensor & grad_input) {
-    static OpRecord& record = op_record("nll_loss_backward.grad_input");
-    if (must_watch()) return watched<&::dipu::nll_loss_backward_grad_input>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight, grad_input);
-    {
-        static Operator op("diopiNLLLossV2Backward", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, grad_output, self, weight, total_weight) && call.accepts(kInt, target) && call.holds(~DtypeMask(0), grad_input)) {
-            resize_gradient(grad_input, self);
-            if (call.run<decltype(&::diopiNLLLossV2Backward)>(handle(grad_input), handle(grad_output), handle(self), handle(target), handle(weight), handle(total_weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return grad_input; }
-        }
-    }
-    fall_back<void>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight, grad_input);
-    return grad_input;
-}
-
-at::Tensor norm_ScalarOpt_dim(const at::Tensor & self, const ::std::optional<at::Scalar> & p, at::IntArrayRef dim, bool keepdim) {
-    static OpRecord& record = op_record("norm.ScalarOpt_dim");
-    if (must_watch()) return watched<&::dipu::norm_ScalarOpt_dim>(record, self, p, dim, keepdim);
-    {
-        static Operator op("diopiNorm", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kComplex, self) && plain(p)) {
-            Outputs<at::meta::structured_norm_ScalarOpt_dim, 1, Kind::Fresh> results(call.device());
-            results.meta(self, (p.has_value() ? at::OptionalScalarRef(&(p.value())) : at::OptionalScalarRef()), dim, keepdim);
-            if (call.run<decltype(&::diopiNorm)>(handle(results[0]), handle(self), ::dipu::scalar(p), ::dipu::size(dim))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, p, dim, keepdim);
-}
-
-at::Tensor normal_Tensor_float(const at::Tensor & mean, double std, ::std::optional<at::Generator> generator) {
-    static OpRecord& record = op_record("normal.Tensor_float");
-    if (must_watch()) return watched<&::dipu::normal_Tensor_float>(record, mean, std, generator);
-    {
-        static Operator op("diopiNormalTensorScalar", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, mean) && (std >= 0)) {
-            auto out0 = like_contiguous(mean);
-            if (call.run<decltype(&::diopiNormalTensorScalar)>(handle(out0), handle(mean), std, generator_handle(generator_or_default(generator, mean)))) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, mean, std, generator);
-}
-
-at::Tensor & normal_float_float_out(double mean, double std, at::IntArrayRef size, ::std::optional<at::Generator> generator, at::Tensor & out) {
-    static OpRecord& record = op_record("normal.float_float_out");
-    if (must_watch()) return watched<&::dipu::normal_float_float_out>(record, mean, std, size, generator, out);
-    {
-        static Operator op("diopiNormal", __LINE__);
-        Call call(op, record);
-        if (call.holds(kFp, out) && (std >= 0)) {
-            resize_to(out, size);
-            if (call.run<decltype(&::diopiNormal)>(handle(out), mean, std, generator_handle(generator_or_default(generator, out)))) { return out; }
-        }
-    }
-    fall_back<void>(record, mean, std, size, generator, out);
-    return out;
-}
-
-at::Tensor & polar_out(const at::Tensor & abs, const at::Tensor & angle, at::Tensor & out) {
-    static OpRecord& record = op_record("polar.out");
-    if (must_watch()) return watched<&::dipu::polar_out>(record, abs, angle, out);
-    {
-        static Operator op("diopiPolar", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, abs, angle) && call.holds(~DtypeMask(0), out) && (full_precision(abs) && one_dtype(abs, angle))) {
-            resize_polar(out, abs, angle);
-            if (call.run<decltype(&::diopiPolar)>(handle(out), handle(abs), handle(angle))) { return out; }
-        }
-    }
-    fall_back<void>(record, abs, angle, out);
-    return out;
-}
-
-at::Tensor & pow_Tensor_Scalar_out(const at::Tensor & self, const at::Scalar & exponent, at::Tensor & out) {
-    static OpRecord& record = op_record("pow.Tensor_Scalar_out");
-    if (must_watch()) return watched<&::dipu::pow_Tensor_Scalar_out>(record, self, exponent, out);
-    {
-        static Operator op("diopiPow", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kComplex, self) && call.holds(~DtypeMask(0), out) && plain(exponent)) {
-            Outputs<at::meta::structured_pow_Tensor_Scalar, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, exponent);
-            if (call.run<decltype(&::diopiPow)>(handle(results[0]), handle(self), ::dipu::scalar(exponent))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, exponent, out);
-    return out;
-}
-
-at::Tensor & pow__Tensor(at::Tensor & self, const at::Tensor & exponent) {
-    static OpRecord& record = op_record("pow_.Tensor");
-    if (must_watch()) return watched<&::dipu::pow__Tensor>(record, self, exponent);
-    {
-        static Operator op("diopiPowInpTensor", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kComplex, self, exponent)) {
-            Outputs<at::meta::structured_pow_Tensor_Tensor, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({exponent})) results.meta(self, exponent);
-            if (call.run<decltype(&::diopiPowInpTensor)>(handle(results[0]), handle(exponent))) { results.finish(); return self; }
-        }
-    }
-    fall_back<void>(record, self, exponent);
+    fall_back<void>(record, self, other);
     return self;
 }
 
-at::Tensor & randperm_generator_out(int64_t n, ::std::optional<at::Generator> generator, at::Tensor & out) {
-    static OpRecord& record = op_record("randperm.generator_out");
-    if (must_watch()) return watched<&::dipu::randperm_generator_out>(record, n, generator, out);
+::std::tuple<at::Tensor,at::Tensor> native_dropout(const at::Tensor & input, double p, ::std::optional<bool> train) {
+    static OpRecord& record = op_record("native_dropout");
+    if (must_watch()) return watched<&::dipu::native_dropout>(record, input, p, train);
     {
-        static Operator op("diopiRandperm", __LINE__);
+        static Operator op("diopiDropout", __LINE__);
         Call call(op, record);
-        if (call.holds(kFp | kInt, out)) {
-            resize_to(out, {n});
-            if (call.run<decltype(&::diopiRandperm)>(handle(out), n, generator_handle(generator_or_default(generator, out)))) { return out; }
+        if (call.accepts(kFp, input) && (or_true(train) && (p > 0) && (p < 1) && (input.numel() > 0))) {
+            auto out0 = like(input);
+            auto out1 = like(input, at::kBool);
+            if (call.run<decltype(&::diopiDropout)>(handle(out0), handle(out1), handle(input), p, true, generator_handle(default_generator(input)))) { return {std::move(out0), std::move(out1)}; }
         }
     }
-    fall_back<void>(record, n, generator, out);
-    return out;
+    return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, input, p, train);
 }
 
-at::Tensor relu(const at::Tensor & self) {
-    static OpRecord& record = op_record("relu");
-    if (must_watch()) return watched<&::dipu::relu>(record, self);
+::std::tuple<at::Tensor,at::Tensor,at::Tensor> native_layer_norm_backward(const at::Tensor & grad_out, const at::Tensor & input, at::IntArrayRef normalized_shape, const at::Tensor & mean, const at::Tensor & rstd, const ::std::optional<at::Tensor> & weight, const ::std::optional<at::Tensor> & bias, ::std::array<bool,3> output_mask) {
+    static OpRecord& record = op_record("native_layer_norm_backward");
+    if (must_watch()) return watched<&::dipu::native_layer_norm_backward>(record, grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask);
     {
-        static Operator op("diopiRelu", __LINE__);
+        static Operator op("diopiLayerNormBackward", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self)) {
-            auto out0 = like(self);
-            if (call.run<decltype(&::diopiRelu)>(handle(out0), handle(self))) { return out0; }
+        if (call.accepts(kFp, grad_out, input, mean, rstd, weight, bias) && (one_dtype(grad_out, input, weight) && (input.numel() > 0))) {
+            auto out0 = masked(output_mask[0], input);
+            auto out1 = masked_affine(output_mask[1], input, normalized_shape);
+            auto out2 = masked_affine(output_mask[2], input, normalized_shape);
+            if (call.run<decltype(&::diopiLayerNormBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_out), handle(input), handle(weight), handle(bias), handle(mean), handle(rstd), ::dipu::size(normalized_shape))) { return {std::move(out0), std::move(out1), std::move(out2)}; }
         }
     }
-    return fall_back<at::Tensor>(record, self);
+    return fall_back<::std::tuple<at::Tensor,at::Tensor,at::Tensor>>(record, grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask);
 }
 
-at::Tensor & remainder_Tensor_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
-    static OpRecord& record = op_record("remainder.Tensor_out");
-    if (must_watch()) return watched<&::dipu::remainder_Tensor_out>(record, self, other, out);
+at::Tensor & ne_Tensor_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
+    static OpRecord& record = op_record("ne.Tensor_out");
+    if (must_watch()) return watched<&::dipu::ne_Tensor_out>(record, self, other, out);
     {
-        static Operator op("diopiRemainderScalar", __LINE__);
+        static Operator op("diopiNe", __LINE__);
         Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_remainder_Tensor, 1, Kind::Given> results(call.device(), out);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, other) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_ne_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
-            if (call.run<decltype(&::diopiRemainderScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)))) { results.finish(); return out; }
-        }
-    }
-    {
-        static Operator op("diopiRemainderTensor", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt, self, other) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_remainder_Tensor, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiRemainderTensor)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
+            if (call.run<decltype(&::diopiNe)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
         }
     }
     fall_back<void>(record, self, other, out);
+    return out;
+}
+
+at::Tensor & neg_out(const at::Tensor & self, at::Tensor & out) {
+    static OpRecord& record = op_record("neg.out");
+    if (must_watch()) return watched<&::dipu::neg_out>(record, self, out);
+    {
+        static Operator op("diopiNeg", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_neg, 1, Kind::Given> results(call.device(), out);
+            results.meta(self);
+            if (call.run<decltype(&::diopiNeg)>(handle(results[0]), handle(self))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, out);
+    return out;
+}
+
+::std::tuple<at::Tensor,at::Tensor> nll_loss2d_forward(const at::Tensor & self, const at::Tensor & target, const ::std::optional<at::Tensor> & weight, int64_t reduction, int64_t ignore_index) {
+    static OpRecord& record = op_record("nll_loss2d_forward");
+    if (must_watch()) return watched<&::dipu::nll_loss2d_forward>(record, self, target, weight, reduction, ignore_index);
+    {
+        static Operator op("diopiNLLLossV2", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self, weight) && call.accepts(kInt, target)) {
+            auto out0 = nll_loss_of(self, target, reduction);
+            auto out1 = scalar_like(self);
+            if (call.run<decltype(&::diopiNLLLossV2)>(handle(out0), handle(out1), handle(self), handle(target), handle(weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return {std::move(out0), std::move(out1)}; }
+        }
+    }
+    return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, self, target, weight, reduction, ignore_index);
+}
+
+::std::tuple<at::Tensor,at::Tensor> nll_loss_forward(const at::Tensor & self, const at::Tensor & target, const ::std::optional<at::Tensor> & weight, int64_t reduction, int64_t ignore_index) {
+    static OpRecord& record = op_record("nll_loss_forward");
+    if (must_watch()) return watched<&::dipu::nll_loss_forward>(record, self, target, weight, reduction, ignore_index);
+    {
+        static Operator op("diopiNLLLossV2", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self, weight) && call.accepts(kInt, target)) {
+            auto out0 = nll_loss_of(self, target, reduction);
+            auto out1 = scalar_like(self);
+            if (call.run<decltype(&::diopiNLLLossV2)>(handle(out0), handle(out1), handle(self), handle(target), handle(weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return {std::move(out0), std::move(out1)}; }
+        }
+    }
+    return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, self, target, weight, reduction, ignore_index);
+}
+
+at::Tensor & norm_out(const at::Tensor & self, const ::std::optional<at::Scalar> & p, at::IntArrayRef dim, bool keepdim, at::Tensor & out) {
+    static OpRecord& record = op_record("norm.out");
+    if (must_watch()) return watched<&::dipu::norm_out>(record, self, p, dim, keepdim, out);
+    {
+        static Operator op("diopiNorm", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kComplex, self) && call.holds(~DtypeMask(0), out) && plain(p)) {
+            Outputs<at::meta::structured_norm_ScalarOpt_dim, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, (p.has_value() ? at::OptionalScalarRef(&(p.value())) : at::OptionalScalarRef()), dim, keepdim);
+            if (call.run<decltype(&::diopiNorm)>(handle(results[0]), handle(self), ::dipu::scalar(p), ::dipu::size(dim))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, p, dim, keepdim, out);
+    return out;
+}
+
+at::Tensor & normal_Tensor_float_out(const at::Tensor & mean, double std, ::std::optional<at::Generator> generator, at::Tensor & out) {
+    static OpRecord& record = op_record("normal.Tensor_float_out");
+    if (must_watch()) return watched<&::dipu::normal_Tensor_float_out>(record, mean, std, generator, out);
+    {
+        static Operator op("diopiNormalTensorScalar", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, mean) && call.holds(~DtypeMask(0), out) && (std >= 0)) {
+            resize_to(out, mean.sizes());
+            if (call.run<decltype(&::diopiNormalTensorScalar)>(handle(out), handle(mean), std, generator_handle(generator_or_default(generator, mean)))) { return out; }
+        }
+    }
+    fall_back<void>(record, mean, std, generator, out);
+    return out;
+}
+
+at::Tensor & normal_(at::Tensor & self, double mean, double std, ::std::optional<at::Generator> generator) {
+    static OpRecord& record = op_record("normal_");
+    if (must_watch()) return watched<&::dipu::normal_>(record, self, mean, std, generator);
+    {
+        static Operator op("diopiNormalInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && (std >= 0)) {
+            if (call.run<decltype(&::diopiNormalInp)>(handle(self), mean, std, generator_handle(generator_or_default(generator, self)))) { return self; }
+        }
+    }
+    fall_back<void>(record, self, mean, std, generator);
+    return self;
+}
+
+at::Tensor pow_Scalar(const at::Scalar & self, const at::Tensor & exponent) {
+    static OpRecord& record = op_record("pow.Scalar");
+    if (must_watch()) return watched<&::dipu::pow_Scalar>(record, self, exponent);
+    {
+        static Operator op("diopiPowScalar", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, exponent) && plain(self)) {
+            Outputs<at::meta::structured_pow_Scalar, 1, Kind::Fresh> results(call.device());
+            if (!results.like({exponent})) results.meta(self, exponent);
+            if (call.run<decltype(&::diopiPowScalar)>(handle(results[0]), ::dipu::scalar(self), handle(exponent))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, exponent);
+}
+
+at::Tensor pow_Tensor_Tensor(const at::Tensor & self, const at::Tensor & exponent) {
+    static OpRecord& record = op_record("pow.Tensor_Tensor");
+    if (must_watch()) return watched<&::dipu::pow_Tensor_Tensor>(record, self, exponent);
+    {
+        static Operator op("diopiPowTensor", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self, exponent)) {
+            Outputs<at::meta::structured_pow_Tensor_Tensor, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self, exponent})) results.meta(self, exponent);
+            if (call.run<decltype(&::diopiPowTensor)>(handle(results[0]), handle(self), handle(exponent))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, exponent);
+}
+
+at::Tensor prod_dim_int(const at::Tensor & self, int64_t dim, bool keepdim, ::std::optional<at::ScalarType> dtype) {
+    static OpRecord& record = op_record("prod.dim_int");
+    if (must_watch()) return watched<&::dipu::prod_dim_int>(record, self, dim, keepdim, dtype);
+    {
+        static Operator op("diopiProd", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && (floating_or_none(dtype))) {
+            Outputs<at::meta::structured_prod_dim_int, 1, Kind::Fresh> results(call.device());
+            results.meta(self, dim, keepdim, dtype);
+            if (call.run<decltype(&::diopiProd)>(handle(results[0]), handle(self), pointer(dim))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, dim, keepdim, dtype);
+}
+
+at::Tensor & random__to(at::Tensor & self, int64_t to, ::std::optional<at::Generator> generator) {
+    static OpRecord& record = op_record("random_.to");
+    if (must_watch()) return watched<&::dipu::random__to>(record, self, to, generator);
+    {
+        static Operator op("diopiRandomInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool, self)) {
+            if (call.run<decltype(&::diopiRandomInp)>(handle(self), 0, pointer(to), generator_handle(generator_or_default(generator, self)))) { return self; }
+        }
+    }
+    fall_back<void>(record, self, to, generator);
+    return self;
+}
+
+at::Tensor & reciprocal_(at::Tensor & self) {
+    static OpRecord& record = op_record("reciprocal_");
+    if (must_watch()) return watched<&::dipu::reciprocal_>(record, self);
+    {
+        static Operator op("diopiReciprocalInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kComplex, self)) {
+            Outputs<at::meta::structured_reciprocal, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiReciprocalInp)>(handle(results[0]))) { results.finish(); return self; }
+        }
+    }
+    fall_back<void>(record, self);
+    return self;
+}
+
+at::Tensor reflection_pad3d(const at::Tensor & self, at::IntArrayRef padding) {
+    static OpRecord& record = op_record("reflection_pad3d");
+    if (must_watch()) return watched<&::dipu::reflection_pad3d>(record, self, padding);
+    {
+        static Operator op("diopiPad", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self) && (self.numel() > 0)) {
+            Outputs<at::meta::structured_reflection_pad3d, 1, Kind::Fresh> results(call.device());
+            results.meta(self, padding);
+            if (call.run<decltype(&::diopiPad)>(handle(results[0]), handle(self), ::dipu::size(padding), text("reflect"), nullptr)) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, padding);
+}
+
+at::Tensor remainder_Scalar_Tensor(const at::Scalar & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("remainder.Scalar_Tensor");
+    if (must_watch()) return watched<&::dipu::remainder_Scalar_Tensor>(record, self, other);
+    {
+        static Operator op("diopiRemainder", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt, other) && plain(self)) {
+            auto out0 = like_result(other, self);
+            if (call.run<decltype(&::diopiRemainder)>(handle(out0), ::dipu::scalar(self), handle(other))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, other);
+}
+
+at::Tensor repeat(const at::Tensor & self, at::IntArrayRef repeats) {
+    static OpRecord& record = op_record("repeat");
+    if (must_watch()) return watched<&::dipu::repeat>(record, self, repeats);
+    {
+        static Operator op("diopiRepeat", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
+            auto out0 = repeated(self, repeats);
+            if (call.run<decltype(&::diopiRepeat)>(handle(out0), handle(self), ::dipu::size(repeats))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, repeats);
+}
+
+at::Tensor & replication_pad2d_out(const at::Tensor & self, at::IntArrayRef padding, at::Tensor & out) {
+    static OpRecord& record = op_record("replication_pad2d.out");
+    if (must_watch()) return watched<&::dipu::replication_pad2d_out>(record, self, padding, out);
+    {
+        static Operator op("diopiPad", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self) && call.holds(~DtypeMask(0), out) && (self.numel() > 0)) {
+            Outputs<at::meta::structured_replication_pad2d, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, padding);
+            if (call.run<decltype(&::diopiPad)>(handle(results[0]), handle(self), ::dipu::size(padding), text("replicate"), nullptr)) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, padding, out);
     return out;
 }
 
@@ -1816,7 +1860,7 @@ at::Tensor & sub_out(const at::Tensor & self, const at::Tensor & other, const at
     if (must_watch()) return watched<&::dipu::sub_out>(record, self, other, alpha, out);
     {
         static Operator op("diopiSubScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(other) && call.accepts(kFp | kInt | kComplex, self) && call.holds(~DtypeMask(0), out) && plain(alpha) && (!is_bool(alpha) && (other.scalar_type() != at::kBool))) {
             Outputs<at::meta::structured_sub_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other, alpha);
@@ -1942,13 +1986,29 @@ at::Tensor & uniform_(at::Tensor & self, double from, double to, ::std::optional
     return self;
 }
 
+at::Tensor & upsample_bicubic2d_backward_grad_input(const at::Tensor & grad_output, at::IntArrayRef output_size, at::IntArrayRef input_size, bool align_corners, ::std::optional<double> scales_h, ::std::optional<double> scales_w, at::Tensor & grad_input) {
+    static OpRecord& record = op_record("upsample_bicubic2d_backward.grad_input");
+    if (must_watch()) return watched<&::dipu::upsample_bicubic2d_backward_grad_input>(record, grad_output, output_size, input_size, align_corners, scales_h, scales_w, grad_input);
+    {
+        static Operator op("diopiUpsampleLinearBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output) && call.holds(~DtypeMask(0), grad_input) && ((grad_output.numel() > 0) && (count(output_size) == 2) && (count(input_size) == 4) && by_size(scales_h, input_size[2], output_size[0]) && by_size(scales_w, input_size[3], output_size[1]))) {
+            Outputs<at::meta::structured_upsample_bicubic2d_backward, 1, Kind::Given> results(call.device(), grad_input);
+            results.meta(grad_output, output_size, input_size, align_corners, scales_h, scales_w);
+            if (call.run<decltype(&::diopiUpsampleLinearBackward)>(handle(results[0]), handle(grad_output), ::dipu::size(output_size), ::dipu::size(input_size), align_corners, text("bicubic"))) { results.finish(); return grad_input; }
+        }
+    }
+    fall_back<void>(record, grad_output, output_size, input_size, align_corners, scales_h, scales_w, grad_input);
+    return grad_input;
+}
+
 at::Tensor & upsample_bilinear2d_backward_grad_input(const at::Tensor & grad_output, at::IntArrayRef output_size, at::IntArrayRef input_size, bool align_corners, ::std::optional<double> scales_h, ::std::optional<double> scales_w, at::Tensor & grad_input) {
     static OpRecord& record = op_record("upsample_bilinear2d_backward.grad_input");
     if (must_watch()) return watched<&::dipu::upsample_bilinear2d_backward_grad_input>(record, grad_output, output_size, input_size, align_corners, scales_h, scales_w, grad_input);
     {
         static Operator op("diopiUpsampleLinearBackward", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, grad_output) && call.holds(~DtypeMask(0), grad_input) && ((grad_output.numel() > 0) && (count(output_size) == 2) && (count(input_size) == 4) && (input_size[2] > 0) && (input_size[3] > 0) && (absent(scales_h) || (((output_size[0] % input_size[2]) == 0) && (scales_h == (output_size[0] / input_size[2])))) && (absent(scales_w) || (((output_size[1] % input_size[3]) == 0) && (scales_w == (output_size[1] / input_size[3])))))) {
+        if (call.accepts(kFp, grad_output) && call.holds(~DtypeMask(0), grad_input) && ((grad_output.numel() > 0) && (count(output_size) == 2) && (count(input_size) == 4) && by_size(scales_h, input_size[2], output_size[0]) && by_size(scales_w, input_size[3], output_size[1]))) {
             Outputs<at::meta::structured_upsample_bilinear2d_backward, 1, Kind::Given> results(call.device(), grad_input);
             results.meta(grad_output, output_size, input_size, align_corners, scales_h, scales_w);
             if (call.run<decltype(&::diopiUpsampleLinearBackward)>(handle(results[0]), handle(grad_output), ::dipu::size(output_size), ::dipu::size(input_size), align_corners, text("bilinear"))) { results.finish(); return grad_input; }
@@ -1958,19 +2018,83 @@ at::Tensor & upsample_bilinear2d_backward_grad_input(const at::Tensor & grad_out
     return grad_input;
 }
 
+at::Tensor & upsample_linear1d_backward_grad_input(const at::Tensor & grad_output, at::IntArrayRef output_size, at::IntArrayRef input_size, bool align_corners, ::std::optional<double> scales, at::Tensor & grad_input) {
+    static OpRecord& record = op_record("upsample_linear1d_backward.grad_input");
+    if (must_watch()) return watched<&::dipu::upsample_linear1d_backward_grad_input>(record, grad_output, output_size, input_size, align_corners, scales, grad_input);
+    {
+        static Operator op("diopiUpsampleLinearBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output) && call.holds(~DtypeMask(0), grad_input) && ((grad_output.numel() > 0) && (count(output_size) == 1) && (count(input_size) == 3) && by_size(scales, input_size[2], output_size[0]))) {
+            Outputs<at::meta::structured_upsample_linear1d_backward, 1, Kind::Given> results(call.device(), grad_input);
+            results.meta(grad_output, output_size, input_size, align_corners, scales);
+            if (call.run<decltype(&::diopiUpsampleLinearBackward)>(handle(results[0]), handle(grad_output), ::dipu::size(output_size), ::dipu::size(input_size), align_corners, text("linear"))) { results.finish(); return grad_input; }
+        }
+    }
+    fall_back<void>(record, grad_output, output_size, input_size, align_corners, scales, grad_input);
+    return grad_input;
+}
+
+at::Tensor & upsample_nearest1d_backward_grad_input(const at::Tensor & grad_output, at::IntArrayRef output_size, at::IntArrayRef input_size, ::std::optional<double> scales, at::Tensor & grad_input) {
+    static OpRecord& record = op_record("upsample_nearest1d_backward.grad_input");
+    if (must_watch()) return watched<&::dipu::upsample_nearest1d_backward_grad_input>(record, grad_output, output_size, input_size, scales, grad_input);
+    {
+        static Operator op("diopiUpsampleNearestBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output) && call.holds(~DtypeMask(0), grad_input) && ((grad_output.numel() > 0) && (count(output_size) == 1) && (count(input_size) == 3) && by_size(scales, input_size[2], output_size[0]))) {
+            Outputs<at::meta::structured_upsample_nearest1d_backward, 1, Kind::Given> results(call.device(), grad_input);
+            results.meta(grad_output, output_size, input_size, scales);
+            if (call.run<decltype(&::diopiUpsampleNearestBackward)>(handle(results[0]), handle(grad_output), ::dipu::size(output_size), ::dipu::size(input_size))) { results.finish(); return grad_input; }
+        }
+    }
+    fall_back<void>(record, grad_output, output_size, input_size, scales, grad_input);
+    return grad_input;
+}
+
 at::Tensor & upsample_nearest2d_backward_grad_input(const at::Tensor & grad_output, at::IntArrayRef output_size, at::IntArrayRef input_size, ::std::optional<double> scales_h, ::std::optional<double> scales_w, at::Tensor & grad_input) {
     static OpRecord& record = op_record("upsample_nearest2d_backward.grad_input");
     if (must_watch()) return watched<&::dipu::upsample_nearest2d_backward_grad_input>(record, grad_output, output_size, input_size, scales_h, scales_w, grad_input);
     {
         static Operator op("diopiUpsampleNearestBackward", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, grad_output) && call.holds(~DtypeMask(0), grad_input) && ((grad_output.numel() > 0) && (count(output_size) == 2) && (count(input_size) == 4) && (input_size[2] > 0) && (input_size[3] > 0) && (absent(scales_h) || (((output_size[0] % input_size[2]) == 0) && (scales_h == (output_size[0] / input_size[2])))) && (absent(scales_w) || (((output_size[1] % input_size[3]) == 0) && (scales_w == (output_size[1] / input_size[3])))))) {
+        if (call.accepts(kFp, grad_output) && call.holds(~DtypeMask(0), grad_input) && ((grad_output.numel() > 0) && (count(output_size) == 2) && (count(input_size) == 4) && by_size(scales_h, input_size[2], output_size[0]) && by_size(scales_w, input_size[3], output_size[1]))) {
             Outputs<at::meta::structured_upsample_nearest2d_backward, 1, Kind::Given> results(call.device(), grad_input);
             results.meta(grad_output, output_size, input_size, scales_h, scales_w);
             if (call.run<decltype(&::diopiUpsampleNearestBackward)>(handle(results[0]), handle(grad_output), ::dipu::size(output_size), ::dipu::size(input_size))) { results.finish(); return grad_input; }
         }
     }
     fall_back<void>(record, grad_output, output_size, input_size, scales_h, scales_w, grad_input);
+    return grad_input;
+}
+
+at::Tensor & upsample_nearest3d_backward_grad_input(const at::Tensor & grad_output, at::IntArrayRef output_size, at::IntArrayRef input_size, ::std::optional<double> scales_d, ::std::optional<double> scales_h, ::std::optional<double> scales_w, at::Tensor & grad_input) {
+    static OpRecord& record = op_record("upsample_nearest3d_backward.grad_input");
+    if (must_watch()) return watched<&::dipu::upsample_nearest3d_backward_grad_input>(record, grad_output, output_size, input_size, scales_d, scales_h, scales_w, grad_input);
+    {
+        static Operator op("diopiUpsampleNearestBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output) && call.holds(~DtypeMask(0), grad_input) && ((grad_output.numel() > 0) && (count(output_size) == 3) && (count(input_size) == 5) && by_size(scales_d, input_size[2], output_size[0]) && by_size(scales_h, input_size[3], output_size[1]) && by_size(scales_w, input_size[4], output_size[2]))) {
+            Outputs<at::meta::structured_upsample_nearest3d_backward, 1, Kind::Given> results(call.device(), grad_input);
+            results.meta(grad_output, output_size, input_size, scales_d, scales_h, scales_w);
+            if (call.run<decltype(&::diopiUpsampleNearestBackward)>(handle(results[0]), handle(grad_output), ::dipu::size(output_size), ::dipu::size(input_size))) { results.finish(); return grad_input; }
+        }
+    }
+    fall_back<void>(record, grad_output, output_size, input_size, scales_d, scales_h, scales_w, grad_input);
+    return grad_input;
+}
+
+at::Tensor & upsample_trilinear3d_backward_grad_input(const at::Tensor & grad_output, at::IntArrayRef output_size, at::IntArrayRef input_size, bool align_corners, ::std::optional<double> scales_d, ::std::optional<double> scales_h, ::std::optional<double> scales_w, at::Tensor & grad_input) {
+    static OpRecord& record = op_record("upsample_trilinear3d_backward.grad_input");
+    if (must_watch()) return watched<&::dipu::upsample_trilinear3d_backward_grad_input>(record, grad_output, output_size, input_size, align_corners, scales_d, scales_h, scales_w, grad_input);
+    {
+        static Operator op("diopiUpsampleLinearBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output) && call.holds(~DtypeMask(0), grad_input) && ((grad_output.numel() > 0) && (count(output_size) == 3) && (count(input_size) == 5) && by_size(scales_d, input_size[2], output_size[0]) && by_size(scales_h, input_size[3], output_size[1]) && by_size(scales_w, input_size[4], output_size[2]))) {
+            Outputs<at::meta::structured_upsample_trilinear3d_backward, 1, Kind::Given> results(call.device(), grad_input);
+            results.meta(grad_output, output_size, input_size, align_corners, scales_d, scales_h, scales_w);
+            if (call.run<decltype(&::diopiUpsampleLinearBackward)>(handle(results[0]), handle(grad_output), ::dipu::size(output_size), ::dipu::size(input_size), align_corners, text("trilinear"))) { results.finish(); return grad_input; }
+        }
+    }
+    fall_back<void>(record, grad_output, output_size, input_size, align_corners, scales_d, scales_h, scales_w, grad_input);
     return grad_input;
 }
 
@@ -2015,59 +2139,63 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("convolution_backward_overrideable", TORCH_FN(convolution_backward_overrideable));
     m.impl("cos_", TORCH_FN(cos_));
     m.impl("cumsum", TORCH_FN(cumsum));
-    m.impl("div_.Tensor", TORCH_FN(div__Tensor));
-    m.impl("eq.Scalar", TORCH_FN(eq_Scalar));
-    m.impl("eq_.Scalar", TORCH_FN(eq__Scalar));
-    m.impl("erf.out", TORCH_FN(erf_out));
-    m.impl("erfinv_", TORCH_FN(erfinv_));
-    m.impl("expand_copy", TORCH_FN(expand_copy));
-    m.impl("fill_.Scalar", TORCH_FN(fill__Scalar));
-    m.impl("floor_", TORCH_FN(floor_));
-    m.impl("ge.Scalar_out", TORCH_FN(ge_Scalar_out));
-    m.impl("ge_.Tensor", TORCH_FN(ge__Tensor));
-    m.impl("gelu_backward.grad_input", TORCH_FN(gelu_backward_grad_input));
-    m.impl("gt.Tensor", TORCH_FN(gt_Tensor));
-    m.impl("hardswish", TORCH_FN(hardswish));
-    m.impl("hardtanh", TORCH_FN(hardtanh));
-    m.impl("hardtanh_backward.grad_input", TORCH_FN(hardtanh_backward_grad_input));
-    m.impl("index_fill.int_Tensor", TORCH_FN(index_fill_int_Tensor));
-    m.impl("index_select", TORCH_FN(index_select));
-    m.impl("le.Tensor", TORCH_FN(le_Tensor));
-    m.impl("leaky_relu", TORCH_FN(leaky_relu));
-    m.impl("leaky_relu_backward.grad_input", TORCH_FN(leaky_relu_backward_grad_input));
-    m.impl("lerp.Tensor_out", TORCH_FN(lerp_Tensor_out));
-    m.impl("linalg_cholesky_ex.L", TORCH_FN(linalg_cholesky_ex_L));
-    m.impl("linalg_vector_norm.out", TORCH_FN(linalg_vector_norm_out));
-    m.impl("log10", TORCH_FN(log10));
-    m.impl("log1p.out", TORCH_FN(log1p_out));
-    m.impl("log2_", TORCH_FN(log2_));
-    m.impl("logical_and_", TORCH_FN(logical_and_));
-    m.impl("logical_or", TORCH_FN(logical_or));
-    m.impl("lt.Scalar_out", TORCH_FN(lt_Scalar_out));
-    m.impl("lt_.Tensor", TORCH_FN(lt__Tensor));
-    m.impl("masked_fill_.Tensor", TORCH_FN(masked_fill__Tensor));
-    m.impl("max.dim", TORCH_FN(max_dim));
-    m.impl("max_pool2d_with_indices_backward", TORCH_FN(max_pool2d_with_indices_backward));
-    m.impl("maximum", TORCH_FN(maximum));
-    m.impl("min", TORCH_FN(min));
-    m.impl("minimum.out", TORCH_FN(minimum_out));
-    m.impl("mse_loss.out", TORCH_FN(mse_loss_out));
-    m.impl("mul.out", TORCH_FN(mul_out));
-    m.impl("native_batch_norm_backward", TORCH_FN(native_batch_norm_backward));
-    m.impl("native_layer_norm", TORCH_FN(native_layer_norm));
-    m.impl("ne.Tensor", TORCH_FN(ne_Tensor));
-    m.impl("neg", TORCH_FN(neg));
-    m.impl("nll_loss2d_backward.grad_input", TORCH_FN(nll_loss2d_backward_grad_input));
-    m.impl("nll_loss_backward.grad_input", TORCH_FN(nll_loss_backward_grad_input));
-    m.impl("norm.ScalarOpt_dim", TORCH_FN(norm_ScalarOpt_dim));
-    m.impl("normal.Tensor_float", TORCH_FN(normal_Tensor_float));
-    m.impl("normal.float_float_out", TORCH_FN(normal_float_float_out));
-    m.impl("polar.out", TORCH_FN(polar_out));
-    m.impl("pow.Tensor_Scalar_out", TORCH_FN(pow_Tensor_Scalar_out));
-    m.impl("pow_.Tensor", TORCH_FN(pow__Tensor));
-    m.impl("randperm.generator_out", TORCH_FN(randperm_generator_out));
-    m.impl("relu", TORCH_FN(relu));
-    m.impl("remainder.Tensor_out", TORCH_FN(remainder_Tensor_out));
+    m.impl("div.out", TORCH_FN(div_out));
+    m.impl("embedding", TORCH_FN(embedding));
+    m.impl("eq.Scalar_out", TORCH_FN(eq_Scalar_out));
+    m.impl("eq_.Tensor", TORCH_FN(eq__Tensor));
+    m.impl("erf_", TORCH_FN(erf_));
+    m.impl("exp", TORCH_FN(exp));
+    m.impl("expm1", TORCH_FN(expm1));
+    m.impl("flip", TORCH_FN(flip));
+    m.impl("gather", TORCH_FN(gather));
+    m.impl("ge.Tensor", TORCH_FN(ge_Tensor));
+    m.impl("gelu", TORCH_FN(gelu));
+    m.impl("grid_sampler_2d", TORCH_FN(grid_sampler_2d));
+    m.impl("gt.Tensor_out", TORCH_FN(gt_Tensor_out));
+    m.impl("hardswish.out", TORCH_FN(hardswish_out));
+    m.impl("hardtanh.out", TORCH_FN(hardtanh_out));
+    m.impl("im2col", TORCH_FN(im2col));
+    m.impl("index_fill_.int_Scalar", TORCH_FN(index_fill__int_Scalar));
+    m.impl("isnan", TORCH_FN(isnan));
+    m.impl("le.Tensor_out", TORCH_FN(le_Tensor_out));
+    m.impl("leaky_relu.out", TORCH_FN(leaky_relu_out));
+    m.impl("lerp.Scalar", TORCH_FN(lerp_Scalar));
+    m.impl("lerp_.Scalar", TORCH_FN(lerp__Scalar));
+    m.impl("linalg_qr", TORCH_FN(linalg_qr));
+    m.impl("linspace.out", TORCH_FN(linspace_out));
+    m.impl("log10.out", TORCH_FN(log10_out));
+    m.impl("log1p_", TORCH_FN(log1p_));
+    m.impl("log_", TORCH_FN(log_));
+    m.impl("logical_not", TORCH_FN(logical_not));
+    m.impl("logical_or.out", TORCH_FN(logical_or_out));
+    m.impl("lt.Tensor", TORCH_FN(lt_Tensor));
+    m.impl("masked_fill.Scalar", TORCH_FN(masked_fill_Scalar));
+    m.impl("masked_scatter", TORCH_FN(masked_scatter));
+    m.impl("max.dim_max", TORCH_FN(max_dim_max));
+    m.impl("max_pool2d_with_indices_backward.grad_input", TORCH_FN(max_pool2d_with_indices_backward_grad_input));
+    m.impl("maximum.out", TORCH_FN(maximum_out));
+    m.impl("min.dim", TORCH_FN(min_dim));
+    m.impl("mm", TORCH_FN(mm));
+    m.impl("mse_loss_backward", TORCH_FN(mse_loss_backward));
+    m.impl("mul_.Tensor", TORCH_FN(mul__Tensor));
+    m.impl("native_dropout", TORCH_FN(native_dropout));
+    m.impl("native_layer_norm_backward", TORCH_FN(native_layer_norm_backward));
+    m.impl("ne.Tensor_out", TORCH_FN(ne_Tensor_out));
+    m.impl("neg.out", TORCH_FN(neg_out));
+    m.impl("nll_loss2d_forward", TORCH_FN(nll_loss2d_forward));
+    m.impl("nll_loss_forward", TORCH_FN(nll_loss_forward));
+    m.impl("norm.out", TORCH_FN(norm_out));
+    m.impl("normal.Tensor_float_out", TORCH_FN(normal_Tensor_float_out));
+    m.impl("normal_", TORCH_FN(normal_));
+    m.impl("pow.Scalar", TORCH_FN(pow_Scalar));
+    m.impl("pow.Tensor_Tensor", TORCH_FN(pow_Tensor_Tensor));
+    m.impl("prod.dim_int", TORCH_FN(prod_dim_int));
+    m.impl("random_.to", TORCH_FN(random__to));
+    m.impl("reciprocal_", TORCH_FN(reciprocal_));
+    m.impl("reflection_pad3d", TORCH_FN(reflection_pad3d));
+    m.impl("remainder.Scalar_Tensor", TORCH_FN(remainder_Scalar_Tensor));
+    m.impl("repeat", TORCH_FN(repeat));
+    m.impl("replication_pad2d.out", TORCH_FN(replication_pad2d_out));
     m.impl("rsqrt", TORCH_FN(rsqrt));
     m.impl("scatter.reduce_out", TORCH_FN(scatter_reduce_out));
     m.impl("scatter.value_out", TORCH_FN(scatter_value_out));
@@ -2090,8 +2218,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("triangular_solve", TORCH_FN(triangular_solve));
     m.impl("triu", TORCH_FN(triu));
     m.impl("uniform_", TORCH_FN(uniform_));
+    m.impl("upsample_bicubic2d_backward.grad_input", TORCH_FN(upsample_bicubic2d_backward_grad_input));
     m.impl("upsample_bilinear2d_backward.grad_input", TORCH_FN(upsample_bilinear2d_backward_grad_input));
+    m.impl("upsample_linear1d_backward.grad_input", TORCH_FN(upsample_linear1d_backward_grad_input));
+    m.impl("upsample_nearest1d_backward.grad_input", TORCH_FN(upsample_nearest1d_backward_grad_input));
     m.impl("upsample_nearest2d_backward.grad_input", TORCH_FN(upsample_nearest2d_backward_grad_input));
+    m.impl("upsample_nearest3d_backward.grad_input", TORCH_FN(upsample_nearest3d_backward_grad_input));
+    m.impl("upsample_trilinear3d_backward.grad_input", TORCH_FN(upsample_trilinear3d_backward_grad_input));
 }
 
 }  // namespace

@@ -28,36 +28,39 @@
 #include <ATen/ops/clamp_min_meta.h>
 #include <ATen/ops/cosh_meta.h>
 #include <ATen/ops/cumsum_meta.h>
+#include <ATen/ops/div_meta.h>
 #include <ATen/ops/eq_meta.h>
-#include <ATen/ops/erf_meta.h>
+#include <ATen/ops/erfinv_meta.h>
 #include <ATen/ops/exp_meta.h>
 #include <ATen/ops/expm1_meta.h>
+#include <ATen/ops/floor_meta.h>
 #include <ATen/ops/gather_meta.h>
 #include <ATen/ops/ge_meta.h>
 #include <ATen/ops/gelu_meta.h>
 #include <ATen/ops/gt_meta.h>
+#include <ATen/ops/index_meta.h>
 #include <ATen/ops/le_meta.h>
 #include <ATen/ops/leaky_relu_meta.h>
 #include <ATen/ops/lerp_meta.h>
 #include <ATen/ops/linalg_qr_meta.h>
 #include <ATen/ops/log10_meta.h>
-#include <ATen/ops/log1p_meta.h>
+#include <ATen/ops/log2_meta.h>
 #include <ATen/ops/log_meta.h>
 #include <ATen/ops/lt_meta.h>
-#include <ATen/ops/max_meta.h>
-#include <ATen/ops/max_pool2d_with_indices_backward_meta.h>
-#include <ATen/ops/maximum_meta.h>
+#include <ATen/ops/max_pool2d_with_indices_meta.h>
+#include <ATen/ops/mean_meta.h>
 #include <ATen/ops/min_meta.h>
 #include <ATen/ops/mm_meta.h>
-#include <ATen/ops/mul_meta.h>
 #include <ATen/ops/ne_meta.h>
 #include <ATen/ops/neg_meta.h>
 #include <ATen/ops/nll_loss_forward_meta.h>
-#include <ATen/ops/norm_meta.h>
 #include <ATen/ops/pow_meta.h>
 #include <ATen/ops/prod_meta.h>
-#include <ATen/ops/reciprocal_meta.h>
+#include <ATen/ops/reflection_pad1d_meta.h>
+#include <ATen/ops/reflection_pad3d_meta.h>
 #include <ATen/ops/remainder_meta.h>
+#include <ATen/ops/replication_pad1d_meta.h>
+#include <ATen/ops/replication_pad3d_meta.h>
 #include <ATen/ops/rsqrt_meta.h>
 #include <ATen/ops/scatter_meta.h>
 #include <ATen/ops/sigmoid_backward_meta.h>
@@ -73,8 +76,13 @@
 #include <ATen/ops/topk_meta.h>
 #include <ATen/ops/triangular_solve_meta.h>
 #include <ATen/ops/triu_meta.h>
+#include <ATen/ops/upsample_bicubic2d_meta.h>
 #include <ATen/ops/upsample_bilinear2d_meta.h>
+#include <ATen/ops/upsample_linear1d_meta.h>
+#include <ATen/ops/upsample_nearest1d_meta.h>
 #include <ATen/ops/upsample_nearest2d_meta.h>
+#include <ATen/ops/upsample_nearest3d_meta.h>
+#include <ATen/ops/upsample_trilinear3d_meta.h>
 
 namespace dipu {
 namespace {
@@ -246,7 +254,7 @@ at::Tensor add_Tensor(const at::Tensor & self, const at::Tensor & other, const a
     if (must_watch()) return watched<&::dipu::add_Tensor>(record, self, other, alpha);
     {
         static Operator op("diopiAddScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(other) && call.accepts(kFp | kInt | kComplex, self) && plain(alpha) && (!is_bool(alpha))) {
             Outputs<at::meta::structured_add_Tensor, 1, Kind::Fresh> results(call.device());
             if (!results.like({self})) results.meta(self, other, alpha);
@@ -501,7 +509,7 @@ at::Tensor & bitwise_and_Tensor_out(const at::Tensor & self, const at::Tensor & 
     if (must_watch()) return watched<&::dipu::bitwise_and_Tensor_out>(record, self, other, out);
     {
         static Operator op("diopiBitwiseAndScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(other) && call.accepts(kInt | kBool, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_bitwise_and_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
@@ -510,7 +518,7 @@ at::Tensor & bitwise_and_Tensor_out(const at::Tensor & self, const at::Tensor & 
     }
     {
         static Operator op("diopiBitwiseAndScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(self) && call.accepts(kInt | kBool, other) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_bitwise_and_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
@@ -738,824 +746,888 @@ at::Tensor & cumsum_out(const at::Tensor & self, int64_t dim, ::std::optional<at
     return out;
 }
 
-at::Tensor embedding(const at::Tensor & weight, const at::Tensor & indices, int64_t padding_idx, bool scale_grad_by_freq, bool sparse) {
-    static OpRecord& record = op_record("embedding");
-    if (must_watch()) return watched<&::dipu::embedding>(record, weight, indices, padding_idx, scale_grad_by_freq, sparse);
+at::Tensor & div_out_mode(const at::Tensor & self, const at::Tensor & other, ::std::optional<c10::string_view> rounding_mode, at::Tensor & out) {
+    static OpRecord& record = op_record("div.out_mode");
+    if (must_watch()) return watched<&::dipu::div_out_mode>(record, self, other, rounding_mode, out);
     {
-        static Operator op("diopiEmbedding", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, weight) && call.accepts(kInt, indices) && (weight.dim() == 2)) {
-            auto out0 = embedded(weight, indices);
-            if (call.run<decltype(&::diopiEmbedding)>(handle(out0), handle(weight), handle(indices), padding_idx, scale_grad_by_freq, sparse)) { return out0; }
+        static Operator op("diopiDivScalar", __LINE__);
+        Call call(op, record, Form::Scalar);
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_div_Tensor_mode, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, other, rounding_mode);
+            if (call.run<decltype(&::diopiDivScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)), round_mode(rounding_mode))) { results.finish(); return out; }
         }
     }
-    return fall_back<at::Tensor>(record, weight, indices, padding_idx, scale_grad_by_freq, sparse);
-}
-
-at::Tensor & eq_Scalar_out(const at::Tensor & self, const at::Scalar & other, at::Tensor & out) {
-    static OpRecord& record = op_record("eq.Scalar_out");
-    if (must_watch()) return watched<&::dipu::eq_Scalar_out>(record, self, other, out);
     {
-        static Operator op("diopiEqScalar", __LINE__);
+        static Operator op("diopiDiv", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out) && plain(other)) {
-            Outputs<at::meta::structured_eq_Scalar, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiEqScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { results.finish(); return out; }
+        if (call.accepts(kFp | kInt, self, other) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_div_Tensor_mode, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, other, rounding_mode);
+            if (call.run<decltype(&::diopiDiv)>(handle(results[0]), handle(self), handle(other), round_mode(rounding_mode))) { results.finish(); return out; }
         }
     }
-    fall_back<void>(record, self, other, out);
+    fall_back<void>(record, self, other, rounding_mode, out);
     return out;
 }
 
-at::Tensor & eq__Tensor(at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("eq_.Tensor");
-    if (must_watch()) return watched<&::dipu::eq__Tensor>(record, self, other);
+at::Tensor embedding_dense_backward(const at::Tensor & grad_output, const at::Tensor & indices, int64_t num_weights, int64_t padding_idx, bool scale_grad_by_freq) {
+    static OpRecord& record = op_record("embedding_dense_backward");
+    if (must_watch()) return watched<&::dipu::embedding_dense_backward>(record, grad_output, indices, num_weights, padding_idx, scale_grad_by_freq);
     {
-        static Operator op("diopiEqInp", __LINE__);
+        static Operator op("diopiEmbeddingBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output) && call.accepts(kInt, indices)) {
+            auto out0 = embedding_grad(grad_output, num_weights);
+            if (call.run<decltype(&::diopiEmbeddingBackward)>(handle(out0), handle(grad_output), handle(indices), num_weights, padding_idx, scale_grad_by_freq, false)) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, grad_output, indices, num_weights, padding_idx, scale_grad_by_freq);
+}
+
+at::Tensor eq_Tensor(const at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("eq.Tensor");
+    if (must_watch()) return watched<&::dipu::eq_Tensor>(record, self, other);
+    {
+        static Operator op("diopiEq", __LINE__);
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool | kComplex, self, other)) {
-            Outputs<at::meta::structured_eq_Tensor, 1, Kind::InPlace> results(call.device(), self);
+            Outputs<at::meta::structured_eq_Tensor, 1, Kind::Fresh> results(call.device());
             results.meta(self, other);
-            if (call.run<decltype(&::diopiEqInp)>(handle(results[0]), handle(other))) { results.finish(); return self; }
-        }
-    }
-    fall_back<void>(record, self, other);
-    return self;
-}
-
-at::Tensor & erf_(at::Tensor & self) {
-    static OpRecord& record = op_record("erf_");
-    if (must_watch()) return watched<&::dipu::erf_>(record, self);
-    {
-        static Operator op("diopiErfInp", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, self)) {
-            Outputs<at::meta::structured_erf, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiErfInp)>(handle(results[0]))) { results.finish(); return self; }
-        }
-    }
-    fall_back<void>(record, self);
-    return self;
-}
-
-at::Tensor exp(const at::Tensor & self) {
-    static OpRecord& record = op_record("exp");
-    if (must_watch()) return watched<&::dipu::exp>(record, self);
-    {
-        static Operator op("diopiExp", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
-            Outputs<at::meta::structured_exp, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiExp)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self);
-}
-
-at::Tensor expm1(const at::Tensor & self) {
-    static OpRecord& record = op_record("expm1");
-    if (must_watch()) return watched<&::dipu::expm1>(record, self);
-    {
-        static Operator op("diopiExpm1", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
-            Outputs<at::meta::structured_expm1, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiExpm1)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self);
-}
-
-at::Tensor flip(const at::Tensor & self, at::IntArrayRef dims) {
-    static OpRecord& record = op_record("flip");
-    if (must_watch()) return watched<&::dipu::flip>(record, self, dims);
-    {
-        static Operator op("diopiFlip", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
-            auto out0 = like_contiguous(self);
-            if (call.run<decltype(&::diopiFlip)>(handle(out0), handle(self), ::dipu::size(dims))) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, dims);
-}
-
-at::Tensor gather(const at::Tensor & self, int64_t dim, const at::Tensor & index, bool sparse_grad) {
-    static OpRecord& record = op_record("gather");
-    if (must_watch()) return watched<&::dipu::gather>(record, self, dim, index, sparse_grad);
-    {
-        static Operator op("diopiGather", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.accepts(kInt, index)) {
-            Outputs<at::meta::structured_gather, 1, Kind::Fresh> results(call.device());
-            results.meta(self, dim, index, sparse_grad);
-            if (call.run<decltype(&::diopiGather)>(handle(results[0]), handle(self), dim, handle(index))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, dim, index, sparse_grad);
-}
-
-at::Tensor ge_Tensor(const at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("ge.Tensor");
-    if (must_watch()) return watched<&::dipu::ge_Tensor>(record, self, other);
-    {
-        static Operator op("diopiGe", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other)) {
-            Outputs<at::meta::structured_ge_Tensor, 1, Kind::Fresh> results(call.device());
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiGe)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
+            if (call.run<decltype(&::diopiEq)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
         }
     }
     return fall_back<at::Tensor>(record, self, other);
 }
 
-at::Tensor gelu(const at::Tensor & self, c10::string_view approximate) {
-    static OpRecord& record = op_record("gelu");
-    if (must_watch()) return watched<&::dipu::gelu>(record, self, approximate);
+bool equal(const at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("equal");
+    if (must_watch()) return watched<&::dipu::equal>(record, self, other);
     {
-        static Operator op("diopiGelu", __LINE__);
+        static Operator op("diopiEqual", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, self)) {
-            Outputs<at::meta::structured_gelu, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self})) results.meta(self, approximate);
-            if (call.run<decltype(&::diopiGelu)>(handle(results[0]), handle(self), text(approximate))) { return std::move(results[0]); }
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, other) && (one_dtype(self, other))) {
+            bool out0;
+            if (call.run<decltype(&::diopiEqual)>(&(out0), handle(self), handle(other))) { return out0; }
         }
     }
-    return fall_back<at::Tensor>(record, self, approximate);
+    return fall_back<bool>(record, self, other);
 }
 
-at::Tensor grid_sampler_2d(const at::Tensor & input, const at::Tensor & grid, int64_t interpolation_mode, int64_t padding_mode, bool align_corners) {
-    static OpRecord& record = op_record("grid_sampler_2d");
-    if (must_watch()) return watched<&::dipu::grid_sampler_2d>(record, input, grid, interpolation_mode, padding_mode, align_corners);
+at::Tensor erfinv(const at::Tensor & self) {
+    static OpRecord& record = op_record("erfinv");
+    if (must_watch()) return watched<&::dipu::erfinv>(record, self);
     {
-        static Operator op("diopiGridSample", __LINE__);
+        static Operator op("diopiErfinv", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, input, grid) && ((padding_mode == 0) && !align_corners && (input.dim() == 4) && (grid.dim() == 4) && one_dtype(input, grid) && (input.numel() > 0) && (grid.numel() > 0))) {
-            auto out0 = grid_sampled(input, grid);
-            if (call.run<decltype(&::diopiGridSample)>(handle(out0), handle(input), handle(grid), text((interpolation_mode == 0) ? "bilinear" : ((interpolation_mode == 1) ? "nearest" : "bicubic")))) { return out0; }
+        if (call.accepts(kFp | kInt | kBool, self)) {
+            Outputs<at::meta::structured_erfinv, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiErfinv)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
         }
     }
-    return fall_back<at::Tensor>(record, input, grid, interpolation_mode, padding_mode, align_corners);
+    return fall_back<at::Tensor>(record, self);
 }
 
-at::Tensor & gt_Tensor_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
-    static OpRecord& record = op_record("gt.Tensor_out");
-    if (must_watch()) return watched<&::dipu::gt_Tensor_out>(record, self, other, out);
+at::Tensor & exp_out(const at::Tensor & self, at::Tensor & out) {
+    static OpRecord& record = op_record("exp.out");
+    if (must_watch()) return watched<&::dipu::exp_out>(record, self, out);
     {
-        static Operator op("diopiGt", __LINE__);
+        static Operator op("diopiExp", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_gt_Tensor, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiGt)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, other, out);
-    return out;
-}
-
-at::Tensor & hardswish_out(const at::Tensor & self, at::Tensor & out) {
-    static OpRecord& record = op_record("hardswish.out");
-    if (must_watch()) return watched<&::dipu::hardswish_out>(record, self, out);
-    {
-        static Operator op("diopiHardswish", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
-            resize_like(out, self);
-            if (call.run<decltype(&::diopiHardswish)>(handle(out), handle(self))) { return out; }
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_exp, 1, Kind::Given> results(call.device(), out);
+            results.meta(self);
+            if (call.run<decltype(&::diopiExp)>(handle(results[0]), handle(self))) { results.finish(); return out; }
         }
     }
     fall_back<void>(record, self, out);
     return out;
 }
 
-at::Tensor & hardtanh_out(const at::Tensor & self, const at::Scalar & min_val, const at::Scalar & max_val, at::Tensor & out) {
-    static OpRecord& record = op_record("hardtanh.out");
-    if (must_watch()) return watched<&::dipu::hardtanh_out>(record, self, min_val, max_val, out);
+at::Tensor & expm1_out(const at::Tensor & self, at::Tensor & out) {
+    static OpRecord& record = op_record("expm1.out");
+    if (must_watch()) return watched<&::dipu::expm1_out>(record, self, out);
     {
-        static Operator op("diopiHardtanh", __LINE__);
+        static Operator op("diopiExpm1", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out) && plain(min_val) && plain(max_val)) {
-            resize_like(out, self);
-            if (call.run<decltype(&::diopiHardtanh)>(handle(out), handle(self), ::dipu::scalar(min_val), ::dipu::scalar(max_val))) { return out; }
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_expm1, 1, Kind::Given> results(call.device(), out);
+            results.meta(self);
+            if (call.run<decltype(&::diopiExpm1)>(handle(results[0]), handle(self))) { results.finish(); return out; }
         }
     }
-    fall_back<void>(record, self, min_val, max_val, out);
+    fall_back<void>(record, self, out);
     return out;
 }
 
-at::Tensor im2col(const at::Tensor & self, at::IntArrayRef kernel_size, at::IntArrayRef dilation, at::IntArrayRef padding, at::IntArrayRef stride) {
-    static OpRecord& record = op_record("im2col");
-    if (must_watch()) return watched<&::dipu::im2col>(record, self, kernel_size, dilation, padding, stride);
+at::Tensor floor(const at::Tensor & self) {
+    static OpRecord& record = op_record("floor");
+    if (must_watch()) return watched<&::dipu::floor>(record, self);
     {
-        static Operator op("diopiIm2Col", __LINE__);
+        static Operator op("diopiFloor", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kBool | kComplex, self) && (self.numel() > 0)) {
-            auto out0 = columns_of(self, kernel_size, dilation, padding, stride);
-            if (call.run<decltype(&::diopiIm2Col)>(handle(out0), handle(self), ::dipu::size(kernel_size), ::dipu::size(dilation), ::dipu::size(padding), ::dipu::size(stride))) { return out0; }
+        if (call.accepts(kFp | kInt, self)) {
+            Outputs<at::meta::structured_floor, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiFloor)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
         }
     }
-    return fall_back<at::Tensor>(record, self, kernel_size, dilation, padding, stride);
+    return fall_back<at::Tensor>(record, self);
 }
 
-at::Tensor & index_fill__int_Scalar(at::Tensor & self, int64_t dim, const at::Tensor & index, const at::Scalar & value) {
-    static OpRecord& record = op_record("index_fill_.int_Scalar");
-    if (must_watch()) return watched<&::dipu::index_fill__int_Scalar>(record, self, dim, index, value);
+at::Tensor & gather_out(const at::Tensor & self, int64_t dim, const at::Tensor & index, bool sparse_grad, at::Tensor & out) {
+    static OpRecord& record = op_record("gather.out");
+    if (must_watch()) return watched<&::dipu::gather_out>(record, self, dim, index, sparse_grad, out);
     {
-        static Operator op("diopiIndexFillInpScalar", __LINE__);
+        static Operator op("diopiGather", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.accepts(kInt, index) && plain(value)) {
-            if (call.run<decltype(&::diopiIndexFillInpScalar)>(handle(self), dim, handle(index), ::dipu::scalar(value))) { return self; }
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.accepts(kInt, index) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_gather, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, dim, index, sparse_grad);
+            if (call.run<decltype(&::diopiGather)>(handle(results[0]), handle(self), dim, handle(index))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, dim, index, sparse_grad, out);
+    return out;
+}
+
+at::Tensor & ge_Tensor_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
+    static OpRecord& record = op_record("ge.Tensor_out");
+    if (must_watch()) return watched<&::dipu::ge_Tensor_out>(record, self, other, out);
+    {
+        static Operator op("diopiGe", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_ge_Tensor, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiGe)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, other, out);
+    return out;
+}
+
+at::Tensor & gelu_out(const at::Tensor & self, c10::string_view approximate, at::Tensor & out) {
+    static OpRecord& record = op_record("gelu.out");
+    if (must_watch()) return watched<&::dipu::gelu_out>(record, self, approximate, out);
+    {
+        static Operator op("diopiGelu", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_gelu, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, approximate);
+            if (call.run<decltype(&::diopiGelu)>(handle(results[0]), handle(self), text(approximate))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, approximate, out);
+    return out;
+}
+
+at::Tensor gt_Scalar(const at::Tensor & self, const at::Scalar & other) {
+    static OpRecord& record = op_record("gt.Scalar");
+    if (must_watch()) return watched<&::dipu::gt_Scalar>(record, self, other);
+    {
+        static Operator op("diopiGtScalar", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
+            Outputs<at::meta::structured_gt_Scalar, 1, Kind::Fresh> results(call.device());
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiGtScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, other);
+}
+
+at::Tensor & gt__Scalar(at::Tensor & self, const at::Scalar & other) {
+    static OpRecord& record = op_record("gt_.Scalar");
+    if (must_watch()) return watched<&::dipu::gt__Scalar>(record, self, other);
+    {
+        static Operator op("diopiGtInpScalar", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
+            Outputs<at::meta::structured_gt_Scalar, 1, Kind::InPlace> results(call.device(), self);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiGtInpScalar)>(handle(results[0]), ::dipu::scalar(other))) { results.finish(); return self; }
+        }
+    }
+    fall_back<void>(record, self, other);
+    return self;
+}
+
+at::Tensor & hardswish_(at::Tensor & self) {
+    static OpRecord& record = op_record("hardswish_");
+    if (must_watch()) return watched<&::dipu::hardswish_>(record, self);
+    {
+        static Operator op("diopiHardswishInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self)) {
+            if (call.run<decltype(&::diopiHardswishInp)>(handle(self))) { return self; }
+        }
+    }
+    fall_back<void>(record, self);
+    return self;
+}
+
+at::Tensor & hardtanh_(at::Tensor & self, const at::Scalar & min_val, const at::Scalar & max_val) {
+    static OpRecord& record = op_record("hardtanh_");
+    if (must_watch()) return watched<&::dipu::hardtanh_>(record, self, min_val, max_val);
+    {
+        static Operator op("diopiHardtanhInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt, self) && plain(min_val) && plain(max_val)) {
+            if (call.run<decltype(&::diopiHardtanhInp)>(handle(self), ::dipu::scalar(min_val), ::dipu::scalar(max_val))) { return self; }
+        }
+    }
+    fall_back<void>(record, self, min_val, max_val);
+    return self;
+}
+
+at::Tensor index_Tensor(const at::Tensor & self, const c10::List<::std::optional<at::Tensor>> & indices) {
+    static OpRecord& record = op_record("index.Tensor");
+    if (must_watch()) return watched<&::dipu::index_Tensor>(record, self, indices);
+    {
+        static Operator op("diopiIndex", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, indices)) {
+            Made out0;
+            if (call.run<decltype(&::diopiIndex)>(made(out0), handle(self), handles(indices), count(indices))) { return out0.tensor(); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, indices);
+}
+
+at::Tensor & index_fill__int_Tensor(at::Tensor & self, int64_t dim, const at::Tensor & index, const at::Tensor & value) {
+    static OpRecord& record = op_record("index_fill_.int_Tensor");
+    if (must_watch()) return watched<&::dipu::index_fill__int_Tensor>(record, self, dim, index, value);
+    {
+        static Operator op("diopiIndexFillInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, value) && call.accepts(kInt, index) && ((value.dim() == 0) && one_dtype(self, value))) {
+            if (call.run<decltype(&::diopiIndexFillInp)>(handle(self), dim, handle(index), handle(value))) { return self; }
         }
     }
     fall_back<void>(record, self, dim, index, value);
     return self;
 }
 
-at::Tensor isnan(const at::Tensor & self) {
-    static OpRecord& record = op_record("isnan");
-    if (must_watch()) return watched<&::dipu::isnan>(record, self);
+at::Tensor le_Scalar(const at::Tensor & self, const at::Scalar & other) {
+    static OpRecord& record = op_record("le.Scalar");
+    if (must_watch()) return watched<&::dipu::le_Scalar>(record, self, other);
     {
-        static Operator op("diopiIsNan", __LINE__);
+        static Operator op("diopiLeScalar", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
-            auto out0 = like(self, at::kBool);
-            if (call.run<decltype(&::diopiIsNan)>(handle(out0), handle(self))) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, self);
-}
-
-at::Tensor & le_Tensor_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
-    static OpRecord& record = op_record("le.Tensor_out");
-    if (must_watch()) return watched<&::dipu::le_Tensor_out>(record, self, other, out);
-    {
-        static Operator op("diopiLe", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_le_Tensor, 1, Kind::Given> results(call.device(), out);
+        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
+            Outputs<at::meta::structured_le_Scalar, 1, Kind::Fresh> results(call.device());
             results.meta(self, other);
-            if (call.run<decltype(&::diopiLe)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
+            if (call.run<decltype(&::diopiLeScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { return std::move(results[0]); }
         }
     }
-    fall_back<void>(record, self, other, out);
-    return out;
+    return fall_back<at::Tensor>(record, self, other);
 }
 
-at::Tensor & leaky_relu_out(const at::Tensor & self, const at::Scalar & negative_slope, at::Tensor & out) {
-    static OpRecord& record = op_record("leaky_relu.out");
-    if (must_watch()) return watched<&::dipu::leaky_relu_out>(record, self, negative_slope, out);
+at::Tensor & le__Scalar(at::Tensor & self, const at::Scalar & other) {
+    static OpRecord& record = op_record("le_.Scalar");
+    if (must_watch()) return watched<&::dipu::le__Scalar>(record, self, other);
     {
-        static Operator op("diopiLeakyRelu", __LINE__);
+        static Operator op("diopiLeInpScalar", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out) && plain(negative_slope)) {
-            Outputs<at::meta::structured_leaky_relu, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, negative_slope);
-            if (call.run<decltype(&::diopiLeakyRelu)>(handle(results[0]), handle(self), ::dipu::scalar(negative_slope))) { results.finish(); return out; }
+        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
+            Outputs<at::meta::structured_le_Scalar, 1, Kind::InPlace> results(call.device(), self);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiLeInpScalar)>(handle(results[0]), ::dipu::scalar(other))) { results.finish(); return self; }
         }
     }
-    fall_back<void>(record, self, negative_slope, out);
-    return out;
+    fall_back<void>(record, self, other);
+    return self;
 }
 
-at::Tensor lerp_Scalar(const at::Tensor & self, const at::Tensor & end, const at::Scalar & weight) {
-    static OpRecord& record = op_record("lerp.Scalar");
-    if (must_watch()) return watched<&::dipu::lerp_Scalar>(record, self, end, weight);
+at::Tensor & leaky_relu_(at::Tensor & self, const at::Scalar & negative_slope) {
+    static OpRecord& record = op_record("leaky_relu_");
+    if (must_watch()) return watched<&::dipu::leaky_relu_>(record, self, negative_slope);
+    {
+        static Operator op("diopiLeakyReluInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && plain(negative_slope)) {
+            Outputs<at::meta::structured_leaky_relu, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({self})) results.meta(self, negative_slope);
+            if (call.run<decltype(&::diopiLeakyReluInp)>(handle(results[0]), ::dipu::scalar(negative_slope))) { results.finish(); return self; }
+        }
+    }
+    fall_back<void>(record, self, negative_slope);
+    return self;
+}
+
+at::Tensor & lerp_Scalar_out(const at::Tensor & self, const at::Tensor & end, const at::Scalar & weight, at::Tensor & out) {
+    static OpRecord& record = op_record("lerp.Scalar_out");
+    if (must_watch()) return watched<&::dipu::lerp_Scalar_out>(record, self, end, weight, out);
     {
         static Operator op("diopiLerpScalar", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kComplex, self, end) && plain(weight)) {
-            Outputs<at::meta::structured_lerp_Scalar, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self, end})) results.meta(self, end, weight);
-            if (call.run<decltype(&::diopiLerpScalar)>(handle(results[0]), handle(self), handle(end), ::dipu::scalar(weight))) { return std::move(results[0]); }
+        if (call.accepts(kFp | kComplex, self, end) && call.holds(~DtypeMask(0), out) && plain(weight)) {
+            Outputs<at::meta::structured_lerp_Scalar, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, end, weight);
+            if (call.run<decltype(&::diopiLerpScalar)>(handle(results[0]), handle(self), handle(end), ::dipu::scalar(weight))) { results.finish(); return out; }
         }
     }
-    return fall_back<at::Tensor>(record, self, end, weight);
+    fall_back<void>(record, self, end, weight, out);
+    return out;
 }
 
-at::Tensor & lerp__Scalar(at::Tensor & self, const at::Tensor & end, const at::Scalar & weight) {
-    static OpRecord& record = op_record("lerp_.Scalar");
-    if (must_watch()) return watched<&::dipu::lerp__Scalar>(record, self, end, weight);
+at::Tensor & lerp__Tensor(at::Tensor & self, const at::Tensor & end, const at::Tensor & weight) {
+    static OpRecord& record = op_record("lerp_.Tensor");
+    if (must_watch()) return watched<&::dipu::lerp__Tensor>(record, self, end, weight);
     {
-        static Operator op("diopiLerpScalar", __LINE__);
+        static Operator op("diopiLerpTensor", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kComplex, self, end) && plain(weight)) {
-            Outputs<at::meta::structured_lerp_Scalar, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({end})) results.meta(self, end, weight);
-            if (call.run<decltype(&::diopiLerpScalar)>(handle(results[0]), handle(self), handle(end), ::dipu::scalar(weight))) { results.finish(); return self; }
+        if (call.accepts(kFp | kComplex, self, end, weight)) {
+            Outputs<at::meta::structured_lerp_Tensor, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({end, weight})) results.meta(self, end, weight);
+            if (call.run<decltype(&::diopiLerpTensor)>(handle(results[0]), handle(self), handle(end), handle(weight))) { results.finish(); return self; }
         }
     }
     fall_back<void>(record, self, end, weight);
     return self;
 }
 
-::std::tuple<at::Tensor,at::Tensor> linalg_qr(const at::Tensor & A, c10::string_view mode) {
-    static OpRecord& record = op_record("linalg_qr");
-    if (must_watch()) return watched<&::dipu::linalg_qr>(record, A, mode);
+::std::tuple<at::Tensor &,at::Tensor &> linalg_qr_out(const at::Tensor & A, c10::string_view mode, at::Tensor & Q, at::Tensor & R) {
+    static OpRecord& record = op_record("linalg_qr.out");
+    if (must_watch()) return watched<&::dipu::linalg_qr_out>(record, A, mode, Q, R);
     {
         static Operator op("diopiLinalgQR", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kComplex, A)) {
-            Outputs<at::meta::structured_linalg_qr, 2, Kind::Fresh> results(call.device());
+        if (call.accepts(kFp | kComplex, A) && call.holds(~DtypeMask(0), Q, R)) {
+            Outputs<at::meta::structured_linalg_qr, 2, Kind::Given> results(call.device(), Q, R);
             results.meta(A, mode);
-            if (call.run<decltype(&::diopiLinalgQR)>(handle(A), text(mode), handle(results[0]), handle(results[1]))) { return {std::move(results[0]), std::move(results[1])}; }
+            if (call.run<decltype(&::diopiLinalgQR)>(handle(A), text(mode), handle(results[0]), handle(results[1]))) { results.finish(); return {Q, R}; }
         }
     }
-    return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, A, mode);
+    fall_back<void>(record, A, mode, Q, R);
+    return {Q, R};
 }
 
-at::Tensor & linspace_out(const at::Scalar & start, const at::Scalar & end, int64_t steps, at::Tensor & out) {
-    static OpRecord& record = op_record("linspace.out");
-    if (must_watch()) return watched<&::dipu::linspace_out>(record, start, end, steps, out);
+at::Tensor log(const at::Tensor & self) {
+    static OpRecord& record = op_record("log");
+    if (must_watch()) return watched<&::dipu::log>(record, self);
     {
-        static Operator op("diopiLinspace", __LINE__);
+        static Operator op("diopiLog", __LINE__);
         Call call(op, record);
-        if (call.holds(kFp | kInt | kComplex, out) && plain(start) && plain(end) && (steps >= 0)) {
-            resize_row(out, steps);
-            if (call.run<decltype(&::diopiLinspace)>(handle(out), ::dipu::scalar(start), ::dipu::scalar(end), steps)) { return out; }
+        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
+            Outputs<at::meta::structured_log, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiLog)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
         }
     }
-    fall_back<void>(record, start, end, steps, out);
-    return out;
+    return fall_back<at::Tensor>(record, self);
 }
 
-at::Tensor & log10_out(const at::Tensor & self, at::Tensor & out) {
-    static OpRecord& record = op_record("log10.out");
-    if (must_watch()) return watched<&::dipu::log10_out>(record, self, out);
+at::Tensor & log10_(at::Tensor & self) {
+    static OpRecord& record = op_record("log10_");
+    if (must_watch()) return watched<&::dipu::log10_>(record, self);
     {
-        static Operator op("diopiLog10", __LINE__);
+        static Operator op("diopiLog10Inp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kComplex, self)) {
+            Outputs<at::meta::structured_log10, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiLog10Inp)>(handle(results[0]))) { results.finish(); return self; }
+        }
+    }
+    fall_back<void>(record, self);
+    return self;
+}
+
+at::Tensor log2(const at::Tensor & self) {
+    static OpRecord& record = op_record("log2");
+    if (must_watch()) return watched<&::dipu::log2>(record, self);
+    {
+        static Operator op("diopiLog2", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
+            Outputs<at::meta::structured_log2, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiLog2)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self);
+}
+
+at::Tensor logical_and(const at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("logical_and");
+    if (must_watch()) return watched<&::dipu::logical_and>(record, self, other);
+    {
+        static Operator op("diopiLogicalAnd", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, other)) {
+            auto out0 = broadcast(self, other, at::kBool);
+            if (call.run<decltype(&::diopiLogicalAnd)>(handle(out0), handle(self), handle(other))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, other);
+}
+
+at::Tensor & logical_not_out(const at::Tensor & self, at::Tensor & out) {
+    static OpRecord& record = op_record("logical_not.out");
+    if (must_watch()) return watched<&::dipu::logical_not_out>(record, self, out);
+    {
+        static Operator op("diopiLogicalNot", __LINE__);
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_log10, 1, Kind::Given> results(call.device(), out);
-            results.meta(self);
-            if (call.run<decltype(&::diopiLog10)>(handle(results[0]), handle(self))) { results.finish(); return out; }
+            resize_like(out, self);
+            if (call.run<decltype(&::diopiLogicalNot)>(handle(out), handle(self))) { return out; }
         }
     }
     fall_back<void>(record, self, out);
     return out;
 }
 
-at::Tensor & log1p_(at::Tensor & self) {
-    static OpRecord& record = op_record("log1p_");
-    if (must_watch()) return watched<&::dipu::log1p_>(record, self);
+at::Tensor & logical_or_(at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("logical_or_");
+    if (must_watch()) return watched<&::dipu::logical_or_>(record, self, other);
     {
-        static Operator op("diopiLog1pInp", __LINE__);
+        static Operator op("diopiLogicalOrInp", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kComplex, self)) {
-            Outputs<at::meta::structured_log1p, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiLog1pInp)>(handle(results[0]))) { results.finish(); return self; }
-        }
-    }
-    fall_back<void>(record, self);
-    return self;
-}
-
-at::Tensor & log_(at::Tensor & self) {
-    static OpRecord& record = op_record("log_");
-    if (must_watch()) return watched<&::dipu::log_>(record, self);
-    {
-        static Operator op("diopiLogInp", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kComplex, self)) {
-            Outputs<at::meta::structured_log, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiLogInp)>(handle(results[0]))) { results.finish(); return self; }
-        }
-    }
-    fall_back<void>(record, self);
-    return self;
-}
-
-at::Tensor logical_not(const at::Tensor & self) {
-    static OpRecord& record = op_record("logical_not");
-    if (must_watch()) return watched<&::dipu::logical_not>(record, self);
-    {
-        static Operator op("diopiLogicalNot", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
-            auto out0 = like(self, at::kBool);
-            if (call.run<decltype(&::diopiLogicalNot)>(handle(out0), handle(self))) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, self);
-}
-
-at::Tensor & logical_or_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
-    static OpRecord& record = op_record("logical_or.out");
-    if (must_watch()) return watched<&::dipu::logical_or_out>(record, self, other, out);
-    {
-        static Operator op("diopiLogicalOr", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, other) && call.holds(~DtypeMask(0), out)) {
-            resize_broadcast(out, self, other);
-            if (call.run<decltype(&::diopiLogicalOr)>(handle(out), handle(self), handle(other))) { return out; }
-        }
-    }
-    fall_back<void>(record, self, other, out);
-    return out;
-}
-
-at::Tensor lt_Tensor(const at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("lt.Tensor");
-    if (must_watch()) return watched<&::dipu::lt_Tensor>(record, self, other);
-    {
-        static Operator op("diopiLt", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other)) {
-            Outputs<at::meta::structured_lt_Tensor, 1, Kind::Fresh> results(call.device());
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiLt)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, other);
-}
-
-at::Tensor masked_fill_Scalar(const at::Tensor & self, const at::Tensor & mask, const at::Scalar & value) {
-    static OpRecord& record = op_record("masked_fill.Scalar");
-    if (must_watch()) return watched<&::dipu::masked_fill_Scalar>(record, self, mask, value);
-    {
-        static Operator op("diopiMaskedFillScalar", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, mask) && plain(value) && (mask.scalar_type() == at::kBool)) {
-            auto out0 = broadcast(self, mask, self.scalar_type());
-            if (call.run<decltype(&::diopiMaskedFillScalar)>(handle(out0), handle(self), handle(mask), ::dipu::scalar(value))) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, mask, value);
-}
-
-at::Tensor masked_scatter(const at::Tensor & self, const at::Tensor & mask, const at::Tensor & source) {
-    static OpRecord& record = op_record("masked_scatter");
-    if (must_watch()) return watched<&::dipu::masked_scatter>(record, self, mask, source);
-    {
-        static Operator op("diopiMaskedScatter", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, mask, source) && ((mask.scalar_type() == at::kBool) && one_dtype(self, source))) {
-            auto out0 = broadcast(self, mask, self.scalar_type());
-            if (call.run<decltype(&::diopiMaskedScatter)>(handle(out0), handle(self), handle(mask), handle(source))) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, mask, source);
-}
-
-::std::tuple<at::Tensor &,at::Tensor &> max_dim_max(const at::Tensor & self, int64_t dim, bool keepdim, at::Tensor & max, at::Tensor & max_values) {
-    static OpRecord& record = op_record("max.dim_max");
-    if (must_watch()) return watched<&::dipu::max_dim_max>(record, self, dim, keepdim, max, max_values);
-    {
-        static Operator op("diopiMax", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), max, max_values)) {
-            Outputs<at::meta::structured_max_dim, 2, Kind::Given> results(call.device(), max, max_values);
-            results.meta(self, dim, keepdim);
-            if (call.run<decltype(&::diopiMax)>(handle(results[0]), handle(results[1]), handle(self), dim)) { results.finish(); return {max, max_values}; }
-        }
-    }
-    fall_back<void>(record, self, dim, keepdim, max, max_values);
-    return {max, max_values};
-}
-
-at::Tensor & max_pool2d_with_indices_backward_grad_input(const at::Tensor & grad_output, const at::Tensor & self, at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode, const at::Tensor & indices, at::Tensor & grad_input) {
-    static OpRecord& record = op_record("max_pool2d_with_indices_backward.grad_input");
-    if (must_watch()) return watched<&::dipu::max_pool2d_with_indices_backward_grad_input>(record, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices, grad_input);
-    {
-        static Operator op("diopiMaxPool2dBackward", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, grad_output, self) && call.accepts(kInt, indices) && call.holds(~DtypeMask(0), grad_input)) {
-            Outputs<at::meta::structured_max_pool2d_with_indices_backward, 1, Kind::Given> results(call.device(), grad_input);
-            results.meta(grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices);
-            if (call.run<decltype(&::diopiMaxPool2dBackward)>(handle(results[0]), handle(grad_output), handle(self), ::dipu::size(kernel_size), ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), ceil_mode, handle(indices))) { results.finish(); return grad_input; }
-        }
-    }
-    fall_back<void>(record, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices, grad_input);
-    return grad_input;
-}
-
-at::Tensor & maximum_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
-    static OpRecord& record = op_record("maximum.out");
-    if (must_watch()) return watched<&::dipu::maximum_out>(record, self, other, out);
-    {
-        static Operator op("diopiMaximum", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_maximum, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiMaximum)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, other, out);
-    return out;
-}
-
-::std::tuple<at::Tensor,at::Tensor> min_dim(const at::Tensor & self, int64_t dim, bool keepdim) {
-    static OpRecord& record = op_record("min.dim");
-    if (must_watch()) return watched<&::dipu::min_dim>(record, self, dim, keepdim);
-    {
-        static Operator op("diopiMin", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self)) {
-            Outputs<at::meta::structured_min_dim, 2, Kind::Fresh> results(call.device());
-            results.meta(self, dim, keepdim);
-            if (call.run<decltype(&::diopiMin)>(handle(results[0]), handle(results[1]), handle(self), dim)) { return {std::move(results[0]), std::move(results[1])}; }
-        }
-    }
-    return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, self, dim, keepdim);
-}
-
-at::Tensor mm(const at::Tensor & self, const at::Tensor & mat2) {
-    static OpRecord& record = op_record("mm");
-    if (must_watch()) return watched<&::dipu::mm>(record, self, mat2);
-    {
-        static Operator op("diopiMm", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kComplex, self, mat2)) {
-            Outputs<at::meta::structured_mm, 1, Kind::Fresh> results(call.device());
-            results.meta(self, mat2);
-            if (call.run<decltype(&::diopiMm)>(handle(results[0]), handle(self), handle(mat2))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, mat2);
-}
-
-at::Tensor mse_loss_backward(const at::Tensor & grad_output, const at::Tensor & self, const at::Tensor & target, int64_t reduction) {
-    static OpRecord& record = op_record("mse_loss_backward");
-    if (must_watch()) return watched<&::dipu::mse_loss_backward>(record, grad_output, self, target, reduction);
-    {
-        static Operator op("diopiMSELossBackward", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, grad_output, self, target) && ((self.sizes() == target.sizes()) && (self.scalar_type() == target.scalar_type()))) {
-            auto out0 = like(self);
-            if (call.run<decltype(&::diopiMSELossBackward)>(handle(out0), handle(grad_output), handle(self), handle(target), static_cast<diopiReduction_t>(reduction))) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, grad_output, self, target, reduction);
-}
-
-at::Tensor & mul__Tensor(at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("mul_.Tensor");
-    if (must_watch()) return watched<&::dipu::mul__Tensor>(record, self, other);
-    {
-        static Operator op("diopiMulInpScalar", __LINE__);
-        Call call(op, record);
-        if (is_cpu_scalar(other) && call.accepts(kFp | kInt | kComplex, self)) {
-            Outputs<at::meta::structured_mul_Tensor, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({self})) results.meta(self, other);
-            if (call.run<decltype(&::diopiMulInpScalar)>(handle(results[0]), ::dipu::scalar(cpu_value(other)))) { results.finish(); return self; }
-        }
-    }
-    {
-        static Operator op("diopiMulInp", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, other)) {
-            Outputs<at::meta::structured_mul_Tensor, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({other})) results.meta(self, other);
-            if (call.run<decltype(&::diopiMulInp)>(handle(results[0]), handle(other))) { results.finish(); return self; }
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, other) && (expandable(other, self))) {
+            if (call.run<decltype(&::diopiLogicalOrInp)>(handle(self), handle(other))) { return self; }
         }
     }
     fall_back<void>(record, self, other);
     return self;
 }
 
-::std::tuple<at::Tensor,at::Tensor> native_dropout(const at::Tensor & input, double p, ::std::optional<bool> train) {
-    static OpRecord& record = op_record("native_dropout");
-    if (must_watch()) return watched<&::dipu::native_dropout>(record, input, p, train);
+at::Tensor & lt_Tensor_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
+    static OpRecord& record = op_record("lt.Tensor_out");
+    if (must_watch()) return watched<&::dipu::lt_Tensor_out>(record, self, other, out);
     {
-        static Operator op("diopiDropout", __LINE__);
+        static Operator op("diopiLt", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, input) && (or_true(train) && (p > 0) && (p < 1) && (input.numel() > 0))) {
-            auto out0 = like(input);
-            auto out1 = like(input, at::kBool);
-            if (call.run<decltype(&::diopiDropout)>(handle(out0), handle(out1), handle(input), p, true, generator_handle(default_generator(input)))) { return {std::move(out0), std::move(out1)}; }
-        }
-    }
-    return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, input, p, train);
-}
-
-::std::tuple<at::Tensor,at::Tensor,at::Tensor> native_layer_norm_backward(const at::Tensor & grad_out, const at::Tensor & input, at::IntArrayRef normalized_shape, const at::Tensor & mean, const at::Tensor & rstd, const ::std::optional<at::Tensor> & weight, const ::std::optional<at::Tensor> & bias, ::std::array<bool,3> output_mask) {
-    static OpRecord& record = op_record("native_layer_norm_backward");
-    if (must_watch()) return watched<&::dipu::native_layer_norm_backward>(record, grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask);
-    {
-        static Operator op("diopiLayerNormBackward", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, grad_out, input, mean, rstd, weight, bias) && (one_dtype(grad_out, input, weight) && (input.numel() > 0))) {
-            auto out0 = masked(output_mask[0], input);
-            auto out1 = masked_affine(output_mask[1], input, normalized_shape);
-            auto out2 = masked_affine(output_mask[2], input, normalized_shape);
-            if (call.run<decltype(&::diopiLayerNormBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_out), handle(input), handle(weight), handle(bias), handle(mean), handle(rstd), ::dipu::size(normalized_shape))) { return {std::move(out0), std::move(out1), std::move(out2)}; }
-        }
-    }
-    return fall_back<::std::tuple<at::Tensor,at::Tensor,at::Tensor>>(record, grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask);
-}
-
-at::Tensor & ne_Tensor_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
-    static OpRecord& record = op_record("ne.Tensor_out");
-    if (must_watch()) return watched<&::dipu::ne_Tensor_out>(record, self, other, out);
-    {
-        static Operator op("diopiNe", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, other) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_ne_Tensor, 1, Kind::Given> results(call.device(), out);
+        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_lt_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
-            if (call.run<decltype(&::diopiNe)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
+            if (call.run<decltype(&::diopiLt)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
         }
     }
     fall_back<void>(record, self, other, out);
     return out;
 }
 
-at::Tensor & neg_out(const at::Tensor & self, at::Tensor & out) {
-    static OpRecord& record = op_record("neg.out");
-    if (must_watch()) return watched<&::dipu::neg_out>(record, self, out);
+at::Tensor masked_fill_Tensor(const at::Tensor & self, const at::Tensor & mask, const at::Tensor & value) {
+    static OpRecord& record = op_record("masked_fill.Tensor");
+    if (must_watch()) return watched<&::dipu::masked_fill_Tensor>(record, self, mask, value);
     {
-        static Operator op("diopiNeg", __LINE__);
+        static Operator op("diopiMaskedFill", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kComplex, self) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_neg, 1, Kind::Given> results(call.device(), out);
-            results.meta(self);
-            if (call.run<decltype(&::diopiNeg)>(handle(results[0]), handle(self))) { results.finish(); return out; }
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, mask, value) && ((mask.scalar_type() == at::kBool) && (value.dim() == 0) && one_dtype(self, value))) {
+            auto out0 = broadcast(self, mask, self.scalar_type());
+            if (call.run<decltype(&::diopiMaskedFill)>(handle(out0), handle(self), handle(mask), handle(value))) { return out0; }
         }
     }
-    fall_back<void>(record, self, out);
-    return out;
+    return fall_back<at::Tensor>(record, self, mask, value);
 }
 
-::std::tuple<at::Tensor,at::Tensor> nll_loss2d_forward(const at::Tensor & self, const at::Tensor & target, const ::std::optional<at::Tensor> & weight, int64_t reduction, int64_t ignore_index) {
-    static OpRecord& record = op_record("nll_loss2d_forward");
-    if (must_watch()) return watched<&::dipu::nll_loss2d_forward>(record, self, target, weight, reduction, ignore_index);
+at::Tensor masked_select(const at::Tensor & self, const at::Tensor & mask) {
+    static OpRecord& record = op_record("masked_select");
+    if (must_watch()) return watched<&::dipu::masked_select>(record, self, mask);
     {
-        static Operator op("diopiNLLLossV2", __LINE__);
+        static Operator op("diopiMaskedSelect", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, self, weight) && call.accepts(kInt, target)) {
-            auto out0 = nll_loss_of(self, target, reduction);
-            auto out1 = scalar_like(self);
-            if (call.run<decltype(&::diopiNLLLossV2)>(handle(out0), handle(out1), handle(self), handle(target), handle(weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return {std::move(out0), std::move(out1)}; }
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, mask) && (mask.scalar_type() == at::kBool)) {
+            Made out0;
+            if (call.run<decltype(&::diopiMaskedSelect)>(made(out0), handle(self), handle(mask))) { return out0.tensor(); }
         }
     }
-    return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, self, target, weight, reduction, ignore_index);
+    return fall_back<at::Tensor>(record, self, mask);
 }
 
-::std::tuple<at::Tensor,at::Tensor> nll_loss_forward(const at::Tensor & self, const at::Tensor & target, const ::std::optional<at::Tensor> & weight, int64_t reduction, int64_t ignore_index) {
-    static OpRecord& record = op_record("nll_loss_forward");
-    if (must_watch()) return watched<&::dipu::nll_loss_forward>(record, self, target, weight, reduction, ignore_index);
+::std::tuple<at::Tensor,at::Tensor> max_pool2d_with_indices(const at::Tensor & self, at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
+    static OpRecord& record = op_record("max_pool2d_with_indices");
+    if (must_watch()) return watched<&::dipu::max_pool2d_with_indices>(record, self, kernel_size, stride, padding, dilation, ceil_mode);
     {
-        static Operator op("diopiNLLLossV2", __LINE__);
+        static Operator op("diopiMaxPool2dWithIndices", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, self, weight) && call.accepts(kInt, target)) {
-            auto out0 = nll_loss_of(self, target, reduction);
-            auto out1 = scalar_like(self);
-            if (call.run<decltype(&::diopiNLLLossV2)>(handle(out0), handle(out1), handle(self), handle(target), handle(weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return {std::move(out0), std::move(out1)}; }
+        if (call.accepts(kFp | kInt, self)) {
+            Outputs<at::meta::structured_max_pool2d_with_indices, 2, Kind::Fresh> results(call.device());
+            results.meta(self, kernel_size, stride, padding, dilation, ceil_mode);
+            if (call.run<decltype(&::diopiMaxPool2dWithIndices)>(handle(results[0]), handle(results[1]), handle(self), ::dipu::size(kernel_size), ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), ceil_mode)) { return {std::move(results[0]), std::move(results[1])}; }
         }
     }
-    return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, self, target, weight, reduction, ignore_index);
+    return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, self, kernel_size, stride, padding, dilation, ceil_mode);
 }
 
-at::Tensor & norm_out(const at::Tensor & self, const ::std::optional<at::Scalar> & p, at::IntArrayRef dim, bool keepdim, at::Tensor & out) {
-    static OpRecord& record = op_record("norm.out");
-    if (must_watch()) return watched<&::dipu::norm_out>(record, self, p, dim, keepdim, out);
+::std::tuple<at::Tensor,at::Tensor> max_pool3d_with_indices(const at::Tensor & self, at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
+    static OpRecord& record = op_record("max_pool3d_with_indices");
+    if (must_watch()) return watched<&::dipu::max_pool3d_with_indices>(record, self, kernel_size, stride, padding, dilation, ceil_mode);
     {
-        static Operator op("diopiNorm", __LINE__);
+        static Operator op("diopiMaxPool3dWithIndices", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kComplex, self) && call.holds(~DtypeMask(0), out) && plain(p)) {
-            Outputs<at::meta::structured_norm_ScalarOpt_dim, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, (p.has_value() ? at::OptionalScalarRef(&(p.value())) : at::OptionalScalarRef()), dim, keepdim);
-            if (call.run<decltype(&::diopiNorm)>(handle(results[0]), handle(self), ::dipu::scalar(p), ::dipu::size(dim))) { results.finish(); return out; }
+        if (call.accepts(kFp | kInt, self) && ((self.numel() > 0) && self.is_contiguous())) {
+            auto out0 = max_pool3d_out(self, kernel_size, stride, padding, dilation, ceil_mode);
+            auto out1 = max_pool3d_places(out0);
+            if (call.run<decltype(&::diopiMaxPool3dWithIndices)>(handle(out0), handle(out1), handle(self), ::dipu::size(kernel_size), ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), ceil_mode)) { return {std::move(out0), std::move(out1)}; }
         }
     }
-    fall_back<void>(record, self, p, dim, keepdim, out);
-    return out;
+    return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, self, kernel_size, stride, padding, dilation, ceil_mode);
 }
 
-at::Tensor & normal_Tensor_float_out(const at::Tensor & mean, double std, ::std::optional<at::Generator> generator, at::Tensor & out) {
-    static OpRecord& record = op_record("normal.Tensor_float_out");
-    if (must_watch()) return watched<&::dipu::normal_Tensor_float_out>(record, mean, std, generator, out);
+at::Tensor mean_dim(const at::Tensor & self, at::OptionalIntArrayRef dim, bool keepdim, ::std::optional<at::ScalarType> dtype) {
+    static OpRecord& record = op_record("mean.dim");
+    if (must_watch()) return watched<&::dipu::mean_dim>(record, self, dim, keepdim, dtype);
     {
-        static Operator op("diopiNormalTensorScalar", __LINE__);
+        static Operator op("diopiMean", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, mean) && call.holds(~DtypeMask(0), out) && (std >= 0)) {
-            resize_to(out, mean.sizes());
-            if (call.run<decltype(&::diopiNormalTensorScalar)>(handle(out), handle(mean), std, generator_handle(generator_or_default(generator, mean)))) { return out; }
-        }
-    }
-    fall_back<void>(record, mean, std, generator, out);
-    return out;
-}
-
-at::Tensor & normal_(at::Tensor & self, double mean, double std, ::std::optional<at::Generator> generator) {
-    static OpRecord& record = op_record("normal_");
-    if (must_watch()) return watched<&::dipu::normal_>(record, self, mean, std, generator);
-    {
-        static Operator op("diopiNormalInp", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, self) && (std >= 0)) {
-            if (call.run<decltype(&::diopiNormalInp)>(handle(self), mean, std, generator_handle(generator_or_default(generator, self)))) { return self; }
-        }
-    }
-    fall_back<void>(record, self, mean, std, generator);
-    return self;
-}
-
-at::Tensor pow_Scalar(const at::Scalar & self, const at::Tensor & exponent) {
-    static OpRecord& record = op_record("pow.Scalar");
-    if (must_watch()) return watched<&::dipu::pow_Scalar>(record, self, exponent);
-    {
-        static Operator op("diopiPowScalar", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kComplex, exponent) && plain(self)) {
-            Outputs<at::meta::structured_pow_Scalar, 1, Kind::Fresh> results(call.device());
-            if (!results.like({exponent})) results.meta(self, exponent);
-            if (call.run<decltype(&::diopiPowScalar)>(handle(results[0]), ::dipu::scalar(self), handle(exponent))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, exponent);
-}
-
-at::Tensor pow_Tensor_Tensor(const at::Tensor & self, const at::Tensor & exponent) {
-    static OpRecord& record = op_record("pow.Tensor_Tensor");
-    if (must_watch()) return watched<&::dipu::pow_Tensor_Tensor>(record, self, exponent);
-    {
-        static Operator op("diopiPowTensor", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kComplex, self, exponent)) {
-            Outputs<at::meta::structured_pow_Tensor_Tensor, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self, exponent})) results.meta(self, exponent);
-            if (call.run<decltype(&::diopiPowTensor)>(handle(results[0]), handle(self), handle(exponent))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, exponent);
-}
-
-at::Tensor prod_dim_int(const at::Tensor & self, int64_t dim, bool keepdim, ::std::optional<at::ScalarType> dtype) {
-    static OpRecord& record = op_record("prod.dim_int");
-    if (must_watch()) return watched<&::dipu::prod_dim_int>(record, self, dim, keepdim, dtype);
-    {
-        static Operator op("diopiProd", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && (floating_or_none(dtype))) {
-            Outputs<at::meta::structured_prod_dim_int, 1, Kind::Fresh> results(call.device());
+        if (call.accepts(kFp | kComplex, self)) {
+            Outputs<at::meta::structured_mean_dim, 1, Kind::Fresh> results(call.device());
             results.meta(self, dim, keepdim, dtype);
-            if (call.run<decltype(&::diopiProd)>(handle(results[0]), handle(self), pointer(dim))) { return std::move(results[0]); }
+            if (call.run<decltype(&::diopiMean)>(handle(results[0]), handle(self), ::dipu::size(dim))) { return std::move(results[0]); }
         }
     }
     return fall_back<at::Tensor>(record, self, dim, keepdim, dtype);
 }
 
-at::Tensor reciprocal(const at::Tensor & self) {
-    static OpRecord& record = op_record("reciprocal");
-    if (must_watch()) return watched<&::dipu::reciprocal>(record, self);
+::std::tuple<at::Tensor &,at::Tensor &> min_dim_min(const at::Tensor & self, int64_t dim, bool keepdim, at::Tensor & min, at::Tensor & min_indices) {
+    static OpRecord& record = op_record("min.dim_min");
+    if (must_watch()) return watched<&::dipu::min_dim_min>(record, self, dim, keepdim, min, min_indices);
     {
-        static Operator op("diopiReciprocal", __LINE__);
+        static Operator op("diopiMin", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
-            Outputs<at::meta::structured_reciprocal, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiReciprocal)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), min, min_indices)) {
+            Outputs<at::meta::structured_min_dim, 2, Kind::Given> results(call.device(), min, min_indices);
+            results.meta(self, dim, keepdim);
+            if (call.run<decltype(&::diopiMin)>(handle(results[0]), handle(results[1]), handle(self), dim)) { results.finish(); return {min, min_indices}; }
         }
     }
-    return fall_back<at::Tensor>(record, self);
+    fall_back<void>(record, self, dim, keepdim, min, min_indices);
+    return {min, min_indices};
 }
 
-at::Tensor & relu_(at::Tensor & self) {
-    static OpRecord& record = op_record("relu_");
-    if (must_watch()) return watched<&::dipu::relu_>(record, self);
+at::Tensor & mm_out(const at::Tensor & self, const at::Tensor & mat2, at::Tensor & out) {
+    static OpRecord& record = op_record("mm.out");
+    if (must_watch()) return watched<&::dipu::mm_out>(record, self, mat2, out);
     {
-        static Operator op("diopiReluInp", __LINE__);
+        static Operator op("diopiMm", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self)) {
-            if (call.run<decltype(&::diopiReluInp)>(handle(self))) { return self; }
+        if (call.accepts(kFp | kInt | kComplex, self, mat2) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_mm, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, mat2);
+            if (call.run<decltype(&::diopiMm)>(handle(results[0]), handle(self), handle(mat2))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, mat2, out);
+    return out;
+}
+
+at::Tensor & mse_loss_backward_grad_input(const at::Tensor & grad_output, const at::Tensor & self, const at::Tensor & target, int64_t reduction, at::Tensor & grad_input) {
+    static OpRecord& record = op_record("mse_loss_backward.grad_input");
+    if (must_watch()) return watched<&::dipu::mse_loss_backward_grad_input>(record, grad_output, self, target, reduction, grad_input);
+    {
+        static Operator op("diopiMSELossBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output, self, target) && call.holds(~DtypeMask(0), grad_input) && ((self.sizes() == target.sizes()) && (self.scalar_type() == target.scalar_type()))) {
+            resize_gradient(grad_input, self);
+            if (call.run<decltype(&::diopiMSELossBackward)>(handle(grad_input), handle(grad_output), handle(self), handle(target), static_cast<diopiReduction_t>(reduction))) { return grad_input; }
+        }
+    }
+    fall_back<void>(record, grad_output, self, target, reduction, grad_input);
+    return grad_input;
+}
+
+at::Tensor multinomial(const at::Tensor & self, int64_t num_samples, bool replacement, ::std::optional<at::Generator> generator) {
+    static OpRecord& record = op_record("multinomial");
+    if (must_watch()) return watched<&::dipu::multinomial>(record, self, num_samples, replacement, generator);
+    {
+        static Operator op("diopiMultinomial", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && ((self.dim() > 0) && (self.dim() <= 2))) {
+            auto out0 = picks(self, num_samples);
+            if (call.run<decltype(&::diopiMultinomial)>(handle(out0), handle(self), num_samples, replacement, generator_handle(generator_or_default(generator, self)))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, num_samples, replacement, generator);
+}
+
+::std::tuple<at::Tensor,at::Tensor,at::Tensor> native_group_norm(const at::Tensor & input, const ::std::optional<at::Tensor> & weight, const ::std::optional<at::Tensor> & bias, int64_t N, int64_t C, int64_t HxW, int64_t group, double eps) {
+    static OpRecord& record = op_record("native_group_norm");
+    if (must_watch()) return watched<&::dipu::native_group_norm>(record, input, weight, bias, N, C, HxW, group, eps);
+    {
+        static Operator op("diopiGroupNorm", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, input, weight, bias) && (one_dtype(input, weight, bias) && (input.numel() > 0) && input.is_contiguous())) {
+            auto out0 = like(input);
+            auto out1 = group_stat(input, N, group);
+            auto out2 = group_stat(input, N, group);
+            if (call.run<decltype(&::diopiGroupNorm)>(handle(out0), handle(out1), handle(out2), handle(input), handle(weight), handle(bias), group, eps)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
+        }
+    }
+    return fall_back<::std::tuple<at::Tensor,at::Tensor,at::Tensor>>(record, input, weight, bias, N, C, HxW, group, eps);
+}
+
+at::Tensor ne_Scalar(const at::Tensor & self, const at::Scalar & other) {
+    static OpRecord& record = op_record("ne.Scalar");
+    if (must_watch()) return watched<&::dipu::ne_Scalar>(record, self, other);
+    {
+        static Operator op("diopiNeScalar", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && plain(other)) {
+            Outputs<at::meta::structured_ne_Scalar, 1, Kind::Fresh> results(call.device());
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiNeScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, other);
+}
+
+at::Tensor & ne__Scalar(at::Tensor & self, const at::Scalar & other) {
+    static OpRecord& record = op_record("ne_.Scalar");
+    if (must_watch()) return watched<&::dipu::ne__Scalar>(record, self, other);
+    {
+        static Operator op("diopiNeInpScalar", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && plain(other)) {
+            Outputs<at::meta::structured_ne_Scalar, 1, Kind::InPlace> results(call.device(), self);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiNeInpScalar)>(handle(results[0]), ::dipu::scalar(other))) { results.finish(); return self; }
+        }
+    }
+    fall_back<void>(record, self, other);
+    return self;
+}
+
+at::Tensor & neg_(at::Tensor & self) {
+    static OpRecord& record = op_record("neg_");
+    if (must_watch()) return watched<&::dipu::neg_>(record, self);
+    {
+        static Operator op("diopiNegInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self)) {
+            Outputs<at::meta::structured_neg, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiNegInp)>(handle(results[0]))) { results.finish(); return self; }
         }
     }
     fall_back<void>(record, self);
     return self;
 }
 
-at::Tensor & remainder__Tensor(at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("remainder_.Tensor");
-    if (must_watch()) return watched<&::dipu::remainder__Tensor>(record, self, other);
+::std::tuple<at::Tensor &,at::Tensor &> nll_loss2d_forward_output(const at::Tensor & self, const at::Tensor & target, const ::std::optional<at::Tensor> & weight, int64_t reduction, int64_t ignore_index, at::Tensor & output, at::Tensor & total_weight) {
+    static OpRecord& record = op_record("nll_loss2d_forward.output");
+    if (must_watch()) return watched<&::dipu::nll_loss2d_forward_output>(record, self, target, weight, reduction, ignore_index, output, total_weight);
+    {
+        static Operator op("diopiNLLLossV2", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self, weight) && call.accepts(kInt, target) && call.holds(~DtypeMask(0), output, total_weight)) {
+            resize_nll_loss(output, self, target, reduction);
+            resize_total_weight(total_weight, self);
+            if (call.run<decltype(&::diopiNLLLossV2)>(handle(output), handle(total_weight), handle(self), handle(target), handle(weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return {output, total_weight}; }
+        }
+    }
+    fall_back<void>(record, self, target, weight, reduction, ignore_index, output, total_weight);
+    return {output, total_weight};
+}
+
+::std::tuple<at::Tensor &,at::Tensor &> nll_loss_forward_output(const at::Tensor & self, const at::Tensor & target, const ::std::optional<at::Tensor> & weight, int64_t reduction, int64_t ignore_index, at::Tensor & output, at::Tensor & total_weight) {
+    static OpRecord& record = op_record("nll_loss_forward.output");
+    if (must_watch()) return watched<&::dipu::nll_loss_forward_output>(record, self, target, weight, reduction, ignore_index, output, total_weight);
+    {
+        static Operator op("diopiNLLLossV2", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self, weight) && call.accepts(kInt, target) && call.holds(~DtypeMask(0), output, total_weight)) {
+            resize_nll_loss(output, self, target, reduction);
+            resize_total_weight(total_weight, self);
+            if (call.run<decltype(&::diopiNLLLossV2)>(handle(output), handle(total_weight), handle(self), handle(target), handle(weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return {output, total_weight}; }
+        }
+    }
+    fall_back<void>(record, self, target, weight, reduction, ignore_index, output, total_weight);
+    return {output, total_weight};
+}
+
+at::Tensor normal_Tensor_Tensor(const at::Tensor & mean, const at::Tensor & std, ::std::optional<at::Generator> generator) {
+    static OpRecord& record = op_record("normal.Tensor_Tensor");
+    if (must_watch()) return watched<&::dipu::normal_Tensor_Tensor>(record, mean, std, generator);
+    {
+        static Operator op("diopiNormalTensor", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, mean, std) && (one_dtype(mean, std) && (mean.sizes() == std.sizes()))) {
+            auto out0 = like_contiguous(mean);
+            if (call.run<decltype(&::diopiNormalTensor)>(handle(out0), handle(mean), handle(std), generator_handle(generator_or_default(generator, mean)))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, mean, std, generator);
+}
+
+at::Tensor normal_float_Tensor(double mean, const at::Tensor & std, ::std::optional<at::Generator> generator) {
+    static OpRecord& record = op_record("normal.float_Tensor");
+    if (must_watch()) return watched<&::dipu::normal_float_Tensor>(record, mean, std, generator);
+    {
+        static Operator op("diopiNormalScalarTensor", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, std)) {
+            auto out0 = like_contiguous(std);
+            if (call.run<decltype(&::diopiNormalScalarTensor)>(handle(out0), mean, handle(std), generator_handle(generator_or_default(generator, std)))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, mean, std, generator);
+}
+
+at::Tensor permute_copy(const at::Tensor & self, at::IntArrayRef dims) {
+    static OpRecord& record = op_record("permute_copy");
+    if (must_watch()) return watched<&::dipu::permute_copy>(record, self, dims);
+    {
+        static Operator op("diopiPermute", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
+            auto out0 = like_contiguous(self.permute(dims));
+            if (call.run<decltype(&::diopiPermute)>(handle(out0), handle(self), ::dipu::size(dims))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, dims);
+}
+
+at::Tensor & pow_Scalar_out(const at::Scalar & self, const at::Tensor & exponent, at::Tensor & out) {
+    static OpRecord& record = op_record("pow.Scalar_out");
+    if (must_watch()) return watched<&::dipu::pow_Scalar_out>(record, self, exponent, out);
+    {
+        static Operator op("diopiPowScalar", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, exponent) && call.holds(~DtypeMask(0), out) && plain(self)) {
+            Outputs<at::meta::structured_pow_Scalar, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, exponent);
+            if (call.run<decltype(&::diopiPowScalar)>(handle(results[0]), ::dipu::scalar(self), handle(exponent))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, exponent, out);
+    return out;
+}
+
+at::Tensor & pow_Tensor_Tensor_out(const at::Tensor & self, const at::Tensor & exponent, at::Tensor & out) {
+    static OpRecord& record = op_record("pow.Tensor_Tensor_out");
+    if (must_watch()) return watched<&::dipu::pow_Tensor_Tensor_out>(record, self, exponent, out);
+    {
+        static Operator op("diopiPowTensor", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self, exponent) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_pow_Tensor_Tensor, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, exponent);
+            if (call.run<decltype(&::diopiPowTensor)>(handle(results[0]), handle(self), handle(exponent))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, exponent, out);
+    return out;
+}
+
+at::Tensor & prod_int_out(const at::Tensor & self, int64_t dim, bool keepdim, ::std::optional<at::ScalarType> dtype, at::Tensor & out) {
+    static OpRecord& record = op_record("prod.int_out");
+    if (must_watch()) return watched<&::dipu::prod_int_out>(record, self, dim, keepdim, dtype, out);
+    {
+        static Operator op("diopiProd", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out) && (floating_or_none(dtype))) {
+            Outputs<at::meta::structured_prod_dim_int, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, dim, keepdim, dtype);
+            if (call.run<decltype(&::diopiProd)>(handle(results[0]), handle(self), pointer(dim))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, dim, keepdim, dtype, out);
+    return out;
+}
+
+at::Tensor & randperm_generator_out(int64_t n, ::std::optional<at::Generator> generator, at::Tensor & out) {
+    static OpRecord& record = op_record("randperm.generator_out");
+    if (must_watch()) return watched<&::dipu::randperm_generator_out>(record, n, generator, out);
+    {
+        static Operator op("diopiRandperm", __LINE__);
+        Call call(op, record);
+        if (call.holds(kFp | kInt, out)) {
+            resize_to(out, {n});
+            if (call.run<decltype(&::diopiRandperm)>(handle(out), n, generator_handle(generator_or_default(generator, out)))) { return out; }
+        }
+    }
+    fall_back<void>(record, n, generator, out);
+    return out;
+}
+
+at::Tensor reflection_pad1d(const at::Tensor & self, at::IntArrayRef padding) {
+    static OpRecord& record = op_record("reflection_pad1d");
+    if (must_watch()) return watched<&::dipu::reflection_pad1d>(record, self, padding);
+    {
+        static Operator op("diopiPad", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self) && (self.numel() > 0)) {
+            Outputs<at::meta::structured_reflection_pad1d, 1, Kind::Fresh> results(call.device());
+            results.meta(self, padding);
+            if (call.run<decltype(&::diopiPad)>(handle(results[0]), handle(self), ::dipu::size(padding), text("reflect"), nullptr)) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, padding);
+}
+
+at::Tensor & reflection_pad3d_out(const at::Tensor & self, at::IntArrayRef padding, at::Tensor & out) {
+    static OpRecord& record = op_record("reflection_pad3d.out");
+    if (must_watch()) return watched<&::dipu::reflection_pad3d_out>(record, self, padding, out);
+    {
+        static Operator op("diopiPad", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self) && call.holds(~DtypeMask(0), out) && (self.numel() > 0)) {
+            Outputs<at::meta::structured_reflection_pad3d, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, padding);
+            if (call.run<decltype(&::diopiPad)>(handle(results[0]), handle(self), ::dipu::size(padding), text("reflect"), nullptr)) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, padding, out);
+    return out;
+}
+
+at::Tensor remainder_Tensor(const at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("remainder.Tensor");
+    if (must_watch()) return watched<&::dipu::remainder_Tensor>(record, self, other);
     {
         static Operator op("diopiRemainderScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self)) {
-            Outputs<at::meta::structured_remainder_Tensor, 1, Kind::InPlace> results(call.device(), self);
+            Outputs<at::meta::structured_remainder_Tensor, 1, Kind::Fresh> results(call.device());
             if (!results.like({self})) results.meta(self, other);
-            if (call.run<decltype(&::diopiRemainderScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)))) { results.finish(); return self; }
+            if (call.run<decltype(&::diopiRemainderScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)))) { return std::move(results[0]); }
         }
     }
     {
         static Operator op("diopiRemainderTensor", __LINE__);
         Call call(op, record);
         if (call.accepts(kFp | kInt, self, other)) {
-            Outputs<at::meta::structured_remainder_Tensor, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({other})) results.meta(self, other);
-            if (call.run<decltype(&::diopiRemainderTensor)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return self; }
+            Outputs<at::meta::structured_remainder_Tensor, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self, other})) results.meta(self, other);
+            if (call.run<decltype(&::diopiRemainderTensor)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
         }
     }
-    fall_back<void>(record, self, other);
-    return self;
+    return fall_back<at::Tensor>(record, self, other);
+}
+
+at::Tensor replication_pad1d(const at::Tensor & self, at::IntArrayRef padding) {
+    static OpRecord& record = op_record("replication_pad1d");
+    if (must_watch()) return watched<&::dipu::replication_pad1d>(record, self, padding);
+    {
+        static Operator op("diopiPad", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self) && (self.numel() > 0)) {
+            Outputs<at::meta::structured_replication_pad1d, 1, Kind::Fresh> results(call.device());
+            results.meta(self, padding);
+            if (call.run<decltype(&::diopiPad)>(handle(results[0]), handle(self), ::dipu::size(padding), text("replicate"), nullptr)) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, padding);
+}
+
+at::Tensor replication_pad3d(const at::Tensor & self, at::IntArrayRef padding) {
+    static OpRecord& record = op_record("replication_pad3d");
+    if (must_watch()) return watched<&::dipu::replication_pad3d>(record, self, padding);
+    {
+        static Operator op("diopiPad", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self) && (self.numel() > 0)) {
+            Outputs<at::meta::structured_replication_pad3d, 1, Kind::Fresh> results(call.device());
+            results.meta(self, padding);
+            if (call.run<decltype(&::diopiPad)>(handle(results[0]), handle(self), ::dipu::size(padding), text("replicate"), nullptr)) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, padding);
 }
 
 at::Tensor & rsqrt_out(const at::Tensor & self, at::Tensor & out) {
@@ -1774,7 +1846,7 @@ at::Tensor & sub__Tensor(at::Tensor & self, const at::Tensor & other, const at::
     if (must_watch()) return watched<&::dipu::sub__Tensor>(record, self, other, alpha);
     {
         static Operator op("diopiSubInpScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(other) && call.accepts(kFp | kInt | kComplex, self) && plain(alpha) && (!is_bool(alpha) && (other.scalar_type() != at::kBool))) {
             Outputs<at::meta::structured_sub_Tensor, 1, Kind::InPlace> results(call.device(), self);
             if (!results.like({self})) results.meta(self, other, alpha);
@@ -1889,13 +1961,28 @@ at::Tensor & triu_out(const at::Tensor & self, int64_t diagonal, at::Tensor & ou
     return out;
 }
 
+at::Tensor upsample_bicubic2d(const at::Tensor & self, at::IntArrayRef output_size, bool align_corners, ::std::optional<double> scales_h, ::std::optional<double> scales_w) {
+    static OpRecord& record = op_record("upsample_bicubic2d");
+    if (must_watch()) return watched<&::dipu::upsample_bicubic2d>(record, self, output_size, align_corners, scales_h, scales_w);
+    {
+        static Operator op("diopiUpsampleLinear", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && ((self.dim() == 4) && (self.numel() > 0) && (count(output_size) == 2) && by_size(scales_h, self.sizes()[2], output_size[0]) && by_size(scales_w, self.sizes()[3], output_size[1]))) {
+            Outputs<at::meta::structured_upsample_bicubic2d, 1, Kind::Fresh> results(call.device());
+            results.meta(self, output_size, align_corners, scales_h, scales_w);
+            if (call.run<decltype(&::diopiUpsampleLinear)>(handle(results[0]), handle(self), ::dipu::size(output_size), align_corners, text("bicubic"))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, output_size, align_corners, scales_h, scales_w);
+}
+
 at::Tensor upsample_bilinear2d(const at::Tensor & self, at::IntArrayRef output_size, bool align_corners, ::std::optional<double> scales_h, ::std::optional<double> scales_w) {
     static OpRecord& record = op_record("upsample_bilinear2d");
     if (must_watch()) return watched<&::dipu::upsample_bilinear2d>(record, self, output_size, align_corners, scales_h, scales_w);
     {
         static Operator op("diopiUpsampleLinear", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, self) && ((self.dim() == 4) && (self.numel() > 0) && (count(output_size) == 2) && (absent(scales_h) || (((output_size[0] % self.sizes()[2]) == 0) && (scales_h == (output_size[0] / self.sizes()[2])))) && (absent(scales_w) || (((output_size[1] % self.sizes()[3]) == 0) && (scales_w == (output_size[1] / self.sizes()[3])))))) {
+        if (call.accepts(kFp, self) && ((self.dim() == 4) && (self.numel() > 0) && (count(output_size) == 2) && by_size(scales_h, self.sizes()[2], output_size[0]) && by_size(scales_w, self.sizes()[3], output_size[1]))) {
             Outputs<at::meta::structured_upsample_bilinear2d, 1, Kind::Fresh> results(call.device());
             results.meta(self, output_size, align_corners, scales_h, scales_w);
             if (call.run<decltype(&::diopiUpsampleLinear)>(handle(results[0]), handle(self), ::dipu::size(output_size), align_corners, text("bilinear"))) { return std::move(results[0]); }
@@ -1904,19 +1991,79 @@ at::Tensor upsample_bilinear2d(const at::Tensor & self, at::IntArrayRef output_s
     return fall_back<at::Tensor>(record, self, output_size, align_corners, scales_h, scales_w);
 }
 
+at::Tensor upsample_linear1d(const at::Tensor & self, at::IntArrayRef output_size, bool align_corners, ::std::optional<double> scales) {
+    static OpRecord& record = op_record("upsample_linear1d");
+    if (must_watch()) return watched<&::dipu::upsample_linear1d>(record, self, output_size, align_corners, scales);
+    {
+        static Operator op("diopiUpsampleLinear", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && ((self.dim() == 3) && (self.numel() > 0) && (count(output_size) == 1) && by_size(scales, self.sizes()[2], output_size[0]))) {
+            Outputs<at::meta::structured_upsample_linear1d, 1, Kind::Fresh> results(call.device());
+            results.meta(self, output_size, align_corners, scales);
+            if (call.run<decltype(&::diopiUpsampleLinear)>(handle(results[0]), handle(self), ::dipu::size(output_size), align_corners, text("linear"))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, output_size, align_corners, scales);
+}
+
+at::Tensor upsample_nearest1d(const at::Tensor & self, at::IntArrayRef output_size, ::std::optional<double> scales) {
+    static OpRecord& record = op_record("upsample_nearest1d");
+    if (must_watch()) return watched<&::dipu::upsample_nearest1d>(record, self, output_size, scales);
+    {
+        static Operator op("diopiUpsampleNearest", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && ((self.dim() == 3) && (self.numel() > 0) && (count(output_size) == 1) && by_size(scales, self.sizes()[2], output_size[0]))) {
+            Outputs<at::meta::structured_upsample_nearest1d, 1, Kind::Fresh> results(call.device());
+            results.meta(self, output_size, scales);
+            if (call.run<decltype(&::diopiUpsampleNearest)>(handle(results[0]), handle(self), ::dipu::size(output_size))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, output_size, scales);
+}
+
 at::Tensor upsample_nearest2d(const at::Tensor & self, at::IntArrayRef output_size, ::std::optional<double> scales_h, ::std::optional<double> scales_w) {
     static OpRecord& record = op_record("upsample_nearest2d");
     if (must_watch()) return watched<&::dipu::upsample_nearest2d>(record, self, output_size, scales_h, scales_w);
     {
         static Operator op("diopiUpsampleNearest", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, self) && ((self.dim() == 4) && (self.numel() > 0) && (count(output_size) == 2) && (absent(scales_h) || (((output_size[0] % self.sizes()[2]) == 0) && (scales_h == (output_size[0] / self.sizes()[2])))) && (absent(scales_w) || (((output_size[1] % self.sizes()[3]) == 0) && (scales_w == (output_size[1] / self.sizes()[3])))))) {
+        if (call.accepts(kFp, self) && ((self.dim() == 4) && (self.numel() > 0) && (count(output_size) == 2) && by_size(scales_h, self.sizes()[2], output_size[0]) && by_size(scales_w, self.sizes()[3], output_size[1]))) {
             Outputs<at::meta::structured_upsample_nearest2d, 1, Kind::Fresh> results(call.device());
             results.meta(self, output_size, scales_h, scales_w);
             if (call.run<decltype(&::diopiUpsampleNearest)>(handle(results[0]), handle(self), ::dipu::size(output_size))) { return std::move(results[0]); }
         }
     }
     return fall_back<at::Tensor>(record, self, output_size, scales_h, scales_w);
+}
+
+at::Tensor upsample_nearest3d(const at::Tensor & self, at::IntArrayRef output_size, ::std::optional<double> scales_d, ::std::optional<double> scales_h, ::std::optional<double> scales_w) {
+    static OpRecord& record = op_record("upsample_nearest3d");
+    if (must_watch()) return watched<&::dipu::upsample_nearest3d>(record, self, output_size, scales_d, scales_h, scales_w);
+    {
+        static Operator op("diopiUpsampleNearest", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && ((self.dim() == 5) && (self.numel() > 0) && (count(output_size) == 3) && by_size(scales_d, self.sizes()[2], output_size[0]) && by_size(scales_h, self.sizes()[3], output_size[1]) && by_size(scales_w, self.sizes()[4], output_size[2]))) {
+            Outputs<at::meta::structured_upsample_nearest3d, 1, Kind::Fresh> results(call.device());
+            results.meta(self, output_size, scales_d, scales_h, scales_w);
+            if (call.run<decltype(&::diopiUpsampleNearest)>(handle(results[0]), handle(self), ::dipu::size(output_size))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, output_size, scales_d, scales_h, scales_w);
+}
+
+at::Tensor upsample_trilinear3d(const at::Tensor & self, at::IntArrayRef output_size, bool align_corners, ::std::optional<double> scales_d, ::std::optional<double> scales_h, ::std::optional<double> scales_w) {
+    static OpRecord& record = op_record("upsample_trilinear3d");
+    if (must_watch()) return watched<&::dipu::upsample_trilinear3d>(record, self, output_size, align_corners, scales_d, scales_h, scales_w);
+    {
+        static Operator op("diopiUpsampleLinear", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && ((self.dim() == 5) && (self.numel() > 0) && (count(output_size) == 3) && by_size(scales_d, self.sizes()[2], output_size[0]) && by_size(scales_h, self.sizes()[3], output_size[1]) && by_size(scales_w, self.sizes()[4], output_size[2]))) {
+            Outputs<at::meta::structured_upsample_trilinear3d, 1, Kind::Fresh> results(call.device());
+            results.meta(self, output_size, align_corners, scales_d, scales_h, scales_w);
+            if (call.run<decltype(&::diopiUpsampleLinear)>(handle(results[0]), handle(self), ::dipu::size(output_size), align_corners, text("trilinear"))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, output_size, align_corners, scales_d, scales_h, scales_w);
 }
 
 at::Tensor where_self(const at::Tensor & condition, const at::Tensor & self, const at::Tensor & other) {
@@ -1974,59 +2121,63 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("convolution_overrideable", TORCH_FN(convolution_overrideable));
     m.impl("cosh", TORCH_FN(cosh));
     m.impl("cumsum.out", TORCH_FN(cumsum_out));
-    m.impl("embedding", TORCH_FN(embedding));
-    m.impl("eq.Scalar_out", TORCH_FN(eq_Scalar_out));
-    m.impl("eq_.Tensor", TORCH_FN(eq__Tensor));
-    m.impl("erf_", TORCH_FN(erf_));
-    m.impl("exp", TORCH_FN(exp));
-    m.impl("expm1", TORCH_FN(expm1));
-    m.impl("flip", TORCH_FN(flip));
-    m.impl("gather", TORCH_FN(gather));
-    m.impl("ge.Tensor", TORCH_FN(ge_Tensor));
-    m.impl("gelu", TORCH_FN(gelu));
-    m.impl("grid_sampler_2d", TORCH_FN(grid_sampler_2d));
-    m.impl("gt.Tensor_out", TORCH_FN(gt_Tensor_out));
-    m.impl("hardswish.out", TORCH_FN(hardswish_out));
-    m.impl("hardtanh.out", TORCH_FN(hardtanh_out));
-    m.impl("im2col", TORCH_FN(im2col));
-    m.impl("index_fill_.int_Scalar", TORCH_FN(index_fill__int_Scalar));
-    m.impl("isnan", TORCH_FN(isnan));
-    m.impl("le.Tensor_out", TORCH_FN(le_Tensor_out));
-    m.impl("leaky_relu.out", TORCH_FN(leaky_relu_out));
-    m.impl("lerp.Scalar", TORCH_FN(lerp_Scalar));
-    m.impl("lerp_.Scalar", TORCH_FN(lerp__Scalar));
-    m.impl("linalg_qr", TORCH_FN(linalg_qr));
-    m.impl("linspace.out", TORCH_FN(linspace_out));
-    m.impl("log10.out", TORCH_FN(log10_out));
-    m.impl("log1p_", TORCH_FN(log1p_));
-    m.impl("log_", TORCH_FN(log_));
-    m.impl("logical_not", TORCH_FN(logical_not));
-    m.impl("logical_or.out", TORCH_FN(logical_or_out));
-    m.impl("lt.Tensor", TORCH_FN(lt_Tensor));
-    m.impl("masked_fill.Scalar", TORCH_FN(masked_fill_Scalar));
-    m.impl("masked_scatter", TORCH_FN(masked_scatter));
-    m.impl("max.dim_max", TORCH_FN(max_dim_max));
-    m.impl("max_pool2d_with_indices_backward.grad_input", TORCH_FN(max_pool2d_with_indices_backward_grad_input));
-    m.impl("maximum.out", TORCH_FN(maximum_out));
-    m.impl("min.dim", TORCH_FN(min_dim));
-    m.impl("mm", TORCH_FN(mm));
-    m.impl("mse_loss_backward", TORCH_FN(mse_loss_backward));
-    m.impl("mul_.Tensor", TORCH_FN(mul__Tensor));
-    m.impl("native_dropout", TORCH_FN(native_dropout));
-    m.impl("native_layer_norm_backward", TORCH_FN(native_layer_norm_backward));
-    m.impl("ne.Tensor_out", TORCH_FN(ne_Tensor_out));
-    m.impl("neg.out", TORCH_FN(neg_out));
-    m.impl("nll_loss2d_forward", TORCH_FN(nll_loss2d_forward));
-    m.impl("nll_loss_forward", TORCH_FN(nll_loss_forward));
-    m.impl("norm.out", TORCH_FN(norm_out));
-    m.impl("normal.Tensor_float_out", TORCH_FN(normal_Tensor_float_out));
-    m.impl("normal_", TORCH_FN(normal_));
-    m.impl("pow.Scalar", TORCH_FN(pow_Scalar));
-    m.impl("pow.Tensor_Tensor", TORCH_FN(pow_Tensor_Tensor));
-    m.impl("prod.dim_int", TORCH_FN(prod_dim_int));
-    m.impl("reciprocal", TORCH_FN(reciprocal));
-    m.impl("relu_", TORCH_FN(relu_));
-    m.impl("remainder_.Tensor", TORCH_FN(remainder__Tensor));
+    m.impl("div.out_mode", TORCH_FN(div_out_mode));
+    m.impl("embedding_dense_backward", TORCH_FN(embedding_dense_backward));
+    m.impl("eq.Tensor", TORCH_FN(eq_Tensor));
+    m.impl("equal", TORCH_FN(equal));
+    m.impl("erfinv", TORCH_FN(erfinv));
+    m.impl("exp.out", TORCH_FN(exp_out));
+    m.impl("expm1.out", TORCH_FN(expm1_out));
+    m.impl("floor", TORCH_FN(floor));
+    m.impl("gather.out", TORCH_FN(gather_out));
+    m.impl("ge.Tensor_out", TORCH_FN(ge_Tensor_out));
+    m.impl("gelu.out", TORCH_FN(gelu_out));
+    m.impl("gt.Scalar", TORCH_FN(gt_Scalar));
+    m.impl("gt_.Scalar", TORCH_FN(gt__Scalar));
+    m.impl("hardswish_", TORCH_FN(hardswish_));
+    m.impl("hardtanh_", TORCH_FN(hardtanh_));
+    m.impl("index.Tensor", TORCH_FN(index_Tensor));
+    m.impl("index_fill_.int_Tensor", TORCH_FN(index_fill__int_Tensor));
+    m.impl("le.Scalar", TORCH_FN(le_Scalar));
+    m.impl("le_.Scalar", TORCH_FN(le__Scalar));
+    m.impl("leaky_relu_", TORCH_FN(leaky_relu_));
+    m.impl("lerp.Scalar_out", TORCH_FN(lerp_Scalar_out));
+    m.impl("lerp_.Tensor", TORCH_FN(lerp__Tensor));
+    m.impl("linalg_qr.out", TORCH_FN(linalg_qr_out));
+    m.impl("log", TORCH_FN(log));
+    m.impl("log10_", TORCH_FN(log10_));
+    m.impl("log2", TORCH_FN(log2));
+    m.impl("logical_and", TORCH_FN(logical_and));
+    m.impl("logical_not.out", TORCH_FN(logical_not_out));
+    m.impl("logical_or_", TORCH_FN(logical_or_));
+    m.impl("lt.Tensor_out", TORCH_FN(lt_Tensor_out));
+    m.impl("masked_fill.Tensor", TORCH_FN(masked_fill_Tensor));
+    m.impl("masked_select", TORCH_FN(masked_select));
+    m.impl("max_pool2d_with_indices", TORCH_FN(max_pool2d_with_indices));
+    m.impl("max_pool3d_with_indices", TORCH_FN(max_pool3d_with_indices));
+    m.impl("mean.dim", TORCH_FN(mean_dim));
+    m.impl("min.dim_min", TORCH_FN(min_dim_min));
+    m.impl("mm.out", TORCH_FN(mm_out));
+    m.impl("mse_loss_backward.grad_input", TORCH_FN(mse_loss_backward_grad_input));
+    m.impl("multinomial", TORCH_FN(multinomial));
+    m.impl("native_group_norm", TORCH_FN(native_group_norm));
+    m.impl("ne.Scalar", TORCH_FN(ne_Scalar));
+    m.impl("ne_.Scalar", TORCH_FN(ne__Scalar));
+    m.impl("neg_", TORCH_FN(neg_));
+    m.impl("nll_loss2d_forward.output", TORCH_FN(nll_loss2d_forward_output));
+    m.impl("nll_loss_forward.output", TORCH_FN(nll_loss_forward_output));
+    m.impl("normal.Tensor_Tensor", TORCH_FN(normal_Tensor_Tensor));
+    m.impl("normal.float_Tensor", TORCH_FN(normal_float_Tensor));
+    m.impl("permute_copy", TORCH_FN(permute_copy));
+    m.impl("pow.Scalar_out", TORCH_FN(pow_Scalar_out));
+    m.impl("pow.Tensor_Tensor_out", TORCH_FN(pow_Tensor_Tensor_out));
+    m.impl("prod.int_out", TORCH_FN(prod_int_out));
+    m.impl("randperm.generator_out", TORCH_FN(randperm_generator_out));
+    m.impl("reflection_pad1d", TORCH_FN(reflection_pad1d));
+    m.impl("reflection_pad3d.out", TORCH_FN(reflection_pad3d_out));
+    m.impl("remainder.Tensor", TORCH_FN(remainder_Tensor));
+    m.impl("replication_pad1d", TORCH_FN(replication_pad1d));
+    m.impl("replication_pad3d", TORCH_FN(replication_pad3d));
     m.impl("rsqrt.out", TORCH_FN(rsqrt_out));
     m.impl("scatter.src", TORCH_FN(scatter_src));
     m.impl("scatter.value_reduce", TORCH_FN(scatter_value_reduce));
@@ -2048,8 +2199,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("topk", TORCH_FN(topk));
     m.impl("triangular_solve.X", TORCH_FN(triangular_solve_X));
     m.impl("triu.out", TORCH_FN(triu_out));
+    m.impl("upsample_bicubic2d", TORCH_FN(upsample_bicubic2d));
     m.impl("upsample_bilinear2d", TORCH_FN(upsample_bilinear2d));
+    m.impl("upsample_linear1d", TORCH_FN(upsample_linear1d));
+    m.impl("upsample_nearest1d", TORCH_FN(upsample_nearest1d));
     m.impl("upsample_nearest2d", TORCH_FN(upsample_nearest2d));
+    m.impl("upsample_nearest3d", TORCH_FN(upsample_nearest3d));
+    m.impl("upsample_trilinear3d", TORCH_FN(upsample_trilinear3d));
     m.impl("where.self", TORCH_FN(where_self));
 }
 

@@ -30,33 +30,36 @@
 #include <ATen/ops/cosh_meta.h>
 #include <ATen/ops/div_meta.h>
 #include <ATen/ops/eq_meta.h>
+#include <ATen/ops/erf_meta.h>
 #include <ATen/ops/erfinv_meta.h>
 #include <ATen/ops/exp_meta.h>
 #include <ATen/ops/expm1_meta.h>
 #include <ATen/ops/floor_meta.h>
-#include <ATen/ops/gather_meta.h>
 #include <ATen/ops/ge_meta.h>
-#include <ATen/ops/gelu_meta.h>
+#include <ATen/ops/gelu_backward_meta.h>
 #include <ATen/ops/gt_meta.h>
-#include <ATen/ops/index_meta.h>
 #include <ATen/ops/le_meta.h>
-#include <ATen/ops/leaky_relu_meta.h>
+#include <ATen/ops/leaky_relu_backward_meta.h>
 #include <ATen/ops/lerp_meta.h>
-#include <ATen/ops/linalg_qr_meta.h>
-#include <ATen/ops/log10_meta.h>
+#include <ATen/ops/linalg_cholesky_ex_meta.h>
+#include <ATen/ops/linalg_vector_norm_meta.h>
+#include <ATen/ops/log1p_meta.h>
 #include <ATen/ops/log2_meta.h>
 #include <ATen/ops/log_meta.h>
 #include <ATen/ops/lt_meta.h>
 #include <ATen/ops/max_pool2d_with_indices_meta.h>
 #include <ATen/ops/mean_meta.h>
-#include <ATen/ops/min_meta.h>
-#include <ATen/ops/mm_meta.h>
+#include <ATen/ops/minimum_meta.h>
+#include <ATen/ops/mse_loss_meta.h>
+#include <ATen/ops/mul_meta.h>
 #include <ATen/ops/ne_meta.h>
-#include <ATen/ops/neg_meta.h>
-#include <ATen/ops/nll_loss_forward_meta.h>
+#include <ATen/ops/nll_loss_backward_meta.h>
 #include <ATen/ops/pow_meta.h>
-#include <ATen/ops/prod_meta.h>
 #include <ATen/ops/reciprocal_meta.h>
+#include <ATen/ops/reflection_pad1d_meta.h>
+#include <ATen/ops/remainder_meta.h>
+#include <ATen/ops/replication_pad1d_meta.h>
+#include <ATen/ops/replication_pad3d_meta.h>
 #include <ATen/ops/rsqrt_meta.h>
 #include <ATen/ops/scatter_meta.h>
 #include <ATen/ops/sgn_meta.h>
@@ -73,8 +76,13 @@
 #include <ATen/ops/topk_meta.h>
 #include <ATen/ops/tril_meta.h>
 #include <ATen/ops/triu_meta.h>
+#include <ATen/ops/upsample_bicubic2d_meta.h>
 #include <ATen/ops/upsample_bilinear2d_meta.h>
+#include <ATen/ops/upsample_linear1d_meta.h>
+#include <ATen/ops/upsample_nearest1d_meta.h>
 #include <ATen/ops/upsample_nearest2d_meta.h>
+#include <ATen/ops/upsample_nearest3d_meta.h>
+#include <ATen/ops/upsample_trilinear3d_meta.h>
 
 namespace dipu {
 namespace {
@@ -247,7 +255,7 @@ at::Tensor & add_out(const at::Tensor & self, const at::Tensor & other, const at
     if (must_watch()) return watched<&::dipu::add_out>(record, self, other, alpha, out);
     {
         static Operator op("diopiAddScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(other) && call.accepts(kFp | kInt | kComplex, self) && call.holds(~DtypeMask(0), out) && plain(alpha) && (!is_bool(alpha))) {
             Outputs<at::meta::structured_add_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other, alpha);
@@ -503,7 +511,7 @@ at::Tensor & bitwise_and__Tensor(at::Tensor & self, const at::Tensor & other) {
     if (must_watch()) return watched<&::dipu::bitwise_and__Tensor>(record, self, other);
     {
         static Operator op("diopiBitwiseAndInpScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(other) && call.accepts(kInt | kBool, self)) {
             Outputs<at::meta::structured_bitwise_and_Tensor, 1, Kind::InPlace> results(call.device(), self);
             results.meta(self, other);
@@ -528,7 +536,7 @@ at::Tensor bitwise_or_Tensor(const at::Tensor & self, const at::Tensor & other) 
     if (must_watch()) return watched<&::dipu::bitwise_or_Tensor>(record, self, other);
     {
         static Operator op("diopiBitwiseOrScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(other) && call.accepts(kInt | kBool, self)) {
             Outputs<at::meta::structured_bitwise_or_Tensor, 1, Kind::Fresh> results(call.device());
             results.meta(self, other);
@@ -537,7 +545,7 @@ at::Tensor bitwise_or_Tensor(const at::Tensor & self, const at::Tensor & other) 
     }
     {
         static Operator op("diopiBitwiseOrScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(self) && call.accepts(kInt | kBool, other)) {
             Outputs<at::meta::structured_bitwise_or_Tensor, 1, Kind::Fresh> results(call.device());
             results.meta(self, other);
@@ -715,7 +723,7 @@ at::Tensor div_Tensor(const at::Tensor & self, const at::Tensor & other) {
     if (must_watch()) return watched<&::dipu::div_Tensor>(record, self, other);
     {
         static Operator op("diopiDivScalar", __LINE__);
-        Call call(op, record);
+        Call call(op, record, Form::Scalar);
         if (is_cpu_scalar(other) && call.accepts(kFp | kInt | kComplex, self)) {
             Outputs<at::meta::structured_div_Tensor, 1, Kind::Fresh> results(call.device());
             if (!results.like({self})) results.meta(self, other);
@@ -734,807 +742,905 @@ at::Tensor div_Tensor(const at::Tensor & self, const at::Tensor & other) {
     return fall_back<at::Tensor>(record, self, other);
 }
 
-at::Tensor embedding_dense_backward(const at::Tensor & grad_output, const at::Tensor & indices, int64_t num_weights, int64_t padding_idx, bool scale_grad_by_freq) {
-    static OpRecord& record = op_record("embedding_dense_backward");
-    if (must_watch()) return watched<&::dipu::embedding_dense_backward>(record, grad_output, indices, num_weights, padding_idx, scale_grad_by_freq);
+at::Tensor & div__Tensor(at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("div_.Tensor");
+    if (must_watch()) return watched<&::dipu::div__Tensor>(record, self, other);
     {
-        static Operator op("diopiEmbeddingBackward", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, grad_output) && call.accepts(kInt, indices)) {
-            auto out0 = embedding_grad(grad_output, num_weights);
-            if (call.run<decltype(&::diopiEmbeddingBackward)>(handle(out0), handle(grad_output), handle(indices), num_weights, padding_idx, scale_grad_by_freq, false)) { return out0; }
+        static Operator op("diopiDivInpScalar", __LINE__);
+        Call call(op, record, Form::Scalar);
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt | kComplex, self) && (self.is_floating_point() || self.is_complex())) {
+            Outputs<at::meta::structured_div_Tensor, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({self})) results.meta(self, other);
+            if (call.run<decltype(&::diopiDivInpScalar)>(handle(results[0]), ::dipu::scalar(cpu_value(other)), RoundModeNone)) { results.finish(); return self; }
         }
     }
-    return fall_back<at::Tensor>(record, grad_output, indices, num_weights, padding_idx, scale_grad_by_freq);
+    {
+        static Operator op("diopiDivInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self, other) && (self.is_floating_point() || self.is_complex())) {
+            Outputs<at::meta::structured_div_Tensor, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({other})) results.meta(self, other);
+            if (call.run<decltype(&::diopiDivInp)>(handle(results[0]), handle(other), RoundModeNone)) { results.finish(); return self; }
+        }
+    }
+    fall_back<void>(record, self, other);
+    return self;
 }
 
-at::Tensor eq_Tensor(const at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("eq.Tensor");
-    if (must_watch()) return watched<&::dipu::eq_Tensor>(record, self, other);
+at::Tensor & embedding_renorm_(at::Tensor & self, const at::Tensor & indices, double max_norm, double norm_type) {
+    static OpRecord& record = op_record("embedding_renorm_");
+    if (must_watch()) return watched<&::dipu::embedding_renorm_>(record, self, indices, max_norm, norm_type);
+    {
+        static Operator op("diopiEmbeddingRenorm_", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && call.accepts(kInt, indices)) {
+            if (call.run<decltype(&::diopiEmbeddingRenorm_)>(handle(self), handle(indices), max_norm, norm_type)) { return self; }
+        }
+    }
+    fall_back<void>(record, self, indices, max_norm, norm_type);
+    return self;
+}
+
+at::Tensor & eq_Tensor_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
+    static OpRecord& record = op_record("eq.Tensor_out");
+    if (must_watch()) return watched<&::dipu::eq_Tensor_out>(record, self, other, out);
     {
         static Operator op("diopiEq", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, other)) {
-            Outputs<at::meta::structured_eq_Tensor, 1, Kind::Fresh> results(call.device());
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, other) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_eq_Tensor, 1, Kind::Given> results(call.device(), out);
             results.meta(self, other);
-            if (call.run<decltype(&::diopiEq)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, other);
-}
-
-bool equal(const at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("equal");
-    if (must_watch()) return watched<&::dipu::equal>(record, self, other);
-    {
-        static Operator op("diopiEqual", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, other) && (one_dtype(self, other))) {
-            bool out0;
-            if (call.run<decltype(&::diopiEqual)>(&(out0), handle(self), handle(other))) { return out0; }
-        }
-    }
-    return fall_back<bool>(record, self, other);
-}
-
-at::Tensor erfinv(const at::Tensor & self) {
-    static OpRecord& record = op_record("erfinv");
-    if (must_watch()) return watched<&::dipu::erfinv>(record, self);
-    {
-        static Operator op("diopiErfinv", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self)) {
-            Outputs<at::meta::structured_erfinv, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiErfinv)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self);
-}
-
-at::Tensor & exp_out(const at::Tensor & self, at::Tensor & out) {
-    static OpRecord& record = op_record("exp.out");
-    if (must_watch()) return watched<&::dipu::exp_out>(record, self, out);
-    {
-        static Operator op("diopiExp", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_exp, 1, Kind::Given> results(call.device(), out);
-            results.meta(self);
-            if (call.run<decltype(&::diopiExp)>(handle(results[0]), handle(self))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, out);
-    return out;
-}
-
-at::Tensor & expm1_out(const at::Tensor & self, at::Tensor & out) {
-    static OpRecord& record = op_record("expm1.out");
-    if (must_watch()) return watched<&::dipu::expm1_out>(record, self, out);
-    {
-        static Operator op("diopiExpm1", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_expm1, 1, Kind::Given> results(call.device(), out);
-            results.meta(self);
-            if (call.run<decltype(&::diopiExpm1)>(handle(results[0]), handle(self))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, out);
-    return out;
-}
-
-at::Tensor floor(const at::Tensor & self) {
-    static OpRecord& record = op_record("floor");
-    if (must_watch()) return watched<&::dipu::floor>(record, self);
-    {
-        static Operator op("diopiFloor", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt, self)) {
-            Outputs<at::meta::structured_floor, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiFloor)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self);
-}
-
-at::Tensor & gather_out(const at::Tensor & self, int64_t dim, const at::Tensor & index, bool sparse_grad, at::Tensor & out) {
-    static OpRecord& record = op_record("gather.out");
-    if (must_watch()) return watched<&::dipu::gather_out>(record, self, dim, index, sparse_grad, out);
-    {
-        static Operator op("diopiGather", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.accepts(kInt, index) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_gather, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, dim, index, sparse_grad);
-            if (call.run<decltype(&::diopiGather)>(handle(results[0]), handle(self), dim, handle(index))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, dim, index, sparse_grad, out);
-    return out;
-}
-
-at::Tensor & ge_Tensor_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
-    static OpRecord& record = op_record("ge.Tensor_out");
-    if (must_watch()) return watched<&::dipu::ge_Tensor_out>(record, self, other, out);
-    {
-        static Operator op("diopiGe", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_ge_Tensor, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiGe)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
+            if (call.run<decltype(&::diopiEq)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
         }
     }
     fall_back<void>(record, self, other, out);
     return out;
 }
 
-at::Tensor & gelu_out(const at::Tensor & self, c10::string_view approximate, at::Tensor & out) {
-    static OpRecord& record = op_record("gelu.out");
-    if (must_watch()) return watched<&::dipu::gelu_out>(record, self, approximate, out);
+at::Tensor erf(const at::Tensor & self) {
+    static OpRecord& record = op_record("erf");
+    if (must_watch()) return watched<&::dipu::erf>(record, self);
     {
-        static Operator op("diopiGelu", __LINE__);
+        static Operator op("diopiErf", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_gelu, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, approximate);
-            if (call.run<decltype(&::diopiGelu)>(handle(results[0]), handle(self), text(approximate))) { results.finish(); return out; }
+        if (call.accepts(kFp | kInt | kBool, self)) {
+            Outputs<at::meta::structured_erf, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiErf)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
         }
     }
-    fall_back<void>(record, self, approximate, out);
+    return fall_back<at::Tensor>(record, self);
+}
+
+at::Tensor & erfinv_out(const at::Tensor & self, at::Tensor & out) {
+    static OpRecord& record = op_record("erfinv.out");
+    if (must_watch()) return watched<&::dipu::erfinv_out>(record, self, out);
+    {
+        static Operator op("diopiErfinv", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_erfinv, 1, Kind::Given> results(call.device(), out);
+            results.meta(self);
+            if (call.run<decltype(&::diopiErfinv)>(handle(results[0]), handle(self))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, out);
     return out;
 }
 
-at::Tensor gt_Scalar(const at::Tensor & self, const at::Scalar & other) {
-    static OpRecord& record = op_record("gt.Scalar");
-    if (must_watch()) return watched<&::dipu::gt_Scalar>(record, self, other);
+at::Tensor & exp_(at::Tensor & self) {
+    static OpRecord& record = op_record("exp_");
+    if (must_watch()) return watched<&::dipu::exp_>(record, self);
     {
-        static Operator op("diopiGtScalar", __LINE__);
+        static Operator op("diopiExpInp", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
-            Outputs<at::meta::structured_gt_Scalar, 1, Kind::Fresh> results(call.device());
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiGtScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, other);
-}
-
-at::Tensor & gt__Scalar(at::Tensor & self, const at::Scalar & other) {
-    static OpRecord& record = op_record("gt_.Scalar");
-    if (must_watch()) return watched<&::dipu::gt__Scalar>(record, self, other);
-    {
-        static Operator op("diopiGtInpScalar", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
-            Outputs<at::meta::structured_gt_Scalar, 1, Kind::InPlace> results(call.device(), self);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiGtInpScalar)>(handle(results[0]), ::dipu::scalar(other))) { results.finish(); return self; }
-        }
-    }
-    fall_back<void>(record, self, other);
-    return self;
-}
-
-at::Tensor & hardswish_(at::Tensor & self) {
-    static OpRecord& record = op_record("hardswish_");
-    if (must_watch()) return watched<&::dipu::hardswish_>(record, self);
-    {
-        static Operator op("diopiHardswishInp", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, self)) {
-            if (call.run<decltype(&::diopiHardswishInp)>(handle(self))) { return self; }
+        if (call.accepts(kFp | kComplex, self)) {
+            Outputs<at::meta::structured_exp, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiExpInp)>(handle(results[0]))) { results.finish(); return self; }
         }
     }
     fall_back<void>(record, self);
     return self;
 }
 
-at::Tensor & hardtanh_(at::Tensor & self, const at::Scalar & min_val, const at::Scalar & max_val) {
-    static OpRecord& record = op_record("hardtanh_");
-    if (must_watch()) return watched<&::dipu::hardtanh_>(record, self, min_val, max_val);
+at::Tensor & expm1_(at::Tensor & self) {
+    static OpRecord& record = op_record("expm1_");
+    if (must_watch()) return watched<&::dipu::expm1_>(record, self);
     {
-        static Operator op("diopiHardtanhInp", __LINE__);
+        static Operator op("diopiExpm1Inp", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && plain(min_val) && plain(max_val)) {
-            if (call.run<decltype(&::diopiHardtanhInp)>(handle(self), ::dipu::scalar(min_val), ::dipu::scalar(max_val))) { return self; }
+        if (call.accepts(kFp | kComplex, self)) {
+            Outputs<at::meta::structured_expm1, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiExpm1Inp)>(handle(results[0]))) { results.finish(); return self; }
         }
     }
-    fall_back<void>(record, self, min_val, max_val);
+    fall_back<void>(record, self);
     return self;
 }
 
-at::Tensor index_Tensor(const at::Tensor & self, const c10::List<::std::optional<at::Tensor>> & indices) {
-    static OpRecord& record = op_record("index.Tensor");
-    if (must_watch()) return watched<&::dipu::index_Tensor>(record, self, indices);
+at::Tensor & floor_out(const at::Tensor & self, at::Tensor & out) {
+    static OpRecord& record = op_record("floor.out");
+    if (must_watch()) return watched<&::dipu::floor_out>(record, self, out);
     {
-        static Operator op("diopiIndex", __LINE__);
+        static Operator op("diopiFloor", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, indices)) {
-            Made out0;
-            if (call.run<decltype(&::diopiIndex)>(made(out0), handle(self), handles(indices), count(indices))) { return out0.tensor(); }
+        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_floor, 1, Kind::Given> results(call.device(), out);
+            results.meta(self);
+            if (call.run<decltype(&::diopiFloor)>(handle(results[0]), handle(self))) { results.finish(); return out; }
         }
     }
-    return fall_back<at::Tensor>(record, self, indices);
+    fall_back<void>(record, self, out);
+    return out;
 }
 
-at::Tensor & index_fill__int_Tensor(at::Tensor & self, int64_t dim, const at::Tensor & index, const at::Tensor & value) {
-    static OpRecord& record = op_record("index_fill_.int_Tensor");
-    if (must_watch()) return watched<&::dipu::index_fill__int_Tensor>(record, self, dim, index, value);
+at::Tensor ge_Scalar(const at::Tensor & self, const at::Scalar & other) {
+    static OpRecord& record = op_record("ge.Scalar");
+    if (must_watch()) return watched<&::dipu::ge_Scalar>(record, self, other);
     {
-        static Operator op("diopiIndexFillInp", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, value) && call.accepts(kInt, index) && ((value.dim() == 0) && one_dtype(self, value))) {
-            if (call.run<decltype(&::diopiIndexFillInp)>(handle(self), dim, handle(index), handle(value))) { return self; }
-        }
-    }
-    fall_back<void>(record, self, dim, index, value);
-    return self;
-}
-
-at::Tensor le_Scalar(const at::Tensor & self, const at::Scalar & other) {
-    static OpRecord& record = op_record("le.Scalar");
-    if (must_watch()) return watched<&::dipu::le_Scalar>(record, self, other);
-    {
-        static Operator op("diopiLeScalar", __LINE__);
+        static Operator op("diopiGeScalar", __LINE__);
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
-            Outputs<at::meta::structured_le_Scalar, 1, Kind::Fresh> results(call.device());
+            Outputs<at::meta::structured_ge_Scalar, 1, Kind::Fresh> results(call.device());
             results.meta(self, other);
-            if (call.run<decltype(&::diopiLeScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { return std::move(results[0]); }
+            if (call.run<decltype(&::diopiGeScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { return std::move(results[0]); }
         }
     }
     return fall_back<at::Tensor>(record, self, other);
 }
 
-at::Tensor & le__Scalar(at::Tensor & self, const at::Scalar & other) {
-    static OpRecord& record = op_record("le_.Scalar");
-    if (must_watch()) return watched<&::dipu::le__Scalar>(record, self, other);
+at::Tensor & ge__Scalar(at::Tensor & self, const at::Scalar & other) {
+    static OpRecord& record = op_record("ge_.Scalar");
+    if (must_watch()) return watched<&::dipu::ge__Scalar>(record, self, other);
     {
-        static Operator op("diopiLeInpScalar", __LINE__);
+        static Operator op("diopiGeInpScalar", __LINE__);
         Call call(op, record);
         if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
-            Outputs<at::meta::structured_le_Scalar, 1, Kind::InPlace> results(call.device(), self);
+            Outputs<at::meta::structured_ge_Scalar, 1, Kind::InPlace> results(call.device(), self);
             results.meta(self, other);
-            if (call.run<decltype(&::diopiLeInpScalar)>(handle(results[0]), ::dipu::scalar(other))) { results.finish(); return self; }
+            if (call.run<decltype(&::diopiGeInpScalar)>(handle(results[0]), ::dipu::scalar(other))) { results.finish(); return self; }
         }
     }
     fall_back<void>(record, self, other);
     return self;
 }
 
-at::Tensor & leaky_relu_(at::Tensor & self, const at::Scalar & negative_slope) {
-    static OpRecord& record = op_record("leaky_relu_");
-    if (must_watch()) return watched<&::dipu::leaky_relu_>(record, self, negative_slope);
+at::Tensor gelu_backward(const at::Tensor & grad_output, const at::Tensor & self, c10::string_view approximate) {
+    static OpRecord& record = op_record("gelu_backward");
+    if (must_watch()) return watched<&::dipu::gelu_backward>(record, grad_output, self, approximate);
     {
-        static Operator op("diopiLeakyReluInp", __LINE__);
+        static Operator op("diopiGeluBackward", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, self) && plain(negative_slope)) {
-            Outputs<at::meta::structured_leaky_relu, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({self})) results.meta(self, negative_slope);
-            if (call.run<decltype(&::diopiLeakyReluInp)>(handle(results[0]), ::dipu::scalar(negative_slope))) { results.finish(); return self; }
+        if (call.accepts(kFp, grad_output, self)) {
+            Outputs<at::meta::structured_gelu_backward, 1, Kind::Fresh> results(call.device());
+            if (!results.like({grad_output, self})) results.meta(grad_output, self, approximate);
+            if (call.run<decltype(&::diopiGeluBackward)>(handle(results[0]), handle(grad_output), handle(self), text(approximate))) { return std::move(results[0]); }
         }
     }
-    fall_back<void>(record, self, negative_slope);
-    return self;
+    return fall_back<at::Tensor>(record, grad_output, self, approximate);
 }
 
-at::Tensor & lerp_Scalar_out(const at::Tensor & self, const at::Tensor & end, const at::Scalar & weight, at::Tensor & out) {
-    static OpRecord& record = op_record("lerp.Scalar_out");
-    if (must_watch()) return watched<&::dipu::lerp_Scalar_out>(record, self, end, weight, out);
+at::Tensor & gt_Scalar_out(const at::Tensor & self, const at::Scalar & other, at::Tensor & out) {
+    static OpRecord& record = op_record("gt.Scalar_out");
+    if (must_watch()) return watched<&::dipu::gt_Scalar_out>(record, self, other, out);
     {
-        static Operator op("diopiLerpScalar", __LINE__);
+        static Operator op("diopiGtScalar", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kComplex, self, end) && call.holds(~DtypeMask(0), out) && plain(weight)) {
-            Outputs<at::meta::structured_lerp_Scalar, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, end, weight);
-            if (call.run<decltype(&::diopiLerpScalar)>(handle(results[0]), handle(self), handle(end), ::dipu::scalar(weight))) { results.finish(); return out; }
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out) && plain(other)) {
+            Outputs<at::meta::structured_gt_Scalar, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiGtScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { results.finish(); return out; }
         }
     }
-    fall_back<void>(record, self, end, weight, out);
+    fall_back<void>(record, self, other, out);
     return out;
 }
 
-at::Tensor & lerp__Tensor(at::Tensor & self, const at::Tensor & end, const at::Tensor & weight) {
-    static OpRecord& record = op_record("lerp_.Tensor");
-    if (must_watch()) return watched<&::dipu::lerp__Tensor>(record, self, end, weight);
+at::Tensor & gt__Tensor(at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("gt_.Tensor");
+    if (must_watch()) return watched<&::dipu::gt__Tensor>(record, self, other);
+    {
+        static Operator op("diopiGtInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool, self, other)) {
+            Outputs<at::meta::structured_gt_Tensor, 1, Kind::InPlace> results(call.device(), self);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiGtInp)>(handle(results[0]), handle(other))) { results.finish(); return self; }
+        }
+    }
+    fall_back<void>(record, self, other);
+    return self;
+}
+
+at::Tensor hardswish_backward(const at::Tensor & grad_output, const at::Tensor & self) {
+    static OpRecord& record = op_record("hardswish_backward");
+    if (must_watch()) return watched<&::dipu::hardswish_backward>(record, grad_output, self);
+    {
+        static Operator op("diopiHardswishBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output, self) && (one_dtype(grad_output, self) && (grad_output.sizes() == self.sizes()))) {
+            auto out0 = like(self);
+            if (call.run<decltype(&::diopiHardswishBackward)>(handle(out0), handle(grad_output), handle(self))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, grad_output, self);
+}
+
+at::Tensor hardtanh_backward(const at::Tensor & grad_output, const at::Tensor & self, const at::Scalar & min_val, const at::Scalar & max_val) {
+    static OpRecord& record = op_record("hardtanh_backward");
+    if (must_watch()) return watched<&::dipu::hardtanh_backward>(record, grad_output, self, min_val, max_val);
+    {
+        static Operator op("diopiHardtanhBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output, self) && plain(min_val) && plain(max_val) && (one_dtype(grad_output, self))) {
+            auto out0 = like(self);
+            if (call.run<decltype(&::diopiHardtanhBackward)>(handle(out0), handle(grad_output), handle(self), ::dipu::scalar(min_val), ::dipu::scalar(max_val))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, grad_output, self, min_val, max_val);
+}
+
+at::Tensor index_fill_int_Scalar(const at::Tensor & self, int64_t dim, const at::Tensor & index, const at::Scalar & value) {
+    static OpRecord& record = op_record("index_fill.int_Scalar");
+    if (must_watch()) return watched<&::dipu::index_fill_int_Scalar>(record, self, dim, index, value);
+    {
+        static Operator op("diopiIndexFillScalar", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.accepts(kInt, index) && plain(value)) {
+            auto out0 = like(self);
+            if (call.run<decltype(&::diopiIndexFillScalar)>(handle(out0), handle(self), dim, handle(index), ::dipu::scalar(value))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, dim, index, value);
+}
+
+at::Tensor index_put(const at::Tensor & self, const c10::List<::std::optional<at::Tensor>> & indices, const at::Tensor & values, bool accumulate) {
+    static OpRecord& record = op_record("index_put");
+    if (must_watch()) return watched<&::dipu::index_put>(record, self, indices, values, accumulate);
+    {
+        static Operator op("diopiIndexPut", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, indices, values) && (one_dtype(self, values))) {
+            auto out0 = like(self);
+            if (call.run<decltype(&::diopiIndexPut)>(handle(out0), handle(self), handle(values), handles(indices), count(indices), accumulate)) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, indices, values, accumulate);
+}
+
+at::Tensor & le_Scalar_out(const at::Tensor & self, const at::Scalar & other, at::Tensor & out) {
+    static OpRecord& record = op_record("le.Scalar_out");
+    if (must_watch()) return watched<&::dipu::le_Scalar_out>(record, self, other, out);
+    {
+        static Operator op("diopiLeScalar", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), out) && plain(other)) {
+            Outputs<at::meta::structured_le_Scalar, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiLeScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, other, out);
+    return out;
+}
+
+at::Tensor & le__Tensor(at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("le_.Tensor");
+    if (must_watch()) return watched<&::dipu::le__Tensor>(record, self, other);
+    {
+        static Operator op("diopiLeInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool, self, other)) {
+            Outputs<at::meta::structured_le_Tensor, 1, Kind::InPlace> results(call.device(), self);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiLeInp)>(handle(results[0]), handle(other))) { results.finish(); return self; }
+        }
+    }
+    fall_back<void>(record, self, other);
+    return self;
+}
+
+at::Tensor leaky_relu_backward(const at::Tensor & grad_output, const at::Tensor & self, const at::Scalar & negative_slope, bool self_is_result) {
+    static OpRecord& record = op_record("leaky_relu_backward");
+    if (must_watch()) return watched<&::dipu::leaky_relu_backward>(record, grad_output, self, negative_slope, self_is_result);
+    {
+        static Operator op("diopiLeakyReluBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output, self) && plain(negative_slope)) {
+            Outputs<at::meta::structured_leaky_relu_backward, 1, Kind::Fresh> results(call.device());
+            if (!results.like({grad_output, self})) results.meta(grad_output, self, negative_slope, self_is_result);
+            if (call.run<decltype(&::diopiLeakyReluBackward)>(handle(results[0]), handle(grad_output), handle(self), ::dipu::scalar(negative_slope), self_is_result)) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, grad_output, self, negative_slope, self_is_result);
+}
+
+at::Tensor lerp_Tensor(const at::Tensor & self, const at::Tensor & end, const at::Tensor & weight) {
+    static OpRecord& record = op_record("lerp.Tensor");
+    if (must_watch()) return watched<&::dipu::lerp_Tensor>(record, self, end, weight);
     {
         static Operator op("diopiLerpTensor", __LINE__);
         Call call(op, record);
         if (call.accepts(kFp | kComplex, self, end, weight)) {
-            Outputs<at::meta::structured_lerp_Tensor, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({end, weight})) results.meta(self, end, weight);
-            if (call.run<decltype(&::diopiLerpTensor)>(handle(results[0]), handle(self), handle(end), handle(weight))) { results.finish(); return self; }
+            Outputs<at::meta::structured_lerp_Tensor, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self, end, weight})) results.meta(self, end, weight);
+            if (call.run<decltype(&::diopiLerpTensor)>(handle(results[0]), handle(self), handle(end), handle(weight))) { return std::move(results[0]); }
         }
     }
-    fall_back<void>(record, self, end, weight);
-    return self;
+    return fall_back<at::Tensor>(record, self, end, weight);
 }
 
-::std::tuple<at::Tensor &,at::Tensor &> linalg_qr_out(const at::Tensor & A, c10::string_view mode, at::Tensor & Q, at::Tensor & R) {
-    static OpRecord& record = op_record("linalg_qr.out");
-    if (must_watch()) return watched<&::dipu::linalg_qr_out>(record, A, mode, Q, R);
+::std::tuple<at::Tensor,at::Tensor> linalg_cholesky_ex(const at::Tensor & self, bool upper, bool check_errors) {
+    static OpRecord& record = op_record("linalg_cholesky_ex");
+    if (must_watch()) return watched<&::dipu::linalg_cholesky_ex>(record, self, upper, check_errors);
     {
-        static Operator op("diopiLinalgQR", __LINE__);
+        static Operator op("diopiCholesky", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kComplex, A) && call.holds(~DtypeMask(0), Q, R)) {
-            Outputs<at::meta::structured_linalg_qr, 2, Kind::Given> results(call.device(), Q, R);
-            results.meta(A, mode);
-            if (call.run<decltype(&::diopiLinalgQR)>(handle(A), text(mode), handle(results[0]), handle(results[1]))) { results.finish(); return {Q, R}; }
+        if (call.accepts(kFp | kComplex, self) && (!check_errors)) {
+            Outputs<at::meta::structured_linalg_cholesky_ex, 2, Kind::Fresh> results(call.device());
+            results.meta(self, upper, check_errors);
+            if (call.run<decltype(&::diopiCholesky)>(handle(results[0]), handle(results[1]), handle(self), upper, check_errors)) { return {std::move(results[0]), std::move(results[1])}; }
         }
     }
-    fall_back<void>(record, A, mode, Q, R);
-    return {Q, R};
+    return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, self, upper, check_errors);
 }
 
-at::Tensor log(const at::Tensor & self) {
-    static OpRecord& record = op_record("log");
-    if (must_watch()) return watched<&::dipu::log>(record, self);
+at::Tensor linalg_vector_norm(const at::Tensor & self, const at::Scalar & ord, at::OptionalIntArrayRef dim, bool keepdim, ::std::optional<at::ScalarType> dtype) {
+    static OpRecord& record = op_record("linalg_vector_norm");
+    if (must_watch()) return watched<&::dipu::linalg_vector_norm>(record, self, ord, dim, keepdim, dtype);
+    {
+        static Operator op("diopiLinalgVecNorm", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kComplex, self) && plain(ord)) {
+            Outputs<at::meta::structured_linalg_vector_norm, 1, Kind::Fresh> results(call.device());
+            results.meta(self, ord, dim, keepdim, dtype);
+            if (call.run<decltype(&::diopiLinalgVecNorm)>(handle(results[0]), handle(self), ::dipu::scalar(ord), ::dipu::size(dim), keepdim)) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, ord, dim, keepdim, dtype);
+}
+
+at::Tensor & log_out(const at::Tensor & self, at::Tensor & out) {
+    static OpRecord& record = op_record("log.out");
+    if (must_watch()) return watched<&::dipu::log_out>(record, self, out);
     {
         static Operator op("diopiLog", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
-            Outputs<at::meta::structured_log, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiLog)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self);
-}
-
-at::Tensor & log10_(at::Tensor & self) {
-    static OpRecord& record = op_record("log10_");
-    if (must_watch()) return watched<&::dipu::log10_>(record, self);
-    {
-        static Operator op("diopiLog10Inp", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kComplex, self)) {
-            Outputs<at::meta::structured_log10, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiLog10Inp)>(handle(results[0]))) { results.finish(); return self; }
-        }
-    }
-    fall_back<void>(record, self);
-    return self;
-}
-
-at::Tensor log2(const at::Tensor & self) {
-    static OpRecord& record = op_record("log2");
-    if (must_watch()) return watched<&::dipu::log2>(record, self);
-    {
-        static Operator op("diopiLog2", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
-            Outputs<at::meta::structured_log2, 1, Kind::Fresh> results(call.device());
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiLog2)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self);
-}
-
-at::Tensor logical_and(const at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("logical_and");
-    if (must_watch()) return watched<&::dipu::logical_and>(record, self, other);
-    {
-        static Operator op("diopiLogicalAnd", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, other)) {
-            auto out0 = broadcast(self, other, at::kBool);
-            if (call.run<decltype(&::diopiLogicalAnd)>(handle(out0), handle(self), handle(other))) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, other);
-}
-
-at::Tensor & logical_not_out(const at::Tensor & self, at::Tensor & out) {
-    static OpRecord& record = op_record("logical_not.out");
-    if (must_watch()) return watched<&::dipu::logical_not_out>(record, self, out);
-    {
-        static Operator op("diopiLogicalNot", __LINE__);
-        Call call(op, record);
         if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out)) {
-            resize_like(out, self);
-            if (call.run<decltype(&::diopiLogicalNot)>(handle(out), handle(self))) { return out; }
+            Outputs<at::meta::structured_log, 1, Kind::Given> results(call.device(), out);
+            results.meta(self);
+            if (call.run<decltype(&::diopiLog)>(handle(results[0]), handle(self))) { results.finish(); return out; }
         }
     }
     fall_back<void>(record, self, out);
     return out;
 }
 
-at::Tensor & logical_or_(at::Tensor & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("logical_or_");
-    if (must_watch()) return watched<&::dipu::logical_or_>(record, self, other);
+at::Tensor log1p(const at::Tensor & self) {
+    static OpRecord& record = op_record("log1p");
+    if (must_watch()) return watched<&::dipu::log1p>(record, self);
     {
-        static Operator op("diopiLogicalOrInp", __LINE__);
+        static Operator op("diopiLog1p", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, other) && (expandable(other, self))) {
-            if (call.run<decltype(&::diopiLogicalOrInp)>(handle(self), handle(other))) { return self; }
+        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
+            Outputs<at::meta::structured_log1p, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiLog1p)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
         }
     }
-    fall_back<void>(record, self, other);
-    return self;
+    return fall_back<at::Tensor>(record, self);
 }
 
-at::Tensor & lt_Tensor_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
-    static OpRecord& record = op_record("lt.Tensor_out");
-    if (must_watch()) return watched<&::dipu::lt_Tensor_out>(record, self, other, out);
+at::Tensor & log2_out(const at::Tensor & self, at::Tensor & out) {
+    static OpRecord& record = op_record("log2.out");
+    if (must_watch()) return watched<&::dipu::log2_out>(record, self, out);
     {
-        static Operator op("diopiLt", __LINE__);
+        static Operator op("diopiLog2", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self, other) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_lt_Tensor, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiLt)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_log2, 1, Kind::Given> results(call.device(), out);
+            results.meta(self);
+            if (call.run<decltype(&::diopiLog2)>(handle(results[0]), handle(self))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, out);
+    return out;
+}
+
+at::Tensor & logical_and_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
+    static OpRecord& record = op_record("logical_and.out");
+    if (must_watch()) return watched<&::dipu::logical_and_out>(record, self, other, out);
+    {
+        static Operator op("diopiLogicalAnd", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, other) && call.holds(~DtypeMask(0), out)) {
+            resize_broadcast(out, self, other);
+            if (call.run<decltype(&::diopiLogicalAnd)>(handle(out), handle(self), handle(other))) { return out; }
         }
     }
     fall_back<void>(record, self, other, out);
     return out;
 }
 
-at::Tensor masked_fill_Tensor(const at::Tensor & self, const at::Tensor & mask, const at::Tensor & value) {
-    static OpRecord& record = op_record("masked_fill.Tensor");
-    if (must_watch()) return watched<&::dipu::masked_fill_Tensor>(record, self, mask, value);
+at::Tensor & logical_not_(at::Tensor & self) {
+    static OpRecord& record = op_record("logical_not_");
+    if (must_watch()) return watched<&::dipu::logical_not_>(record, self);
     {
-        static Operator op("diopiMaskedFill", __LINE__);
+        static Operator op("diopiLogicalNotInp", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, mask, value) && ((mask.scalar_type() == at::kBool) && (value.dim() == 0) && one_dtype(self, value))) {
-            auto out0 = broadcast(self, mask, self.scalar_type());
-            if (call.run<decltype(&::diopiMaskedFill)>(handle(out0), handle(self), handle(mask), handle(value))) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, mask, value);
-}
-
-at::Tensor masked_select(const at::Tensor & self, const at::Tensor & mask) {
-    static OpRecord& record = op_record("masked_select");
-    if (must_watch()) return watched<&::dipu::masked_select>(record, self, mask);
-    {
-        static Operator op("diopiMaskedSelect", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, mask) && (mask.scalar_type() == at::kBool)) {
-            Made out0;
-            if (call.run<decltype(&::diopiMaskedSelect)>(made(out0), handle(self), handle(mask))) { return out0.tensor(); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, mask);
-}
-
-::std::tuple<at::Tensor,at::Tensor> max_pool2d_with_indices(const at::Tensor & self, at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
-    static OpRecord& record = op_record("max_pool2d_with_indices");
-    if (must_watch()) return watched<&::dipu::max_pool2d_with_indices>(record, self, kernel_size, stride, padding, dilation, ceil_mode);
-    {
-        static Operator op("diopiMaxPool2dWithIndices", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt, self)) {
-            Outputs<at::meta::structured_max_pool2d_with_indices, 2, Kind::Fresh> results(call.device());
-            results.meta(self, kernel_size, stride, padding, dilation, ceil_mode);
-            if (call.run<decltype(&::diopiMaxPool2dWithIndices)>(handle(results[0]), handle(results[1]), handle(self), ::dipu::size(kernel_size), ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), ceil_mode)) { return {std::move(results[0]), std::move(results[1])}; }
-        }
-    }
-    return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, self, kernel_size, stride, padding, dilation, ceil_mode);
-}
-
-::std::tuple<at::Tensor,at::Tensor> max_pool3d_with_indices(const at::Tensor & self, at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
-    static OpRecord& record = op_record("max_pool3d_with_indices");
-    if (must_watch()) return watched<&::dipu::max_pool3d_with_indices>(record, self, kernel_size, stride, padding, dilation, ceil_mode);
-    {
-        static Operator op("diopiMaxPool3dWithIndices", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt, self) && ((self.numel() > 0) && self.is_contiguous())) {
-            auto out0 = max_pool3d_out(self, kernel_size, stride, padding, dilation, ceil_mode);
-            auto out1 = max_pool3d_places(out0);
-            if (call.run<decltype(&::diopiMaxPool3dWithIndices)>(handle(out0), handle(out1), handle(self), ::dipu::size(kernel_size), ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), ceil_mode)) { return {std::move(out0), std::move(out1)}; }
-        }
-    }
-    return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, self, kernel_size, stride, padding, dilation, ceil_mode);
-}
-
-at::Tensor mean_dim(const at::Tensor & self, at::OptionalIntArrayRef dim, bool keepdim, ::std::optional<at::ScalarType> dtype) {
-    static OpRecord& record = op_record("mean.dim");
-    if (must_watch()) return watched<&::dipu::mean_dim>(record, self, dim, keepdim, dtype);
-    {
-        static Operator op("diopiMean", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kComplex, self)) {
-            Outputs<at::meta::structured_mean_dim, 1, Kind::Fresh> results(call.device());
-            results.meta(self, dim, keepdim, dtype);
-            if (call.run<decltype(&::diopiMean)>(handle(results[0]), handle(self), ::dipu::size(dim))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, dim, keepdim, dtype);
-}
-
-::std::tuple<at::Tensor &,at::Tensor &> min_dim_min(const at::Tensor & self, int64_t dim, bool keepdim, at::Tensor & min, at::Tensor & min_indices) {
-    static OpRecord& record = op_record("min.dim_min");
-    if (must_watch()) return watched<&::dipu::min_dim_min>(record, self, dim, keepdim, min, min_indices);
-    {
-        static Operator op("diopiMin", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool, self) && call.holds(~DtypeMask(0), min, min_indices)) {
-            Outputs<at::meta::structured_min_dim, 2, Kind::Given> results(call.device(), min, min_indices);
-            results.meta(self, dim, keepdim);
-            if (call.run<decltype(&::diopiMin)>(handle(results[0]), handle(results[1]), handle(self), dim)) { results.finish(); return {min, min_indices}; }
-        }
-    }
-    fall_back<void>(record, self, dim, keepdim, min, min_indices);
-    return {min, min_indices};
-}
-
-at::Tensor & mm_out(const at::Tensor & self, const at::Tensor & mat2, at::Tensor & out) {
-    static OpRecord& record = op_record("mm.out");
-    if (must_watch()) return watched<&::dipu::mm_out>(record, self, mat2, out);
-    {
-        static Operator op("diopiMm", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kComplex, self, mat2) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_mm, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, mat2);
-            if (call.run<decltype(&::diopiMm)>(handle(results[0]), handle(self), handle(mat2))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, mat2, out);
-    return out;
-}
-
-at::Tensor & mse_loss_backward_grad_input(const at::Tensor & grad_output, const at::Tensor & self, const at::Tensor & target, int64_t reduction, at::Tensor & grad_input) {
-    static OpRecord& record = op_record("mse_loss_backward.grad_input");
-    if (must_watch()) return watched<&::dipu::mse_loss_backward_grad_input>(record, grad_output, self, target, reduction, grad_input);
-    {
-        static Operator op("diopiMSELossBackward", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, grad_output, self, target) && call.holds(~DtypeMask(0), grad_input) && ((self.sizes() == target.sizes()) && (self.scalar_type() == target.scalar_type()))) {
-            resize_gradient(grad_input, self);
-            if (call.run<decltype(&::diopiMSELossBackward)>(handle(grad_input), handle(grad_output), handle(self), handle(target), static_cast<diopiReduction_t>(reduction))) { return grad_input; }
-        }
-    }
-    fall_back<void>(record, grad_output, self, target, reduction, grad_input);
-    return grad_input;
-}
-
-at::Tensor multinomial(const at::Tensor & self, int64_t num_samples, bool replacement, ::std::optional<at::Generator> generator) {
-    static OpRecord& record = op_record("multinomial");
-    if (must_watch()) return watched<&::dipu::multinomial>(record, self, num_samples, replacement, generator);
-    {
-        static Operator op("diopiMultinomial", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, self) && ((self.dim() > 0) && (self.dim() <= 2))) {
-            auto out0 = picks(self, num_samples);
-            if (call.run<decltype(&::diopiMultinomial)>(handle(out0), handle(self), num_samples, replacement, generator_handle(generator_or_default(generator, self)))) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, num_samples, replacement, generator);
-}
-
-::std::tuple<at::Tensor,at::Tensor,at::Tensor> native_group_norm(const at::Tensor & input, const ::std::optional<at::Tensor> & weight, const ::std::optional<at::Tensor> & bias, int64_t N, int64_t C, int64_t HxW, int64_t group, double eps) {
-    static OpRecord& record = op_record("native_group_norm");
-    if (must_watch()) return watched<&::dipu::native_group_norm>(record, input, weight, bias, N, C, HxW, group, eps);
-    {
-        static Operator op("diopiGroupNorm", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp, input, weight, bias) && (one_dtype(input, weight, bias) && (input.numel() > 0) && input.is_contiguous())) {
-            auto out0 = like(input);
-            auto out1 = group_stat(input, N, group);
-            auto out2 = group_stat(input, N, group);
-            if (call.run<decltype(&::diopiGroupNorm)>(handle(out0), handle(out1), handle(out2), handle(input), handle(weight), handle(bias), group, eps)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
-        }
-    }
-    return fall_back<::std::tuple<at::Tensor,at::Tensor,at::Tensor>>(record, input, weight, bias, N, C, HxW, group, eps);
-}
-
-at::Tensor ne_Scalar(const at::Tensor & self, const at::Scalar & other) {
-    static OpRecord& record = op_record("ne.Scalar");
-    if (must_watch()) return watched<&::dipu::ne_Scalar>(record, self, other);
-    {
-        static Operator op("diopiNeScalar", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && plain(other)) {
-            Outputs<at::meta::structured_ne_Scalar, 1, Kind::Fresh> results(call.device());
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiNeScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { return std::move(results[0]); }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, other);
-}
-
-at::Tensor & ne__Scalar(at::Tensor & self, const at::Scalar & other) {
-    static OpRecord& record = op_record("ne_.Scalar");
-    if (must_watch()) return watched<&::dipu::ne__Scalar>(record, self, other);
-    {
-        static Operator op("diopiNeInpScalar", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && plain(other)) {
-            Outputs<at::meta::structured_ne_Scalar, 1, Kind::InPlace> results(call.device(), self);
-            results.meta(self, other);
-            if (call.run<decltype(&::diopiNeInpScalar)>(handle(results[0]), ::dipu::scalar(other))) { results.finish(); return self; }
-        }
-    }
-    fall_back<void>(record, self, other);
-    return self;
-}
-
-at::Tensor & neg_(at::Tensor & self) {
-    static OpRecord& record = op_record("neg_");
-    if (must_watch()) return watched<&::dipu::neg_>(record, self);
-    {
-        static Operator op("diopiNegInp", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kComplex, self)) {
-            Outputs<at::meta::structured_neg, 1, Kind::InPlace> results(call.device(), self);
-            if (!results.like({self})) results.meta(self);
-            if (call.run<decltype(&::diopiNegInp)>(handle(results[0]))) { results.finish(); return self; }
+        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
+            if (call.run<decltype(&::diopiLogicalNotInp)>(handle(self))) { return self; }
         }
     }
     fall_back<void>(record, self);
     return self;
 }
 
-::std::tuple<at::Tensor &,at::Tensor &> nll_loss2d_forward_output(const at::Tensor & self, const at::Tensor & target, const ::std::optional<at::Tensor> & weight, int64_t reduction, int64_t ignore_index, at::Tensor & output, at::Tensor & total_weight) {
-    static OpRecord& record = op_record("nll_loss2d_forward.output");
-    if (must_watch()) return watched<&::dipu::nll_loss2d_forward_output>(record, self, target, weight, reduction, ignore_index, output, total_weight);
+at::Tensor lt_Scalar(const at::Tensor & self, const at::Scalar & other) {
+    static OpRecord& record = op_record("lt.Scalar");
+    if (must_watch()) return watched<&::dipu::lt_Scalar>(record, self, other);
     {
-        static Operator op("diopiNLLLossV2", __LINE__);
+        static Operator op("diopiLtScalar", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, self, weight) && call.accepts(kInt, target) && call.holds(~DtypeMask(0), output, total_weight)) {
-            resize_nll_loss(output, self, target, reduction);
-            resize_total_weight(total_weight, self);
-            if (call.run<decltype(&::diopiNLLLossV2)>(handle(output), handle(total_weight), handle(self), handle(target), handle(weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return {output, total_weight}; }
+        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
+            Outputs<at::meta::structured_lt_Scalar, 1, Kind::Fresh> results(call.device());
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiLtScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { return std::move(results[0]); }
         }
     }
-    fall_back<void>(record, self, target, weight, reduction, ignore_index, output, total_weight);
-    return {output, total_weight};
+    return fall_back<at::Tensor>(record, self, other);
 }
 
-::std::tuple<at::Tensor &,at::Tensor &> nll_loss_forward_output(const at::Tensor & self, const at::Tensor & target, const ::std::optional<at::Tensor> & weight, int64_t reduction, int64_t ignore_index, at::Tensor & output, at::Tensor & total_weight) {
-    static OpRecord& record = op_record("nll_loss_forward.output");
-    if (must_watch()) return watched<&::dipu::nll_loss_forward_output>(record, self, target, weight, reduction, ignore_index, output, total_weight);
+at::Tensor & lt__Scalar(at::Tensor & self, const at::Scalar & other) {
+    static OpRecord& record = op_record("lt_.Scalar");
+    if (must_watch()) return watched<&::dipu::lt__Scalar>(record, self, other);
     {
-        static Operator op("diopiNLLLossV2", __LINE__);
+        static Operator op("diopiLtInpScalar", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, self, weight) && call.accepts(kInt, target) && call.holds(~DtypeMask(0), output, total_weight)) {
-            resize_nll_loss(output, self, target, reduction);
-            resize_total_weight(total_weight, self);
-            if (call.run<decltype(&::diopiNLLLossV2)>(handle(output), handle(total_weight), handle(self), handle(target), handle(weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return {output, total_weight}; }
+        if (call.accepts(kFp | kInt | kBool, self) && plain(other)) {
+            Outputs<at::meta::structured_lt_Scalar, 1, Kind::InPlace> results(call.device(), self);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiLtInpScalar)>(handle(results[0]), ::dipu::scalar(other))) { results.finish(); return self; }
         }
     }
-    fall_back<void>(record, self, target, weight, reduction, ignore_index, output, total_weight);
-    return {output, total_weight};
+    fall_back<void>(record, self, other);
+    return self;
 }
 
-at::Tensor normal_Tensor_Tensor(const at::Tensor & mean, const at::Tensor & std, ::std::optional<at::Generator> generator) {
-    static OpRecord& record = op_record("normal.Tensor_Tensor");
-    if (must_watch()) return watched<&::dipu::normal_Tensor_Tensor>(record, mean, std, generator);
+at::Tensor & masked_fill__Scalar(at::Tensor & self, const at::Tensor & mask, const at::Scalar & value) {
+    static OpRecord& record = op_record("masked_fill_.Scalar");
+    if (must_watch()) return watched<&::dipu::masked_fill__Scalar>(record, self, mask, value);
     {
-        static Operator op("diopiNormalTensor", __LINE__);
+        static Operator op("diopiMaskedFillInpScalar", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, mean, std) && (one_dtype(mean, std) && (mean.sizes() == std.sizes()))) {
-            auto out0 = like_contiguous(mean);
-            if (call.run<decltype(&::diopiNormalTensor)>(handle(out0), handle(mean), handle(std), generator_handle(generator_or_default(generator, mean)))) { return out0; }
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, mask) && plain(value) && ((mask.scalar_type() == at::kBool) && expandable(mask, self))) {
+            if (call.run<decltype(&::diopiMaskedFillInpScalar)>(handle(self), handle(mask), ::dipu::scalar(value))) { return self; }
         }
     }
-    return fall_back<at::Tensor>(record, mean, std, generator);
+    fall_back<void>(record, self, mask, value);
+    return self;
 }
 
-at::Tensor normal_float_Tensor(double mean, const at::Tensor & std, ::std::optional<at::Generator> generator) {
-    static OpRecord& record = op_record("normal.float_Tensor");
-    if (must_watch()) return watched<&::dipu::normal_float_Tensor>(record, mean, std, generator);
+at::Tensor max(const at::Tensor & self) {
+    static OpRecord& record = op_record("max");
+    if (must_watch()) return watched<&::dipu::max>(record, self);
     {
-        static Operator op("diopiNormalScalarTensor", __LINE__);
+        static Operator op("diopiMaxAll", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, std)) {
-            auto out0 = like_contiguous(std);
-            if (call.run<decltype(&::diopiNormalScalarTensor)>(handle(out0), mean, handle(std), generator_handle(generator_or_default(generator, std)))) { return out0; }
+        if (call.accepts(kFp | kInt | kBool, self) && (self.numel() > 0)) {
+            auto out0 = scalar_like(self);
+            if (call.run<decltype(&::diopiMaxAll)>(handle(out0), handle(self))) { return out0; }
         }
     }
-    return fall_back<at::Tensor>(record, mean, std, generator);
+    return fall_back<at::Tensor>(record, self);
 }
 
-at::Tensor permute_copy(const at::Tensor & self, at::IntArrayRef dims) {
-    static OpRecord& record = op_record("permute_copy");
-    if (must_watch()) return watched<&::dipu::permute_copy>(record, self, dims);
+::std::tuple<at::Tensor &,at::Tensor &> max_pool2d_with_indices_out(const at::Tensor & self, at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode, at::Tensor & out, at::Tensor & indices) {
+    static OpRecord& record = op_record("max_pool2d_with_indices.out");
+    if (must_watch()) return watched<&::dipu::max_pool2d_with_indices_out>(record, self, kernel_size, stride, padding, dilation, ceil_mode, out, indices);
     {
-        static Operator op("diopiPermute", __LINE__);
+        static Operator op("diopiMaxPool2dWithIndices", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
-            auto out0 = like_contiguous(self.permute(dims));
-            if (call.run<decltype(&::diopiPermute)>(handle(out0), handle(self), ::dipu::size(dims))) { return out0; }
+        if (call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out, indices)) {
+            Outputs<at::meta::structured_max_pool2d_with_indices, 2, Kind::Given> results(call.device(), out, indices);
+            results.meta(self, kernel_size, stride, padding, dilation, ceil_mode);
+            if (call.run<decltype(&::diopiMaxPool2dWithIndices)>(handle(results[0]), handle(results[1]), handle(self), ::dipu::size(kernel_size), ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), ceil_mode)) { results.finish(); return {out, indices}; }
         }
     }
-    return fall_back<at::Tensor>(record, self, dims);
+    fall_back<void>(record, self, kernel_size, stride, padding, dilation, ceil_mode, out, indices);
+    return {out, indices};
 }
 
-at::Tensor & pow_Scalar_out(const at::Scalar & self, const at::Tensor & exponent, at::Tensor & out) {
-    static OpRecord& record = op_record("pow.Scalar_out");
-    if (must_watch()) return watched<&::dipu::pow_Scalar_out>(record, self, exponent, out);
+at::Tensor max_pool3d_with_indices_backward(const at::Tensor & grad_output, const at::Tensor & self, at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode, const at::Tensor & indices) {
+    static OpRecord& record = op_record("max_pool3d_with_indices_backward");
+    if (must_watch()) return watched<&::dipu::max_pool3d_with_indices_backward>(record, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices);
     {
-        static Operator op("diopiPowScalar", __LINE__);
+        static Operator op("diopiMaxPool3dBackward", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kComplex, exponent) && call.holds(~DtypeMask(0), out) && plain(self)) {
-            Outputs<at::meta::structured_pow_Scalar, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, exponent);
-            if (call.run<decltype(&::diopiPowScalar)>(handle(results[0]), ::dipu::scalar(self), handle(exponent))) { results.finish(); return out; }
+        if (call.accepts(kFp, grad_output, self) && call.accepts(kInt, indices) && ((self.numel() > 0) && self.is_contiguous())) {
+            auto out0 = like_contiguous(self);
+            if (call.run<decltype(&::diopiMaxPool3dBackward)>(handle(out0), handle(grad_output), handle(self), ::dipu::size(kernel_size), ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), ceil_mode, handle(indices))) { return out0; }
         }
     }
-    fall_back<void>(record, self, exponent, out);
-    return out;
+    return fall_back<at::Tensor>(record, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices);
 }
 
-at::Tensor & pow_Tensor_Tensor_out(const at::Tensor & self, const at::Tensor & exponent, at::Tensor & out) {
-    static OpRecord& record = op_record("pow.Tensor_Tensor_out");
-    if (must_watch()) return watched<&::dipu::pow_Tensor_Tensor_out>(record, self, exponent, out);
+at::Tensor & mean_out(const at::Tensor & self, at::OptionalIntArrayRef dim, bool keepdim, ::std::optional<at::ScalarType> dtype, at::Tensor & out) {
+    static OpRecord& record = op_record("mean.out");
+    if (must_watch()) return watched<&::dipu::mean_out>(record, self, dim, keepdim, dtype, out);
     {
-        static Operator op("diopiPowTensor", __LINE__);
+        static Operator op("diopiMean", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kComplex, self, exponent) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_pow_Tensor_Tensor, 1, Kind::Given> results(call.device(), out);
-            results.meta(self, exponent);
-            if (call.run<decltype(&::diopiPowTensor)>(handle(results[0]), handle(self), handle(exponent))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, exponent, out);
-    return out;
-}
-
-at::Tensor & prod_int_out(const at::Tensor & self, int64_t dim, bool keepdim, ::std::optional<at::ScalarType> dtype, at::Tensor & out) {
-    static OpRecord& record = op_record("prod.int_out");
-    if (must_watch()) return watched<&::dipu::prod_int_out>(record, self, dim, keepdim, dtype, out);
-    {
-        static Operator op("diopiProd", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out) && (floating_or_none(dtype))) {
-            Outputs<at::meta::structured_prod_dim_int, 1, Kind::Given> results(call.device(), out);
+        if (call.accepts(kFp | kComplex, self) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_mean_dim, 1, Kind::Given> results(call.device(), out);
             results.meta(self, dim, keepdim, dtype);
-            if (call.run<decltype(&::diopiProd)>(handle(results[0]), handle(self), pointer(dim))) { results.finish(); return out; }
+            if (call.run<decltype(&::diopiMean)>(handle(results[0]), handle(self), ::dipu::size(dim))) { results.finish(); return out; }
         }
     }
     fall_back<void>(record, self, dim, keepdim, dtype, out);
     return out;
 }
 
-at::Tensor & reciprocal_out(const at::Tensor & self, at::Tensor & out) {
-    static OpRecord& record = op_record("reciprocal.out");
-    if (must_watch()) return watched<&::dipu::reciprocal_out>(record, self, out);
+at::Tensor minimum(const at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("minimum");
+    if (must_watch()) return watched<&::dipu::minimum>(record, self, other);
     {
-        static Operator op("diopiReciprocal", __LINE__);
+        static Operator op("diopiMinimum", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out)) {
-            Outputs<at::meta::structured_reciprocal, 1, Kind::Given> results(call.device(), out);
-            results.meta(self);
-            if (call.run<decltype(&::diopiReciprocal)>(handle(results[0]), handle(self))) { results.finish(); return out; }
-        }
-    }
-    fall_back<void>(record, self, out);
-    return out;
-}
-
-at::Tensor remainder_Scalar_Tensor(const at::Scalar & self, const at::Tensor & other) {
-    static OpRecord& record = op_record("remainder.Scalar_Tensor");
-    if (must_watch()) return watched<&::dipu::remainder_Scalar_Tensor>(record, self, other);
-    {
-        static Operator op("diopiRemainder", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt, other) && plain(self)) {
-            auto out0 = like_result(other, self);
-            if (call.run<decltype(&::diopiRemainder)>(handle(out0), ::dipu::scalar(self), handle(other))) { return out0; }
+        if (call.accepts(kFp | kInt | kBool, self, other)) {
+            Outputs<at::meta::structured_minimum, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self, other})) results.meta(self, other);
+            if (call.run<decltype(&::diopiMinimum)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
         }
     }
     return fall_back<at::Tensor>(record, self, other);
 }
 
-at::Tensor repeat(const at::Tensor & self, at::IntArrayRef repeats) {
-    static OpRecord& record = op_record("repeat");
-    if (must_watch()) return watched<&::dipu::repeat>(record, self, repeats);
+at::Tensor mse_loss(const at::Tensor & self, const at::Tensor & target, int64_t reduction) {
+    static OpRecord& record = op_record("mse_loss");
+    if (must_watch()) return watched<&::dipu::mse_loss>(record, self, target, reduction);
     {
-        static Operator op("diopiRepeat", __LINE__);
+        static Operator op("diopiMSELoss", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
-            auto out0 = repeated(self, repeats);
-            if (call.run<decltype(&::diopiRepeat)>(handle(out0), handle(self), ::dipu::size(repeats))) { return out0; }
+        if (call.accepts(kFp, self, target) && (self.sizes() == target.sizes())) {
+            Outputs<at::meta::structured_mse_loss, 1, Kind::Fresh> results(call.device());
+            results.meta(self, target, reduction);
+            if (call.run<decltype(&::diopiMSELoss)>(handle(results[0]), handle(self), handle(target), static_cast<diopiReduction_t>(reduction))) { return std::move(results[0]); }
         }
     }
-    return fall_back<at::Tensor>(record, self, repeats);
+    return fall_back<at::Tensor>(record, self, target, reduction);
+}
+
+at::Tensor mul_Tensor(const at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("mul.Tensor");
+    if (must_watch()) return watched<&::dipu::mul_Tensor>(record, self, other);
+    {
+        static Operator op("diopiMulScalar", __LINE__);
+        Call call(op, record, Form::Scalar);
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt | kComplex, self)) {
+            Outputs<at::meta::structured_mul_Tensor, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self})) results.meta(self, other);
+            if (call.run<decltype(&::diopiMulScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)))) { return std::move(results[0]); }
+        }
+    }
+    {
+        static Operator op("diopiMulScalar", __LINE__);
+        Call call(op, record, Form::Scalar);
+        if (is_cpu_scalar(self) && call.accepts(kFp | kInt | kComplex, other)) {
+            Outputs<at::meta::structured_mul_Tensor, 1, Kind::Fresh> results(call.device());
+            if (!results.like({other})) results.meta(self, other);
+            if (call.run<decltype(&::diopiMulScalar)>(handle(results[0]), handle(other), ::dipu::scalar(cpu_value(self)))) { return std::move(results[0]); }
+        }
+    }
+    {
+        static Operator op("diopiMul", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, other)) {
+            Outputs<at::meta::structured_mul_Tensor, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self, other})) results.meta(self, other);
+            if (call.run<decltype(&::diopiMul)>(handle(results[0]), handle(self), handle(other))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, other);
+}
+
+::std::tuple<at::Tensor,at::Tensor,at::Tensor> native_batch_norm(const at::Tensor & input, const ::std::optional<at::Tensor> & weight, const ::std::optional<at::Tensor> & bias, const ::std::optional<at::Tensor> & running_mean, const ::std::optional<at::Tensor> & running_var, bool training, double momentum, double eps) {
+    static OpRecord& record = op_record("native_batch_norm");
+    if (must_watch()) return watched<&::dipu::native_batch_norm>(record, input, weight, bias, running_mean, running_var, training, momentum, eps);
+    {
+        static Operator op("diopiBatchNorm", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, input, weight, bias, running_mean, running_var) && (one_dtype(input, weight, bias, running_mean, running_var) && (input.numel() > 0) && input.is_contiguous() && full_precision(input))) {
+            auto out0 = like(input);
+            auto out1 = channel_stat(input, training);
+            auto out2 = channel_stat(input, training);
+            if (call.run<decltype(&::diopiBatchNorm)>(handle(out0), handle(out1), handle(out2), handle(input), handle(weight), handle(bias), handle(running_mean), handle(running_var), training, momentum, eps)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
+        }
+    }
+    return fall_back<::std::tuple<at::Tensor,at::Tensor,at::Tensor>>(record, input, weight, bias, running_mean, running_var, training, momentum, eps);
+}
+
+::std::tuple<at::Tensor,at::Tensor,at::Tensor> native_group_norm_backward(const at::Tensor & grad_out, const at::Tensor & input, const at::Tensor & mean, const at::Tensor & rstd, const ::std::optional<at::Tensor> & weight, int64_t N, int64_t C, int64_t HxW, int64_t group, ::std::array<bool,3> output_mask) {
+    static OpRecord& record = op_record("native_group_norm_backward");
+    if (must_watch()) return watched<&::dipu::native_group_norm_backward>(record, grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask);
+    {
+        static Operator op("diopiGroupNormBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_out, input, mean, rstd, weight) && (one_dtype(grad_out, input, weight, mean, rstd) && (input.numel() > 0) && input.is_contiguous())) {
+            auto out0 = masked(output_mask[0], input);
+            auto out1 = masked_stat(output_mask[1], input);
+            auto out2 = masked_stat(output_mask[2], input);
+            if (call.run<decltype(&::diopiGroupNormBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_out), handle(input), handle(weight), handle(mean), handle(rstd), group)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
+        }
+    }
+    return fall_back<::std::tuple<at::Tensor,at::Tensor,at::Tensor>>(record, grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask);
+}
+
+at::Tensor & ne_Scalar_out(const at::Tensor & self, const at::Scalar & other, at::Tensor & out) {
+    static OpRecord& record = op_record("ne.Scalar_out");
+    if (must_watch()) return watched<&::dipu::ne_Scalar_out>(record, self, other, out);
+    {
+        static Operator op("diopiNeScalar", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self) && call.holds(~DtypeMask(0), out) && plain(other)) {
+            Outputs<at::meta::structured_ne_Scalar, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiNeScalar)>(handle(results[0]), handle(self), ::dipu::scalar(other))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, other, out);
+    return out;
+}
+
+at::Tensor & ne__Tensor(at::Tensor & self, const at::Tensor & other) {
+    static OpRecord& record = op_record("ne_.Tensor");
+    if (must_watch()) return watched<&::dipu::ne__Tensor>(record, self, other);
+    {
+        static Operator op("diopiNeInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self, other)) {
+            Outputs<at::meta::structured_ne_Tensor, 1, Kind::InPlace> results(call.device(), self);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiNeInp)>(handle(results[0]), handle(other))) { results.finish(); return self; }
+        }
+    }
+    fall_back<void>(record, self, other);
+    return self;
+}
+
+at::Tensor nll_loss2d_backward(const at::Tensor & grad_output, const at::Tensor & self, const at::Tensor & target, const ::std::optional<at::Tensor> & weight, int64_t reduction, int64_t ignore_index, const at::Tensor & total_weight) {
+    static OpRecord& record = op_record("nll_loss2d_backward");
+    if (must_watch()) return watched<&::dipu::nll_loss2d_backward>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight);
+    {
+        static Operator op("diopiNLLLossV2Backward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output, self, weight, total_weight) && call.accepts(kInt, target)) {
+            auto out0 = like_contiguous(self);
+            if (call.run<decltype(&::diopiNLLLossV2Backward)>(handle(out0), handle(grad_output), handle(self), handle(target), handle(weight), handle(total_weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight);
+}
+
+at::Tensor nll_loss_backward(const at::Tensor & grad_output, const at::Tensor & self, const at::Tensor & target, const ::std::optional<at::Tensor> & weight, int64_t reduction, int64_t ignore_index, const at::Tensor & total_weight) {
+    static OpRecord& record = op_record("nll_loss_backward");
+    if (must_watch()) return watched<&::dipu::nll_loss_backward>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight);
+    {
+        static Operator op("diopiNLLLossV2Backward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output, self, weight, total_weight) && call.accepts(kInt, target)) {
+            auto out0 = like_contiguous(self);
+            if (call.run<decltype(&::diopiNLLLossV2Backward)>(handle(out0), handle(grad_output), handle(self), handle(target), handle(weight), handle(total_weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight);
+}
+
+at::Tensor nonzero(const at::Tensor & self) {
+    static OpRecord& record = op_record("nonzero");
+    if (must_watch()) return watched<&::dipu::nonzero>(record, self);
+    {
+        static Operator op("diopiNonzero", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
+            Made out0;
+            if (call.run<decltype(&::diopiNonzero)>(made(out0), handle(self))) { return out0.tensor(); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self);
+}
+
+at::Tensor & normal_Tensor_Tensor_out(const at::Tensor & mean, const at::Tensor & std, ::std::optional<at::Generator> generator, at::Tensor & out) {
+    static OpRecord& record = op_record("normal.Tensor_Tensor_out");
+    if (must_watch()) return watched<&::dipu::normal_Tensor_Tensor_out>(record, mean, std, generator, out);
+    {
+        static Operator op("diopiNormalTensor", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, mean, std) && call.holds(~DtypeMask(0), out) && (one_dtype(mean, std) && (mean.sizes() == std.sizes()))) {
+            resize_to(out, mean.sizes());
+            if (call.run<decltype(&::diopiNormalTensor)>(handle(out), handle(mean), handle(std), generator_handle(generator_or_default(generator, mean)))) { return out; }
+        }
+    }
+    fall_back<void>(record, mean, std, generator, out);
+    return out;
+}
+
+at::Tensor & normal_float_Tensor_out(double mean, const at::Tensor & std, ::std::optional<at::Generator> generator, at::Tensor & out) {
+    static OpRecord& record = op_record("normal.float_Tensor_out");
+    if (must_watch()) return watched<&::dipu::normal_float_Tensor_out>(record, mean, std, generator, out);
+    {
+        static Operator op("diopiNormalScalarTensor", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, std) && call.holds(~DtypeMask(0), out)) {
+            resize_to(out, std.sizes());
+            if (call.run<decltype(&::diopiNormalScalarTensor)>(handle(out), mean, handle(std), generator_handle(generator_or_default(generator, std)))) { return out; }
+        }
+    }
+    fall_back<void>(record, mean, std, generator, out);
+    return out;
+}
+
+at::Tensor polar(const at::Tensor & abs, const at::Tensor & angle) {
+    static OpRecord& record = op_record("polar");
+    if (must_watch()) return watched<&::dipu::polar>(record, abs, angle);
+    {
+        static Operator op("diopiPolar", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, abs, angle) && (full_precision(abs) && one_dtype(abs, angle))) {
+            auto out0 = polar_result(abs, angle);
+            if (call.run<decltype(&::diopiPolar)>(handle(out0), handle(abs), handle(angle))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, abs, angle);
+}
+
+at::Tensor pow_Tensor_Scalar(const at::Tensor & self, const at::Scalar & exponent) {
+    static OpRecord& record = op_record("pow.Tensor_Scalar");
+    if (must_watch()) return watched<&::dipu::pow_Tensor_Scalar>(record, self, exponent);
+    {
+        static Operator op("diopiPow", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self) && plain(exponent)) {
+            Outputs<at::meta::structured_pow_Tensor_Scalar, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self})) results.meta(self, exponent);
+            if (call.run<decltype(&::diopiPow)>(handle(results[0]), handle(self), ::dipu::scalar(exponent))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self, exponent);
+}
+
+at::Tensor & pow__Scalar(at::Tensor & self, const at::Scalar & exponent) {
+    static OpRecord& record = op_record("pow_.Scalar");
+    if (must_watch()) return watched<&::dipu::pow__Scalar>(record, self, exponent);
+    {
+        static Operator op("diopiPowInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self) && plain(exponent)) {
+            Outputs<at::meta::structured_pow_Tensor_Scalar, 1, Kind::InPlace> results(call.device(), self);
+            if (!results.like({self})) results.meta(self, exponent);
+            if (call.run<decltype(&::diopiPowInp)>(handle(results[0]), ::dipu::scalar(exponent))) { results.finish(); return self; }
+        }
+    }
+    fall_back<void>(record, self, exponent);
+    return self;
+}
+
+at::Tensor & random_(at::Tensor & self, ::std::optional<at::Generator> generator) {
+    static OpRecord& record = op_record("random_");
+    if (must_watch()) return watched<&::dipu::random_>(record, self, generator);
+    {
+        static Operator op("diopiRandomInp", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool, self) && (self.scalar_type() != at::kInt)) {
+            if (call.run<decltype(&::diopiRandomInp)>(handle(self), 0, nullptr, generator_handle(generator_or_default(generator, self)))) { return self; }
+        }
+    }
+    fall_back<void>(record, self, generator);
+    return self;
+}
+
+at::Tensor reciprocal(const at::Tensor & self) {
+    static OpRecord& record = op_record("reciprocal");
+    if (must_watch()) return watched<&::dipu::reciprocal>(record, self);
+    {
+        static Operator op("diopiReciprocal", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
+            Outputs<at::meta::structured_reciprocal, 1, Kind::Fresh> results(call.device());
+            if (!results.like({self})) results.meta(self);
+            if (call.run<decltype(&::diopiReciprocal)>(handle(results[0]), handle(self))) { return std::move(results[0]); }
+        }
+    }
+    return fall_back<at::Tensor>(record, self);
+}
+
+at::Tensor & reflection_pad1d_out(const at::Tensor & self, at::IntArrayRef padding, at::Tensor & out) {
+    static OpRecord& record = op_record("reflection_pad1d.out");
+    if (must_watch()) return watched<&::dipu::reflection_pad1d_out>(record, self, padding, out);
+    {
+        static Operator op("diopiPad", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self) && call.holds(~DtypeMask(0), out) && (self.numel() > 0)) {
+            Outputs<at::meta::structured_reflection_pad1d, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, padding);
+            if (call.run<decltype(&::diopiPad)>(handle(results[0]), handle(self), ::dipu::size(padding), text("reflect"), nullptr)) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, padding, out);
+    return out;
+}
+
+at::Tensor relu(const at::Tensor & self) {
+    static OpRecord& record = op_record("relu");
+    if (must_watch()) return watched<&::dipu::relu>(record, self);
+    {
+        static Operator op("diopiRelu", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt, self)) {
+            auto out0 = like(self);
+            if (call.run<decltype(&::diopiRelu)>(handle(out0), handle(self))) { return out0; }
+        }
+    }
+    return fall_back<at::Tensor>(record, self);
+}
+
+at::Tensor & remainder_Tensor_out(const at::Tensor & self, const at::Tensor & other, at::Tensor & out) {
+    static OpRecord& record = op_record("remainder.Tensor_out");
+    if (must_watch()) return watched<&::dipu::remainder_Tensor_out>(record, self, other, out);
+    {
+        static Operator op("diopiRemainderScalar", __LINE__);
+        Call call(op, record, Form::Scalar);
+        if (is_cpu_scalar(other) && call.accepts(kFp | kInt, self) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_remainder_Tensor, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiRemainderScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)))) { results.finish(); return out; }
+        }
+    }
+    {
+        static Operator op("diopiRemainderTensor", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt, self, other) && call.holds(~DtypeMask(0), out)) {
+            Outputs<at::meta::structured_remainder_Tensor, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, other);
+            if (call.run<decltype(&::diopiRemainderTensor)>(handle(results[0]), handle(self), handle(other))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, other, out);
+    return out;
+}
+
+at::Tensor & replication_pad1d_out(const at::Tensor & self, at::IntArrayRef padding, at::Tensor & out) {
+    static OpRecord& record = op_record("replication_pad1d.out");
+    if (must_watch()) return watched<&::dipu::replication_pad1d_out>(record, self, padding, out);
+    {
+        static Operator op("diopiPad", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self) && call.holds(~DtypeMask(0), out) && (self.numel() > 0)) {
+            Outputs<at::meta::structured_replication_pad1d, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, padding);
+            if (call.run<decltype(&::diopiPad)>(handle(results[0]), handle(self), ::dipu::size(padding), text("replicate"), nullptr)) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, padding, out);
+    return out;
+}
+
+at::Tensor & replication_pad3d_out(const at::Tensor & self, at::IntArrayRef padding, at::Tensor & out) {
+    static OpRecord& record = op_record("replication_pad3d.out");
+    if (must_watch()) return watched<&::dipu::replication_pad3d_out>(record, self, padding, out);
+    {
+        static Operator op("diopiPad", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kComplex, self) && call.holds(~DtypeMask(0), out) && (self.numel() > 0)) {
+            Outputs<at::meta::structured_replication_pad3d, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, padding);
+            if (call.run<decltype(&::diopiPad)>(handle(results[0]), handle(self), ::dipu::size(padding), text("replicate"), nullptr)) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, padding, out);
+    return out;
 }
 
 at::Tensor & rsqrt_(at::Tensor & self) {
@@ -1863,13 +1969,29 @@ at::Tensor & triu_(at::Tensor & self, int64_t diagonal) {
     return self;
 }
 
+at::Tensor & upsample_bicubic2d_out(const at::Tensor & self, at::IntArrayRef output_size, bool align_corners, ::std::optional<double> scales_h, ::std::optional<double> scales_w, at::Tensor & out) {
+    static OpRecord& record = op_record("upsample_bicubic2d.out");
+    if (must_watch()) return watched<&::dipu::upsample_bicubic2d_out>(record, self, output_size, align_corners, scales_h, scales_w, out);
+    {
+        static Operator op("diopiUpsampleLinear", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out) && ((self.dim() == 4) && (self.numel() > 0) && (count(output_size) == 2) && by_size(scales_h, self.sizes()[2], output_size[0]) && by_size(scales_w, self.sizes()[3], output_size[1]))) {
+            Outputs<at::meta::structured_upsample_bicubic2d, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, output_size, align_corners, scales_h, scales_w);
+            if (call.run<decltype(&::diopiUpsampleLinear)>(handle(results[0]), handle(self), ::dipu::size(output_size), align_corners, text("bicubic"))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, output_size, align_corners, scales_h, scales_w, out);
+    return out;
+}
+
 at::Tensor & upsample_bilinear2d_out(const at::Tensor & self, at::IntArrayRef output_size, bool align_corners, ::std::optional<double> scales_h, ::std::optional<double> scales_w, at::Tensor & out) {
     static OpRecord& record = op_record("upsample_bilinear2d.out");
     if (must_watch()) return watched<&::dipu::upsample_bilinear2d_out>(record, self, output_size, align_corners, scales_h, scales_w, out);
     {
         static Operator op("diopiUpsampleLinear", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out) && ((self.dim() == 4) && (self.numel() > 0) && (count(output_size) == 2) && (absent(scales_h) || (((output_size[0] % self.sizes()[2]) == 0) && (scales_h == (output_size[0] / self.sizes()[2])))) && (absent(scales_w) || (((output_size[1] % self.sizes()[3]) == 0) && (scales_w == (output_size[1] / self.sizes()[3])))))) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out) && ((self.dim() == 4) && (self.numel() > 0) && (count(output_size) == 2) && by_size(scales_h, self.sizes()[2], output_size[0]) && by_size(scales_w, self.sizes()[3], output_size[1]))) {
             Outputs<at::meta::structured_upsample_bilinear2d, 1, Kind::Given> results(call.device(), out);
             results.meta(self, output_size, align_corners, scales_h, scales_w);
             if (call.run<decltype(&::diopiUpsampleLinear)>(handle(results[0]), handle(self), ::dipu::size(output_size), align_corners, text("bilinear"))) { results.finish(); return out; }
@@ -1879,19 +2001,83 @@ at::Tensor & upsample_bilinear2d_out(const at::Tensor & self, at::IntArrayRef ou
     return out;
 }
 
+at::Tensor & upsample_linear1d_out(const at::Tensor & self, at::IntArrayRef output_size, bool align_corners, ::std::optional<double> scales, at::Tensor & out) {
+    static OpRecord& record = op_record("upsample_linear1d.out");
+    if (must_watch()) return watched<&::dipu::upsample_linear1d_out>(record, self, output_size, align_corners, scales, out);
+    {
+        static Operator op("diopiUpsampleLinear", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out) && ((self.dim() == 3) && (self.numel() > 0) && (count(output_size) == 1) && by_size(scales, self.sizes()[2], output_size[0]))) {
+            Outputs<at::meta::structured_upsample_linear1d, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, output_size, align_corners, scales);
+            if (call.run<decltype(&::diopiUpsampleLinear)>(handle(results[0]), handle(self), ::dipu::size(output_size), align_corners, text("linear"))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, output_size, align_corners, scales, out);
+    return out;
+}
+
+at::Tensor & upsample_nearest1d_out(const at::Tensor & self, at::IntArrayRef output_size, ::std::optional<double> scales, at::Tensor & out) {
+    static OpRecord& record = op_record("upsample_nearest1d.out");
+    if (must_watch()) return watched<&::dipu::upsample_nearest1d_out>(record, self, output_size, scales, out);
+    {
+        static Operator op("diopiUpsampleNearest", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out) && ((self.dim() == 3) && (self.numel() > 0) && (count(output_size) == 1) && by_size(scales, self.sizes()[2], output_size[0]))) {
+            Outputs<at::meta::structured_upsample_nearest1d, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, output_size, scales);
+            if (call.run<decltype(&::diopiUpsampleNearest)>(handle(results[0]), handle(self), ::dipu::size(output_size))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, output_size, scales, out);
+    return out;
+}
+
 at::Tensor & upsample_nearest2d_out(const at::Tensor & self, at::IntArrayRef output_size, ::std::optional<double> scales_h, ::std::optional<double> scales_w, at::Tensor & out) {
     static OpRecord& record = op_record("upsample_nearest2d.out");
     if (must_watch()) return watched<&::dipu::upsample_nearest2d_out>(record, self, output_size, scales_h, scales_w, out);
     {
         static Operator op("diopiUpsampleNearest", __LINE__);
         Call call(op, record);
-        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out) && ((self.dim() == 4) && (self.numel() > 0) && (count(output_size) == 2) && (absent(scales_h) || (((output_size[0] % self.sizes()[2]) == 0) && (scales_h == (output_size[0] / self.sizes()[2])))) && (absent(scales_w) || (((output_size[1] % self.sizes()[3]) == 0) && (scales_w == (output_size[1] / self.sizes()[3])))))) {
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out) && ((self.dim() == 4) && (self.numel() > 0) && (count(output_size) == 2) && by_size(scales_h, self.sizes()[2], output_size[0]) && by_size(scales_w, self.sizes()[3], output_size[1]))) {
             Outputs<at::meta::structured_upsample_nearest2d, 1, Kind::Given> results(call.device(), out);
             results.meta(self, output_size, scales_h, scales_w);
             if (call.run<decltype(&::diopiUpsampleNearest)>(handle(results[0]), handle(self), ::dipu::size(output_size))) { results.finish(); return out; }
         }
     }
     fall_back<void>(record, self, output_size, scales_h, scales_w, out);
+    return out;
+}
+
+at::Tensor & upsample_nearest3d_out(const at::Tensor & self, at::IntArrayRef output_size, ::std::optional<double> scales_d, ::std::optional<double> scales_h, ::std::optional<double> scales_w, at::Tensor & out) {
+    static OpRecord& record = op_record("upsample_nearest3d.out");
+    if (must_watch()) return watched<&::dipu::upsample_nearest3d_out>(record, self, output_size, scales_d, scales_h, scales_w, out);
+    {
+        static Operator op("diopiUpsampleNearest", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out) && ((self.dim() == 5) && (self.numel() > 0) && (count(output_size) == 3) && by_size(scales_d, self.sizes()[2], output_size[0]) && by_size(scales_h, self.sizes()[3], output_size[1]) && by_size(scales_w, self.sizes()[4], output_size[2]))) {
+            Outputs<at::meta::structured_upsample_nearest3d, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, output_size, scales_d, scales_h, scales_w);
+            if (call.run<decltype(&::diopiUpsampleNearest)>(handle(results[0]), handle(self), ::dipu::size(output_size))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, output_size, scales_d, scales_h, scales_w, out);
+    return out;
+}
+
+at::Tensor & upsample_trilinear3d_out(const at::Tensor & self, at::IntArrayRef output_size, bool align_corners, ::std::optional<double> scales_d, ::std::optional<double> scales_h, ::std::optional<double> scales_w, at::Tensor & out) {
+    static OpRecord& record = op_record("upsample_trilinear3d.out");
+    if (must_watch()) return watched<&::dipu::upsample_trilinear3d_out>(record, self, output_size, align_corners, scales_d, scales_h, scales_w, out);
+    {
+        static Operator op("diopiUpsampleLinear", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self) && call.holds(~DtypeMask(0), out) && ((self.dim() == 5) && (self.numel() > 0) && (count(output_size) == 3) && by_size(scales_d, self.sizes()[2], output_size[0]) && by_size(scales_h, self.sizes()[3], output_size[1]) && by_size(scales_w, self.sizes()[4], output_size[2]))) {
+            Outputs<at::meta::structured_upsample_trilinear3d, 1, Kind::Given> results(call.device(), out);
+            results.meta(self, output_size, align_corners, scales_d, scales_h, scales_w);
+            if (call.run<decltype(&::diopiUpsampleLinear)>(handle(results[0]), handle(self), ::dipu::size(output_size), align_corners, text("trilinear"))) { results.finish(); return out; }
+        }
+    }
+    fall_back<void>(record, self, output_size, align_corners, scales_d, scales_h, scales_w, out);
     return out;
 }
 
@@ -1950,59 +2136,63 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("cos", TORCH_FN(cos));
     m.impl("cosh.out", TORCH_FN(cosh_out));
     m.impl("div.Tensor", TORCH_FN(div_Tensor));
-    m.impl("embedding_dense_backward", TORCH_FN(embedding_dense_backward));
-    m.impl("eq.Tensor", TORCH_FN(eq_Tensor));
-    m.impl("equal", TORCH_FN(equal));
-    m.impl("erfinv", TORCH_FN(erfinv));
-    m.impl("exp.out", TORCH_FN(exp_out));
-    m.impl("expm1.out", TORCH_FN(expm1_out));
-    m.impl("floor", TORCH_FN(floor));
-    m.impl("gather.out", TORCH_FN(gather_out));
-    m.impl("ge.Tensor_out", TORCH_FN(ge_Tensor_out));
-    m.impl("gelu.out", TORCH_FN(gelu_out));
-    m.impl("gt.Scalar", TORCH_FN(gt_Scalar));
-    m.impl("gt_.Scalar", TORCH_FN(gt__Scalar));
-    m.impl("hardswish_", TORCH_FN(hardswish_));
-    m.impl("hardtanh_", TORCH_FN(hardtanh_));
-    m.impl("index.Tensor", TORCH_FN(index_Tensor));
-    m.impl("index_fill_.int_Tensor", TORCH_FN(index_fill__int_Tensor));
-    m.impl("le.Scalar", TORCH_FN(le_Scalar));
-    m.impl("le_.Scalar", TORCH_FN(le__Scalar));
-    m.impl("leaky_relu_", TORCH_FN(leaky_relu_));
-    m.impl("lerp.Scalar_out", TORCH_FN(lerp_Scalar_out));
-    m.impl("lerp_.Tensor", TORCH_FN(lerp__Tensor));
-    m.impl("linalg_qr.out", TORCH_FN(linalg_qr_out));
-    m.impl("log", TORCH_FN(log));
-    m.impl("log10_", TORCH_FN(log10_));
-    m.impl("log2", TORCH_FN(log2));
-    m.impl("logical_and", TORCH_FN(logical_and));
-    m.impl("logical_not.out", TORCH_FN(logical_not_out));
-    m.impl("logical_or_", TORCH_FN(logical_or_));
-    m.impl("lt.Tensor_out", TORCH_FN(lt_Tensor_out));
-    m.impl("masked_fill.Tensor", TORCH_FN(masked_fill_Tensor));
-    m.impl("masked_select", TORCH_FN(masked_select));
-    m.impl("max_pool2d_with_indices", TORCH_FN(max_pool2d_with_indices));
-    m.impl("max_pool3d_with_indices", TORCH_FN(max_pool3d_with_indices));
-    m.impl("mean.dim", TORCH_FN(mean_dim));
-    m.impl("min.dim_min", TORCH_FN(min_dim_min));
-    m.impl("mm.out", TORCH_FN(mm_out));
-    m.impl("mse_loss_backward.grad_input", TORCH_FN(mse_loss_backward_grad_input));
-    m.impl("multinomial", TORCH_FN(multinomial));
-    m.impl("native_group_norm", TORCH_FN(native_group_norm));
-    m.impl("ne.Scalar", TORCH_FN(ne_Scalar));
-    m.impl("ne_.Scalar", TORCH_FN(ne__Scalar));
-    m.impl("neg_", TORCH_FN(neg_));
-    m.impl("nll_loss2d_forward.output", TORCH_FN(nll_loss2d_forward_output));
-    m.impl("nll_loss_forward.output", TORCH_FN(nll_loss_forward_output));
-    m.impl("normal.Tensor_Tensor", TORCH_FN(normal_Tensor_Tensor));
-    m.impl("normal.float_Tensor", TORCH_FN(normal_float_Tensor));
-    m.impl("permute_copy", TORCH_FN(permute_copy));
-    m.impl("pow.Scalar_out", TORCH_FN(pow_Scalar_out));
-    m.impl("pow.Tensor_Tensor_out", TORCH_FN(pow_Tensor_Tensor_out));
-    m.impl("prod.int_out", TORCH_FN(prod_int_out));
-    m.impl("reciprocal.out", TORCH_FN(reciprocal_out));
-    m.impl("remainder.Scalar_Tensor", TORCH_FN(remainder_Scalar_Tensor));
-    m.impl("repeat", TORCH_FN(repeat));
+    m.impl("div_.Tensor", TORCH_FN(div__Tensor));
+    m.impl("embedding_renorm_", TORCH_FN(embedding_renorm_));
+    m.impl("eq.Tensor_out", TORCH_FN(eq_Tensor_out));
+    m.impl("erf", TORCH_FN(erf));
+    m.impl("erfinv.out", TORCH_FN(erfinv_out));
+    m.impl("exp_", TORCH_FN(exp_));
+    m.impl("expm1_", TORCH_FN(expm1_));
+    m.impl("floor.out", TORCH_FN(floor_out));
+    m.impl("ge.Scalar", TORCH_FN(ge_Scalar));
+    m.impl("ge_.Scalar", TORCH_FN(ge__Scalar));
+    m.impl("gelu_backward", TORCH_FN(gelu_backward));
+    m.impl("gt.Scalar_out", TORCH_FN(gt_Scalar_out));
+    m.impl("gt_.Tensor", TORCH_FN(gt__Tensor));
+    m.impl("hardswish_backward", TORCH_FN(hardswish_backward));
+    m.impl("hardtanh_backward", TORCH_FN(hardtanh_backward));
+    m.impl("index_fill.int_Scalar", TORCH_FN(index_fill_int_Scalar));
+    m.impl("index_put", TORCH_FN(index_put));
+    m.impl("le.Scalar_out", TORCH_FN(le_Scalar_out));
+    m.impl("le_.Tensor", TORCH_FN(le__Tensor));
+    m.impl("leaky_relu_backward", TORCH_FN(leaky_relu_backward));
+    m.impl("lerp.Tensor", TORCH_FN(lerp_Tensor));
+    m.impl("linalg_cholesky_ex", TORCH_FN(linalg_cholesky_ex));
+    m.impl("linalg_vector_norm", TORCH_FN(linalg_vector_norm));
+    m.impl("log.out", TORCH_FN(log_out));
+    m.impl("log1p", TORCH_FN(log1p));
+    m.impl("log2.out", TORCH_FN(log2_out));
+    m.impl("logical_and.out", TORCH_FN(logical_and_out));
+    m.impl("logical_not_", TORCH_FN(logical_not_));
+    m.impl("lt.Scalar", TORCH_FN(lt_Scalar));
+    m.impl("lt_.Scalar", TORCH_FN(lt__Scalar));
+    m.impl("masked_fill_.Scalar", TORCH_FN(masked_fill__Scalar));
+    m.impl("max", TORCH_FN(max));
+    m.impl("max_pool2d_with_indices.out", TORCH_FN(max_pool2d_with_indices_out));
+    m.impl("max_pool3d_with_indices_backward", TORCH_FN(max_pool3d_with_indices_backward));
+    m.impl("mean.out", TORCH_FN(mean_out));
+    m.impl("minimum", TORCH_FN(minimum));
+    m.impl("mse_loss", TORCH_FN(mse_loss));
+    m.impl("mul.Tensor", TORCH_FN(mul_Tensor));
+    m.impl("native_batch_norm", TORCH_FN(native_batch_norm));
+    m.impl("native_group_norm_backward", TORCH_FN(native_group_norm_backward));
+    m.impl("ne.Scalar_out", TORCH_FN(ne_Scalar_out));
+    m.impl("ne_.Tensor", TORCH_FN(ne__Tensor));
+    m.impl("nll_loss2d_backward", TORCH_FN(nll_loss2d_backward));
+    m.impl("nll_loss_backward", TORCH_FN(nll_loss_backward));
+    m.impl("nonzero", TORCH_FN(nonzero));
+    m.impl("normal.Tensor_Tensor_out", TORCH_FN(normal_Tensor_Tensor_out));
+    m.impl("normal.float_Tensor_out", TORCH_FN(normal_float_Tensor_out));
+    m.impl("polar", TORCH_FN(polar));
+    m.impl("pow.Tensor_Scalar", TORCH_FN(pow_Tensor_Scalar));
+    m.impl("pow_.Scalar", TORCH_FN(pow__Scalar));
+    m.impl("random_", TORCH_FN(random_));
+    m.impl("reciprocal", TORCH_FN(reciprocal));
+    m.impl("reflection_pad1d.out", TORCH_FN(reflection_pad1d_out));
+    m.impl("relu", TORCH_FN(relu));
+    m.impl("remainder.Tensor_out", TORCH_FN(remainder_Tensor_out));
+    m.impl("replication_pad1d.out", TORCH_FN(replication_pad1d_out));
+    m.impl("replication_pad3d.out", TORCH_FN(replication_pad3d_out));
     m.impl("rsqrt_", TORCH_FN(rsqrt_));
     m.impl("scatter.src_out", TORCH_FN(scatter_src_out));
     m.impl("scatter.value_reduce_out", TORCH_FN(scatter_value_reduce_out));
@@ -2024,8 +2214,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("topk.values", TORCH_FN(topk_values));
     m.impl("tril", TORCH_FN(tril));
     m.impl("triu_", TORCH_FN(triu_));
+    m.impl("upsample_bicubic2d.out", TORCH_FN(upsample_bicubic2d_out));
     m.impl("upsample_bilinear2d.out", TORCH_FN(upsample_bilinear2d_out));
+    m.impl("upsample_linear1d.out", TORCH_FN(upsample_linear1d_out));
+    m.impl("upsample_nearest1d.out", TORCH_FN(upsample_nearest1d_out));
     m.impl("upsample_nearest2d.out", TORCH_FN(upsample_nearest2d_out));
+    m.impl("upsample_nearest3d.out", TORCH_FN(upsample_nearest3d_out));
+    m.impl("upsample_trilinear3d.out", TORCH_FN(upsample_trilinear3d_out));
     m.impl("zero_", TORCH_FN(zero_));
 }
 

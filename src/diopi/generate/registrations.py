@@ -169,6 +169,8 @@ def _expression(entry: Entry, overload: Overload, argument: Argument, outputs: l
         raise TableError(
             f"{entry.source}: {entry.name}: nothing of {overload.name} {sorted(given)} fits its argument {argument.name}"
         )
+    if source == in_cpp("None") and argument.ctype in _ABSENT:
+        return _ABSENT[argument.ctype]
     if source == entry.scalar:
         source = f"cpu_value({source})"
     if argument.ctype in _CONVERTERS:
@@ -290,7 +292,7 @@ def _attempt(entry: Entry, overload: Overload) -> str:
     lines = [
         "{",
         f'    static Operator op("{entry.name}", __LINE__);',
-        "    Call call(op, record);",
+        f"    Call call(op, record{', Form::Scalar' if entry.scalar else ''});",
         f"    if ({' && '.join(conditions)}) {{",
         *(f"        {line}" for line in _allocation(entry, overload)),
         f"        if (call.run<decltype(&::{entry.name})>({', '.join(arguments)})) {{ {_result(entry, overload)} }}",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import keyword
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 DTYPE_GROUPS: dict[str, tuple[str, ...]] = {
     "fp": ("float16", "bfloat16", "float32", "float64"),
@@ -106,6 +107,17 @@ class Function:
 
 
 @dataclass(frozen=True)
+class Map:
+    """Further overloads that a function serves, and what is different for them."""
+
+    aten: tuple[str, ...]
+    args: dict[str, str] = field(default_factory=dict)
+    """Added to the entry's."""
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Keys of the entry that have another value here: when, dtypes, outputs, resize."""
+
+
+@dataclass(frozen=True)
 class Entry:
     """What one C function means to PyTorch."""
 
@@ -125,6 +137,8 @@ class Entry:
     indices: tuple[str, ...] = ()
     roles: dict[str, str] = field(default_factory=dict)
     args: dict[str, str] = field(default_factory=dict)
+    maps: tuple[Map, ...] = ()
+    """For overloads whose arguments are named or meant otherwise than those of `aten`."""
     reference: str | None = None
     """Python over the C argument names: the new values of what the function writes, in the order of its arguments."""
     note: str = ""
@@ -132,6 +146,18 @@ class Entry:
     @property
     def name(self) -> str:
         return self.function.name
+
+    @property
+    def overloads(self) -> tuple[str, ...]:
+        """All ATen overloads that it serves."""
+        return (*self.aten, *(overload for further in self.maps for overload in further.aten))
+
+    def serving(self, overload: str) -> Entry:
+        """The entry as it is for one of its overloads."""
+        for further in self.maps:
+            if overload in further.aten:
+                return replace(self, args={**self.args, **further.args}, **further.changes)
+        return self
 
     def role(self, argument: Argument) -> str | None:
         """What a tensor argument is to the function (ROLES); None for an attribute."""
@@ -156,8 +182,8 @@ class Table:
         """ATen overload -> entries that serve it, the special (scalar) forms first."""
         served: dict[str, list[Entry]] = {}
         for entry in self.entries.values():
-            for overload in entry.aten:
-                served.setdefault(overload, []).append(entry)
+            for overload in entry.overloads:
+                served.setdefault(overload, []).append(entry.serving(overload))
         for entries in served.values():
             entries.sort(key=lambda e: e.scalar is None)
         return served

@@ -18,6 +18,7 @@ from diopi.table.model import (
     Argument,
     Entry,
     Function,
+    Map,
     Table,
     TableError,
 )
@@ -37,9 +38,14 @@ _KEYS = {
     "indices",
     "roles",
     "args",
+    "maps",
     "reference",
     "note",
 }
+
+
+# What a further map may change.
+_MAP_KEYS = {"aten", "args", "when", "dtypes", "outputs", "resize"}
 
 
 def _argument(text: str, position: int) -> Argument:
@@ -76,16 +82,13 @@ def _entry(source: str, function: Function, defaults: dict[str, Any], given: dic
     if unknown := set(given) - _KEYS:
         raise TableError(f"{where}: unknown keys {sorted(unknown)}; known are {sorted(_KEYS)}")
     values = {**defaults, **given}
-    groups = values.pop("dtypes").split()
-    if wrong := [g for g in groups if g not in DTYPE_GROUPS]:
-        raise TableError(f"{where}: unknown dtype groups {wrong}; known are {sorted(DTYPE_GROUPS)}")
+    dtypes = _dtype_groups(where, values.pop("dtypes"))
     if values["category"] not in CATEGORIES:
         raise TableError(f"{where}: unknown category {values['category']!r}; known are {CATEGORIES}")
     if values["tolerance"] not in TOLERANCES:
         raise TableError(f"{where}: unknown tolerance {values['tolerance']!r}; known are {TOLERANCES}")
     names = {a.name for a in function.arguments}
-    if wrong := [a for a in values.get("args", {}) if a not in names]:
-        raise TableError(f"{where}: args names {wrong}, but the C function has {sorted(names)}")
+    _check_arguments(where, function, values.get("args", {}))
     if values.get("scalar") not in {None, *names}:
         raise TableError(
             f"{where}: scalar names {values['scalar']!r}, but the C function has {sorted(names)}"
@@ -94,11 +97,44 @@ def _entry(source: str, function: Function, defaults: dict[str, Any], given: dic
         raise TableError(f"{where}: roles of {wrong} are wrong; arguments are {sorted(names)}, roles {ROLES}")
     for key in ("reference", "when"):
         _check_expression(where, key, values.get(key))
-    for name, text in values.get("args", {}).items():
-        _check_expression(where, f"args.{name}", text)
     for key in ("aten", "outputs", "resize", "indices"):
         values[key] = tuple(values.get(key, ()))
-    return Entry(function=function, source=source, dtypes=tuple(groups), **values)
+    values["maps"] = tuple(_map(where, function, further) for further in values.get("maps", ()))
+    entry = Entry(function=function, source=source, dtypes=dtypes, **values)
+    if len(set(entry.overloads)) != len(entry.overloads):
+        raise TableError(f"{where}: an overload is named twice among {entry.overloads}")
+    return entry
+
+
+def _map(where: str, function: Function, given: dict[str, Any]) -> Map:
+    """One of an entry's `maps`."""
+    if unknown := set(given) - _MAP_KEYS:
+        raise TableError(f"{where}: unknown keys {sorted(unknown)} in maps; known are {sorted(_MAP_KEYS)}")
+    if not given.get("aten"):
+        raise TableError(f"{where}: each of maps must name its overloads in `aten`")
+    _check_arguments(where, function, given.get("args", {}))
+    _check_expression(where, "maps.when", given.get("when"))
+    changes: dict[str, Any] = {key: tuple(given[key]) for key in ("outputs", "resize") if key in given}
+    if "dtypes" in given:
+        changes["dtypes"] = _dtype_groups(where, given["dtypes"])
+    if "when" in given:
+        changes["when"] = given["when"]
+    return Map(tuple(given["aten"]), given.get("args", {}), changes)
+
+
+def _dtype_groups(where: str, text: str) -> tuple[str, ...]:
+    groups = tuple(text.split())
+    if wrong := [g for g in groups if g not in DTYPE_GROUPS]:
+        raise TableError(f"{where}: unknown dtype groups {wrong}; known are {sorted(DTYPE_GROUPS)}")
+    return groups
+
+
+def _check_arguments(where: str, function: Function, args: dict[str, str]) -> None:
+    names = {a.name for a in function.arguments}
+    if wrong := [a for a in args if a not in names]:
+        raise TableError(f"{where}: args names {wrong}, but the C function has {sorted(names)}")
+    for name, text in args.items():
+        _check_expression(where, f"args.{name}", text)
 
 
 @cache

@@ -24,34 +24,61 @@ def coverage(
     script: Annotated[str, typer.Argument(help="The program, a Python script.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="What the program is given.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
-    rows: Annotated[int, typer.Option(help="How many operators that fell back are shown.")] = 20,
+    rows: Annotated[int, typer.Option(min=0, help="How many operators that fell back are shown.")] = 20,
     at_least: Annotated[
-        float | None, typer.Option(help="Exit with 1 if fewer per cent of the calls went to DIOPI.")
+        float | None,
+        typer.Option(help="Exit with 1 if fewer per cent of the calls went to DIOPI."),
     ] = None,
 ) -> None:
     """Run a program on the device and show how many of its operator calls went to the vendor's DIOPI functions.
 
-    Options come before the script. Exit code: the program's own; 1 if --at-least is not met; 2: nothing to run.
+    Options come before the script. Exit code: the program's own if it failed; 1 if --at-least is not met; 2: the
+    program was not run, because an option, the script or the vendor cannot be used.
     """
+    if at_least is not None and not 0 <= at_least <= 100:
+        raise _refused(f"--at-least {at_least:g}: expected a percentage from 0 to 100")
+    _check_writable(json_file)
     console = make_console()
     try:
         prepared = prepare_script(script)
     except CannotRun as problem:
-        typer.echo(f"dipu coverage: {problem}", err=True)
-        raise typer.Exit(2) from None
-    import torch_dipu  # noqa: F401  (registers the device, if nothing has)
-
+        raise _refused(str(problem)) from None
+    except SyntaxError as error:
+        sys.excepthook(type(error), error, None)
+        raise _refused(f"{script} is not a Python program; it was not run") from None
+    _check_vendor()
     with Coverage() as found:
         code = _run(prepared, arguments or [])
     if json_file is not None:
-        json_file.write_text(json.dumps(found.as_dict(), indent=2), encoding="utf-8")
-    _print(found, rows, console)
-    missed = at_least is not None and found.share * 100 < at_least
+        json_file.write_text(json.dumps({"exit_code": code, **found.as_dict()}, indent=2), encoding="utf-8")
+    _print(found, rows, code, console)
+    missed = code == 0 and at_least is not None and found.share * 100 < at_least
     if missed:
         console.print(
             f"[red]{found.share:.1%} of the calls went to DIOPI; expected at least {at_least:g} %[/red]"
         )
     raise typer.Exit(code or int(missed))
+
+
+def _refused(problem: str) -> typer.Exit:
+    typer.echo(f"dipu coverage: {problem}", err=True)
+    return typer.Exit(2)
+
+
+def _check_writable(path: Path | None) -> None:
+    """Before a long run, not after it."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise _refused(f"--json {path}: this cannot be written; give a file in a folder that exists")
+
+
+def _check_vendor() -> None:
+    """A program that finds no device would fail somewhere inside, with no word of the vendor."""
+    import torch_dipu
+
+    try:
+        torch_dipu.dipu.vendor()
+    except RuntimeError as error:
+        raise _refused(f"there is no device to run on: {error}\n`dipu doctor` says more") from None
 
 
 def _run(prepared: Prepared, arguments: list[str]) -> int:
@@ -69,10 +96,14 @@ def _run(prepared: Prepared, arguments: list[str]) -> int:
     return 0
 
 
-def _print(found: Coverage, rows: int, console: Console) -> None:
+def _print(found: Coverage, rows: int, code: int, console: Console) -> None:
     data = found.as_dict()
+    if code:
+        ran = "the figures are of what ran before" if found.calls else "no operator had run on the device"
+        console.print(f"[red]the program ended with exit code {code}; {ran}[/red]")
     if not found.calls:
-        console.print("no operator ran on the device: does the program use `cuda` or `dipu`?")
+        if not code:
+            console.print("no operator ran on the device: does the program use `cuda` or `dipu`?")
         return
     console.print(
         f"{found.calls:,} operator calls: {found.share:.1%} by DIOPI, {data['alias_calls'] / found.calls:.1%} by alias, "

@@ -19,6 +19,7 @@ _SHARED: dict[str, tuple[str, str]] = {
         "the vendor: a name, or the path of its library; empty: the best one that has a device",
     ),
     "DIPU_ADAPTOR_CONFIG": ("", "rules (convert_config.yaml) applied in front of the vendor's operators"),
+    "DIOPI_ADAPTOR_REPORT": ("", "a file that gets what these rules cost, when the process ends"),
     "DIPU_MOCK_CUDA": (
         "1",
         "map the names of cuda onto dipu when torch_dipu or ditorch is imported; 0: do not",
