@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from diopi.conformance.case_files import CaseFileError, expanded, read
-from diopi.conformance.case_files_source import CaseFileSource, c_function
+from diopi.conformance.case_files_source import CaseFileSource, c_function, case_file_sources
 from diopi.conformance.references import evaluate
 from diopi.conformance.source import SkippedCase
 from diopi.table import load
@@ -175,6 +175,29 @@ def test_calls_are_expanded_function_by_dtype_by_place():
         (2,),
         2,
     )
+
+
+def test_several_files_have_ids_of_their_own(tmp_path):
+    text = "a = dict(name=['diopiRelu'], tensor_para=dict(args=[dict(ins=['input'], shape=[(2,)])]))"
+    paths = [tmp_path / "one" / "cases.py", tmp_path / "two" / "cases.py", tmp_path / "other.py"]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    sources = case_file_sources(paths)
+    ids = [case.id for source in sources for group in source.groups(None) for case in source.cases(group)]
+    names = ["file-cases", "file-cases-2", "file-other"]
+    assert ids == [f"{name}:a::diopiRelu:0" for name in names] and [s.name for s in sources] == names
+    assert [source.name for source in case_file_sources(paths[:1])] == ["file"]
+    with pytest.raises(CaseFileError, match="is given twice"):
+        case_file_sources([paths[0], paths[0]])
+
+
+def test_misspelt_functions_are_found_in_any_case(tmp_path):
+    text = "a = dict(name=['{}'], tensor_para=dict(args=[dict(ins=['input'], shape=[(2,)])]))"
+    for name, near in (("diopirelux", "diopiRelu"), ("LeakyRelux", "diopiLeakyRelu"), ("softmx", "softmax")):
+        path = _written(tmp_path, text.format(name), f"{name}.py")
+        with pytest.raises(CaseFileError, match=rf"near are .*{near}"):
+            CaseFileSource(path)
 
 
 def test_what_torch_refuses_is_a_skipped_case(tmp_path):

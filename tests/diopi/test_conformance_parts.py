@@ -108,8 +108,9 @@ def test_a_tensor_that_was_made_in_host_memory_is_read_there() -> None:
     made = Made((3, 2), (1, 3), "float32", values.data_ptr(), on_host=True)
     assert torch.equal(read_made(None, made), values.t())  # type: ignore[arg-type]
     memory = HostMemory()
-    held = GuardedBuffer(memory, values)  # type: ignore[arg-type]
-    on_device = Made((6,), (1,), "float32", held.handle().pointer or 0)
+    GuardedBuffer(memory, values)  # type: ignore[arg-type]
+    (block,) = memory.blocks
+    on_device = Made((6,), (1,), "float32", block + 128)
     assert read_made(memory, on_device).tolist() == list(range(6))  # type: ignore[arg-type]
 
 
@@ -284,6 +285,33 @@ def test_variations_start_with_the_main_dtype_and_sums_get_no_huge_numbers() -> 
     total = table.entries["diopiSum"]
     assert total.tolerance == "accumulate" and not any(v.values == "huge" for v in variations(total))
     assert any(v.values == "huge" for v in variations(replace(total, tolerance="ulp")))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "other", "expected"),
+    [
+        (torch.bool, (3, 2), True),  # the table does not name booleans for a product
+        (torch.float32, (2, 3), False),  # the shapes do not fit: a mistake of the case, not of torch
+    ],
+)
+def test_a_reference_may_fail_only_for_dtypes_that_torch_or_the_table_does_not_know(
+    dtype: torch.dtype, other: tuple[int, int], expected: bool
+) -> None:
+    entry = load().entries["diopiMm"]
+    arguments = {"input": torch.ones(2, 3, dtype=dtype), "mat2": torch.ones(other, dtype=dtype)}
+    with pytest.raises(NoReferenceError) as error:
+        ReferenceRun(entry, arguments, str(dtype).removeprefix("torch.")).own()
+    assert error.value.expected is expected
+
+
+def test_words_of_torch_that_name_no_dtype_are_no_excuse() -> None:
+    run = ReferenceRun(load().entries["diopiMm"], {}, "float32")
+    for text, expected in (
+        ("this layout is not supported", False),
+        ("\"mm_cpu\" not implemented for 'Half'", True),
+    ):
+        assert run._may_be_refused(RuntimeError(text)) is expected
+    assert run._may_be_refused(NotImplementedError())
 
 
 # ---- selection ----

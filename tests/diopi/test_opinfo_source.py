@@ -14,6 +14,8 @@ from diopi.conformance import opinfo_source
 from diopi.conformance.capture_mode import CallWatcher, snapshot, template
 from diopi.conformance.opinfo_source import OpInfoSource
 from diopi.conformance.references import evaluate
+from diopi.conformance.selection import Selection
+from diopi.conformance.source import SkippedCase
 from diopi.table import load
 
 
@@ -85,6 +87,88 @@ def test_the_same_cases_in_another_process():
         for c in OpInfoSource().cases("addcmul")
     ]
     assert told == here and sum("diopiAddcmul " in line for line in here) > 5
+
+
+class _Sample:
+    def __init__(self, input: torch.Tensor, *args: object) -> None:
+        self.input, self.args, self.kwargs = input, args, {}
+
+    @staticmethod
+    def output_process_fn_grad(result):
+        return result
+
+
+class _Entry:
+    """An entry of the database: adds, and refuses what is to be refused."""
+
+    name, variant_test_name, supports_autograd = "entry", "", True
+
+    def __init__(self, refuses: str) -> None:
+        self._refuses = refuses
+
+    def supported_dtypes(self, device):
+        return {torch.float32}
+
+    def sample_inputs(self, device, dtype, requires_grad):
+        if self._refuses == "samples":
+            raise ModuleNotFoundError("no scipy")
+        yield _Sample(torch.ones(1, requires_grad=requires_grad), torch.ones(3))
+
+    def __call__(self, x, y):
+        if self._refuses == "forward":
+            raise RuntimeError("not today\nand not tomorrow")
+        return x + y
+
+    def get_inplace(self):
+        return self._in_place
+
+    def _in_place(self, x, y):
+        if self._refuses == "in place":
+            raise RuntimeError("no in-place form")
+        return x.add_(y)  # refused: the result is larger than the input
+
+
+@pytest.mark.parametrize(
+    ("refuses", "reasons"),
+    [
+        ("nothing", []),
+        ("samples", ["PyTorch's database has no samples: no scipy"]),
+        ("forward", ["PyTorch refuses entry on the CPU: not today"]),
+        ("in place", ["PyTorch refuses entry_ on the CPU: no in-place form"]),
+    ],
+)
+def test_what_pytorch_refuses_is_given_back_with_its_words(refuses, reasons):
+    seen = []
+    entry = _Entry(refuses)
+    assert opinfo_source.run_samples(entry, torch.float32, lambda name, values: seen.append(name)) == reasons
+    assert ("add.Tensor" in seen) == (refuses in ("nothing", "in place"))
+    assert opinfo_source.run_samples(entry, torch.int64, lambda name, values: None) == []
+
+
+def test_refused_samples_are_skipped_cases_behind_the_others(monkeypatch):
+    def refusing(entry, dtype, watch, most=None):
+        run(entry, dtype, watch, most)
+        return ["why"] if dtype == torch.bfloat16 else []
+
+    before = [case.id for case in OpInfoSource().cases("erf")]
+    run = opinfo_source.run_samples
+    monkeypatch.setattr(opinfo_source, "run_samples", refusing)
+    *cases, last = OpInfoSource().cases("erf")
+    assert [case.id for case in cases] == before and not any(isinstance(c, SkippedCase) for c in cases)
+    assert isinstance(last, SkippedCase) and (last.function, last.dtype, last.reason) == (
+        "",
+        "bfloat16",
+        "why",
+    )
+    assert last.id == f"opinfo:erf:{len(before)}"
+    assert Selection(frozenset({"diopiErf"})).wants(last)
+
+
+def test_an_entry_that_this_pytorch_does_not_have_is_a_skipped_case(monkeypatch):
+    monkeypatch.setattr(opinfo_source, "database", dict)
+    (case,) = OpInfoSource().cases("erf")
+    assert isinstance(case, SkippedCase) and case.id == "opinfo:erf:0"
+    assert case.reason == f"the operator database of PyTorch {torch.__version__} has no entry erf"
 
 
 def test_without_the_database_the_source_says_what_to_install(monkeypatch):

@@ -13,6 +13,7 @@ from diopi.conformance.console import rerun_command
 from diopi.conformance.results import STATUSES, Result
 from diopi.conformance.runner import Report
 from diopi.conformance.selection import DTYPES
+from diopi.library.wording import counted
 
 # Failures described in full; a library that fails everywhere would make a page that no browser opens.
 _MOST_OF_A_FUNCTION = 12
@@ -33,7 +34,7 @@ def page_of(report: Report) -> str:
     )
     script = _asset("matrix.js")
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
-    title = f"Conformance of {report.vendor or Path(report.library).name}"
+    title = f"Conformance of {Path(report.library).name}{f' ({_vendor(report)})' if report.vendor else ''}"
     body = "\n".join(
         [
             _head(report, title),
@@ -51,6 +52,10 @@ def page_of(report: Report) -> str:
         f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n"
         f'<body>\n<div id="page">\n{body}\n</div>\n<script>{script}</script>\n</body>\n</html>\n'
     )
+
+
+def _vendor(report: Report) -> str:
+    return " ".join(part for part in (report.vendor, report.version) if part)
 
 
 def _asset(name: str) -> str:
@@ -78,7 +83,7 @@ def _head(report: Report, title: str) -> str:
     kind = "bad" if failed or (report.whole and report.not_covered) else "good" if counts["pass"] else "calm"
     badges = {"pass": "good", "fail": "bad", "unsupported": "low", "skipped": "calm"}
     shown = "".join(
-        f'<li><span class="badge {badges[status]}"><b>{counts[status]}</b> {status}</span></li>'
+        f'<li><span class="badge {badges[status] if counts[status] else "calm"}"><b>{counts[status]}</b> {status}</span></li>'
         for status in STATUSES
     )
     return (
@@ -93,17 +98,19 @@ def _sentence(report: Report, failed: set[str]) -> str:
     counts = report.counts()
     functions = len({result.function for result in report.results if result.function})
     if report.interrupted:
-        return f"Interrupted: {len(report.results)} cases of {functions} functions had run, {counts['fail']} of them failed."
+        had = f"{counted(len(report.results), 'case')} of {counted(functions, 'function')}"
+        return f"Interrupted: {had} had run, {counts['fail']} failed."
     if failed:
-        return f"{counts['fail']} of {len(report.results)} cases fail, in {len(failed)} of {functions} functions."
+        of = counted(functions, "function")
+        return f"{counts['fail']} of {counted(len(report.results), 'case')} failed, in {len(failed)} of {of}."
     if report.whole and report.not_covered:
-        return f"No case fails, but {len(report.not_covered)} operators have no case."
+        return f"No case failed, but {len(report.not_covered)} of the operators have no case."
     if not counts["pass"]:
         return "Nothing ran."
-    beside = (
-        f"; {counts['unsupported']} cases are not supported by the library" if counts["unsupported"] else ""
-    )
-    return f"All {counts['pass']} cases that ran pass, of {functions} functions{beside}."
+    lacking = counted(counts["unsupported"], "other case")
+    beside = f"; the library does not support {lacking}" if counts["unsupported"] else ""
+    ran = "The one case that ran" if counts["pass"] == 1 else f"All {counts['pass']} cases that ran"
+    return f"{ran} passed, of {counted(functions, 'function')}{beside}."
 
 
 # ---- operator x dtype ----
@@ -236,14 +243,15 @@ def _left_out(report: Report) -> str:
 
 def _facts(report: Report) -> str:
     by_source = Counter(result.source for result in report.results)
+    started = report.started.replace("T", " ").replace("+00:00", " UTC")
     facts = {
         "library": report.library,
-        "vendor": " ".join(part for part in (report.vendor, report.version) if part) or "unknown",
-        "started": report.started,
-        "took": f"{report.seconds:.1f} s",
-        "cases": ", ".join(f"{count} {source}" for source, count in by_source.items()) or "none",
+        "vendor": _vendor(report) or "unknown",
+        "started": f"{started}, took {report.seconds:.1f} s",
+        "cases": ", ".join(f"{count} of the source {source}" for source, count in by_source.items())
+        or "none",
         "seed": str(report.seed),
-        **{name: str(value) for name, value in report.environment.items()},
+        "environment": ", ".join(f"{name} {value}" for name, value in report.environment.items()),
     }
     items = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts.items())
     problems = "".join(f'<p class="warning">not run: {escape(text)}</p>' for text in report.problems)

@@ -19,7 +19,8 @@
       count += row.hidden ? 0 : 1;
     }
     for (const failure of failures) failure.hidden = !fits(failure.dataset.name, words);
-    shown.textContent = count === rows.length ? `${rows.length} functions` : `${count} of ${rows.length} functions`;
+    const all = `${rows.length} function${rows.length === 1 ? "" : "s"}`;
+    shown.textContent = count === rows.length ? all : `${count} of ${all}`;
   }
 
   function open() {
@@ -51,4 +52,5 @@
   addEventListener("hashchange", open);
   apply();
   open();
+  document.documentElement.dataset.ready = "1"; // for programs that look at the page
 })();
