@@ -152,8 +152,8 @@ def _paged_values(
     lengths = query_lengths(_PAGED, query_ends, query.shape[0])
     kv = length_list(_PAGED, "kv_lengths", kv_lengths)
     _agree(_PAGED, lengths, kv, max_q_len, mask, causal)
-    _within(_PAGED, kv, max_kv_len)
     check_table_values(_PAGED, block_table, kv, key_cache.shape[0], key_cache.shape[1])
+    _within(_PAGED, kv, max_kv_len)
 
 
 def _within(name: str, kv: list[int], max_kv_len: int) -> None:
@@ -206,8 +206,8 @@ def _decode_values(
     quant_bits: int = 0,
 ) -> None:
     kv = length_list(_DECODE, "kv_lengths", kv_lengths)
-    _within(_DECODE, kv, max_kv_len)
     check_table_values(_DECODE, block_table, kv, key_cache.shape[0], key_cache.shape[1])
+    _within(_DECODE, kv, max_kv_len)
 
 
 _QUERY = "[tokens, heads, size], floating; the tokens of all sequences one after the other"

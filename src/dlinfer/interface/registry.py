@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from dlinfer.errors import DlinferArgumentError
 from dlinfer.interface import OPERATORS
 from dlinfer.interface.declaration import NAMESPACE, Kernel, Operator
 from dlinfer.vendors.selection import RESOLVED, Values, resolve
@@ -24,7 +25,11 @@ def _dispatcher(operator: Operator) -> Kernel:
     places = tuple(operator.arguments.index(argument) for argument in operator.indices)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        check(*args, **kwargs)
+        try:
+            check(*args, **kwargs)
+        except (AttributeError, TypeError):
+            _refuse_missing(operator, args)
+            raise
         device = args[0].device.type
         found = RESOLVED.get((name, device)) or resolve(name, device)
         if places and found.values is not Values.TRUSTED:
@@ -35,6 +40,13 @@ def _dispatcher(operator: Operator) -> Kernel:
 
     call.__name__ = call.__qualname__ = name
     return call
+
+
+def _refuse_missing(operator: Operator, args: tuple[Any, ...]) -> None:
+    """torch hands over None for a tensor that must be there; the check that met it knows nothing of that."""
+    for argument, value in zip(operator.parsed.arguments, args, strict=False):
+        if value is None and str(argument.type) == "Tensor":
+            raise DlinferArgumentError(operator.name, argument.name, "is None, expected a tensor")
 
 
 def _define() -> dict[str, Any]:

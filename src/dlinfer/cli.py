@@ -1,0 +1,40 @@
+"""The program `dlinfer`. Imports its libraries, so only programs import this."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from dlinfer.commands.conformance import conformance_command
+from dlinfer.commands.doctor import doctor_command
+from dlinfer.commands.table import table_command
+from dlinfer.errors import RuleError, VendorError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Fused operators for serving large language models: are kernels right, who serves what, what is an operator.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("conformance")(conformance_command)
+app.command("doctor")(doctor_command)
+app.command("table")(table_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script: 2 for wrong usage, 130 for Ctrl-C."""
+    from diopi.conformance.selection import SelectionError
+
+    try:
+        app(args=list(sys.argv[1:] if arguments is None else arguments))
+    except (SelectionError, VendorError, RuleError) as error:
+        print(f"dlinfer: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)

@@ -1,0 +1,92 @@
+"""`dlinfer conformance`: are a vendor's kernels right, operator by operator."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from diopi.conformance.runner import Report
+    from dlinfer.conformance.runner import Request
+
+__all__ = ["conformance_command"]
+
+_VENDOR = "The vendor to check. Default: DLINFER_VENDOR, else the best one for the device."
+
+
+def conformance_command(
+    vendor: Annotated[str | None, typer.Option(metavar="NAME", help=_VENDOR, show_default=False)] = None,
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="cpu, dipu, cuda, ...")] = "cpu",
+    operators: Annotated[
+        list[str] | None,
+        typer.Option("--operators", "-o", metavar="NAMES", help="Only these: rms_norm, 'paged_*'."),
+    ] = None,
+    dtype: Annotated[list[str] | None, typer.Option(metavar="NAMES", help="Only these dtypes.")] = None,
+    case: Annotated[
+        str | None, typer.Option(metavar="ID", help="Run one case again, such as own:rms_norm:12.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A few cases of every operator.")] = False,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first failure.")] = False,
+    seed: Annotated[int, typer.Option(help="Another seed draws other values.")] = 0,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all results as JSON.")] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write one HTML page that works offline.")
+    ] = None,
+) -> None:
+    """Check a vendor's kernels: every case is judged beside the reference in float64 on the CPU.
+
+    Exit code 0: no failure; 1: failures; 2: bad usage; 5: nothing ran; 130: interrupted.
+    """
+    for path in (json, junit, html):
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            _refuse(f"{path} cannot be written: give a file in a folder that exists")
+    from diopi.conformance.selection import dtypes_named, functions_like, words
+    from dlinfer.conformance.runner import Request
+    from dlinfer.interface import OPERATORS
+    from dlinfer.vendors import chosen
+
+    name = vendor or chosen(device.partition(":")[0]).name
+    wanted, dtypes = words(operators or []), words(dtype or [])
+    request = Request(
+        vendor=name,
+        device=device,
+        operators=functions_like(wanted, OPERATORS) if wanted else None,
+        dtypes=dtypes_named(dtypes) if dtypes else None,
+        case=case,
+        quick=quick,
+        fail_fast=fail_fast,
+        seed=seed,
+        command=("dlinfer", "conformance", "--vendor", name, "--device", device),
+    )
+    report = _run(request)
+    _write(report, json, junit, html)
+    raise typer.Exit(report.exit_code)
+
+
+def _refuse(message: str) -> NoReturn:
+    typer.echo(f"dlinfer conformance: {message}", err=True)
+    raise typer.Exit(2)
+
+
+def _run(request: Request) -> Report:
+    from diopi.conformance.console import print_report, progress
+    from dlinfer.conformance.runner import run
+
+    with progress() as shown:
+        report = run(request, shown)
+    print_report(report, sys.stdout)
+    return report
+
+
+def _write(report: Report, json: Path | None, junit: Path | None, html: Path | None) -> None:
+    from diopi.conformance.html_report import write_html
+    from diopi.conformance.json_report import write_json
+    from diopi.conformance.junit import write_junit
+
+    for path, write in ((json, write_json), (junit, write_junit), (html, write_html)):
+        if path is not None:
+            write(report, path)
