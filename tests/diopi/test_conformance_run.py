@@ -168,7 +168,7 @@ def test_a_file_that_is_no_library_stops_the_run(tmp_path: Path) -> None:
 def test_json_junit_and_page_hold_the_run(report: Report, tmp_path: Path) -> None:
     write_json(report, tmp_path / "run.json")
     document = json.loads((tmp_path / "run.json").read_text())
-    assert document["schema"] == 1 and document["library"]["vendor"] == "faulty"
+    assert document["schema"] == 2 and document["library"]["vendor"] == "faulty"
     assert document["counts"] == {s: report.counts()[s] for s in ("pass", "fail", "unsupported", "skipped")}
     again = read_json(tmp_path / "run.json")
     assert [r.plain() for r in again.results] == [r.plain() for r in report.results]

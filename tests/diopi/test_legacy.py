@@ -109,6 +109,9 @@ def test_reports_hold_what_failed(tmp_path):
     assert [(r["case"], r["reason"], r["details"]) for r in rows] == [("own:diopiExp:1", "off", "input: y")]
     for _ in range(2):
         legacy_output.write_database(results, "now", "lib.so", tmp_path / "sub" / "runs.db")
+    (tmp_path / "notes.txt").write_text("no database " * 100)
+    with pytest.raises(ValueError, match=r"cannot be added to .*notes\.txt: file is not a database"):
+        legacy_output.write_database(results, "now", "lib.so", tmp_path / "notes.txt")
     connection = sqlite3.connect(tmp_path / "sub" / "runs.db")
     found = connection.execute("select run, id, status from result order by run, id").fetchall()
     connection.close()
@@ -336,6 +339,8 @@ def test_the_exit_code_is_that_of_the_report(tmp_path, monkeypatch, capsys):
         (["--model_name", "bert", "--config", "x.py"], "give one of them"),
         (["--mode", "gen_data", "--pytest_args", "-x"], "belongs to --mode run_test"),
         (["--test_result_path", "a.xlsx"], "must end in .json or .csv"),
+        (["--test_result_path", "/nowhere/a.csv"], "give a file in a folder that exists"),
+        (["--mode", "gen_data", "--case", "own:diopiAbs:0"], "--case belongs to --mode run_test"),
         (["--impl_folder", "/nowhere/at/all"], "no such folder"),
     ],
 )

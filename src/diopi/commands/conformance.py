@@ -90,8 +90,10 @@ def run_command(
     request.command = ("diopi", "conformance", *named, *files, *rules)
     report = _run(request)
     report.problems += problems
-    _write(report, json, junit, html)
+    unwritten = _write(report, json, junit, html)
     _print(report)
+    if unwritten:
+        _refuse("; ".join(unwritten))
     raise typer.Exit(report.exit_code)
 
 
@@ -190,19 +192,20 @@ def _run(request: Request) -> Report:
     _refuse(failure)
 
 
-def _write(report: Report, json: Path | None, junit: Path | None, html: Path | None) -> None:
-    if json is not None:
-        from diopi.conformance.json_report import write_json
+def _write(report: Report, json: Path | None, junit: Path | None, html: Path | None) -> list[str]:
+    """Writes what is asked for, and says what could not be: the other files and the console still get the results."""
+    from diopi.conformance.html_report import write_html
+    from diopi.conformance.json_report import write_json
+    from diopi.conformance.junit import write_junit
 
-        write_json(report, json)
-    if junit is not None:
-        from diopi.conformance.junit import write_junit
-
-        write_junit(report, junit)
-    if html is not None:
-        from diopi.conformance.html_report import write_html
-
-        write_html(report, html)
+    unwritten = []
+    for write, path in ((write_json, json), (write_junit, junit), (write_html, html)):
+        if path is not None:
+            try:
+                write(report, path)
+            except OSError as error:
+                unwritten.append(f"{path} cannot be written: {error.strerror}")
+    return unwritten
 
 
 def _print(report: Report) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from diopi.conformance.results import STATUSES, from_plain
 from diopi.conformance.runner import Report
 
-SCHEMA = 1
+SCHEMA = 2
 KIND = "diopi-conformance"
 
 

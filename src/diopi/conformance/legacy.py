@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from diopi.conformance import legacy_device_config, legacy_output
 from diopi.conformance.case import Case
-from diopi.conformance.case_files import CaseFileError
 from diopi.conformance.legacy_names import ALL, functions_named
 from diopi.conformance.legacy_options import parsed
-from diopi.conformance.selection import Selection, SelectionError, dtypes_named
+from diopi.conformance.selection import Selection, dtypes_named
 from diopi.conformance.source import SkippedCase, Source
 from diopi.library.wording import counted
+from diopi.vendors import VendorError
 
 if TYPE_CHECKING:
     from diopi.conformance.legacy_data import DataFile, DataSource
@@ -70,7 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.mode == "gen_case":
             return _gen_case(given, log)
         return _pytest(given, log) if given.pytest_args else _run_test(given, log)
-    except (SelectionError, CaseFileError, ValueError, OSError) as error:
+    except OSError as error:
+        log.error("%s: %s", error.filename, error.strerror)
+        return 2
+    except (ValueError, VendorError) as error:  # ValueError: also SelectionError and CaseFileError
         log.error("%s", error)
         return 2
 

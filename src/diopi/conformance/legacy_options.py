@@ -114,8 +114,11 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     for flag in ("pytest_args", "case"):
         if getattr(given, flag) and given.mode != "run_test":
             made.error(f"--{flag} belongs to --mode run_test")
-    if given.test_result_path is not None and given.test_result_path.suffix not in (".json", ".csv"):
-        made.error(f"--test_result_path {given.test_result_path}: must end in .json or .csv")
+    result = given.test_result_path
+    if result is not None and result.suffix not in (".json", ".csv"):
+        made.error(f"--test_result_path {result}: must end in .json or .csv")
+    if result is not None and not result.absolute().parent.is_dir():
+        made.error(f"--test_result_path {result}: give a file in a folder that exists")
     if given.impl_folder is not None and not given.impl_folder.exists():
         made.error(f"--impl_folder {given.impl_folder}: no such folder or file")
     return given

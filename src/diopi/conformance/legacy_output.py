@@ -6,6 +6,7 @@ import csv
 import logging
 import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from diopi.conformance.legacy_names import snake
@@ -84,21 +85,26 @@ def write_csv(results: list[Result], path: Path) -> None:
 
 
 def write_database(results: list[Result], started: str, library: str, path: Path) -> None:
-    """Adds a run and its results to a sqlite file."""
+    """Adds a run and its results to a sqlite file; ValueError if it is another file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path)
-    with connection:
-        connection.execute(
-            "create table if not exists run (number integer primary key, started text, library text)"
-        )
-        connection.execute(
-            "create table if not exists result (run integer, id text, function text, dtype text, label text, "
-            "status text, reason text, seconds real)"
-        )
-        number = connection.execute(
-            "insert into run (started, library) values (?, ?)", (started, library)
-        ).lastrowid
-        connection.executemany(
-            "insert into result values (?, ?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in _rows(results)]
-        )
-    connection.close()
+    try:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            _add_run(connection, results, started, library)
+    except sqlite3.Error as error:
+        raise ValueError(f"the results cannot be added to {path}: {error}") from None
+
+
+def _add_run(connection: sqlite3.Connection, results: list[Result], started: str, library: str) -> None:
+    connection.execute(
+        "create table if not exists run (number integer primary key, started text, library text)"
+    )
+    connection.execute(
+        "create table if not exists result (run integer, id text, function text, dtype text, label text, "
+        "status text, reason text, seconds real)"
+    )
+    number = connection.execute(
+        "insert into run (started, library) values (?, ?)", (started, library)
+    ).lastrowid
+    connection.executemany(
+        "insert into result values (?, ?, ?, ?, ?, ?, ?, ?)", [(number, *row) for row in _rows(results)]
+    )

@@ -58,7 +58,7 @@ class Report:
     whole: bool = False
     """Every operator was asked for, so one without a case is a failure of the suite."""
     environment: dict[str, Any] = field(default_factory=dict)
-    command: list[str] = field(default_factory=list)
+    command: list[str] = field(default_factory=lambda: ["diopi", "conformance"])
     """What `Request.command` was."""
 
     def counts(self) -> Counter[Status]:

@@ -177,13 +177,13 @@ class Library:
         if direct().context_owned(answer._context):  # work may still use what was required
             try:
                 self.synchronize()
+                answer.faults = list(_damaged(answer._context or 0, call))
             except LibraryError as error:
                 answer.code, answer.error = (ERROR, str(error)) if answer.ok else (answer.code, answer.error)
         if answer.ok:
             runtime = _runtime_functions()
             answer.values = {name: value.value for name, value in call.values.items()}
             answer.made = {name: made_from(th.value, runtime) for name, th in call.made.items() if th.value}
-        answer.faults = list(_damaged(answer._context or 0, call))
         if not answer.made:
             answer.close()
 
