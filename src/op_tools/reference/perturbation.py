@@ -42,7 +42,8 @@ class Factors:
         if value.is_complex():
             return torch.view_as_complex(self.applied(torch.view_as_real(value.resolve_conj()).contiguous()))
         noise = self._taken(value.numel(), str(value.device)).view(value.shape)
-        return torch.addcmul(value, value, noise, value=self._size)
+        # A factor, and not value + value * noise: that is nan for infinities, which masks are made of.
+        return value * noise.mul(self._size).add_(1)
 
     def _taken(self, count: int, device: str) -> torch.Tensor:
         pool = _pool(device)
