@@ -76,17 +76,17 @@ def current_device() -> int:
     return _C.current_device()
 
 
-def set_device(place: Place) -> None:
+def set_device(device: Place) -> None:
     """Sets this thread's device; a negative index is ignored, as in torch.cuda."""
-    index = index_of(place)
+    index = index_of(device)
     if index >= 0:
         _C.check_device(index)
         _C.set_device(index)
 
 
-def synchronize(place: Place = None) -> None:
+def synchronize(device: Place = None) -> None:
     """Waits for all work on a device; an error of that work is raised here."""
-    _C.synchronize(index_of(place))
+    _C.synchronize(index_of(device))
 
 
 def _exchange_device(index: int) -> int:
@@ -107,8 +107,8 @@ class device:
 
     __dipu__ = "dipu"
 
-    def __init__(self, place: Place) -> None:
-        self.idx = -1 if place is None else index_of(place)
+    def __init__(self, device: Place) -> None:
+        self.idx = -1 if device is None else index_of(device)
         self._previous = -1
 
     def __enter__(self) -> device:
@@ -169,16 +169,16 @@ class _Properties:
         )
 
 
-def get_device_properties(place: Place = None) -> _Properties:
-    return _Properties(**_C.properties(index_of(place)), vendor=vendor()["name"])
+def get_device_properties(device: Place = None) -> _Properties:
+    return _Properties(**_C.properties(index_of(device)), vendor=vendor()["name"])
 
 
-def get_device_name(place: Place = None) -> str:
-    return get_device_properties(place).name
+def get_device_name(device: Place = None) -> str:
+    return get_device_properties(device).name
 
 
-def get_device_capability(place: Place = None) -> tuple[int, int]:
-    properties = get_device_properties(place)
+def get_device_capability(device: Place = None) -> tuple[int, int]:
+    properties = get_device_properties(device)
     return properties.major, properties.minor
 
 
@@ -186,11 +186,11 @@ def get_arch_list() -> list[str]:
     return []
 
 
-def can_device_access_peer(place: Place, peer: Place) -> bool:
+def can_device_access_peer(device: Place, peer_device: Place) -> bool:
     """Whether one device can copy from another without the host."""
-    _C.check_device(index_of(place))
-    _C.check_device(index_of(peer))
-    return index_of(place) != index_of(peer)
+    _C.check_device(index_of(device))
+    _C.check_device(index_of(peer_device))
+    return index_of(device) != index_of(peer_device)
 
 
 def ipc_collect() -> None:

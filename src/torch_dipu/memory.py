@@ -15,58 +15,58 @@ def empty_cache() -> None:
     torch.accelerator.empty_cache()
 
 
-def memory_stats(place: Place = None) -> dict[str, Any]:
-    return dict(torch.accelerator.memory_stats(index_of(place)))
+def memory_stats(device: Place = None) -> dict[str, Any]:
+    return dict(torch.accelerator.memory_stats(index_of(device)))
 
 
-def memory_allocated(place: Place = None) -> int:
+def memory_allocated(device: Place = None) -> int:
     """Bytes held by tensors."""
-    return torch.accelerator.memory_allocated(index_of(place))
+    return torch.accelerator.memory_allocated(index_of(device))
 
 
-def max_memory_allocated(place: Place = None) -> int:
-    return torch.accelerator.max_memory_allocated(index_of(place))
+def max_memory_allocated(device: Place = None) -> int:
+    return torch.accelerator.max_memory_allocated(index_of(device))
 
 
-def memory_reserved(place: Place = None) -> int:
+def memory_reserved(device: Place = None) -> int:
     """Bytes taken from the vendor: held by tensors or cached."""
-    return torch.accelerator.memory_reserved(index_of(place))
+    return torch.accelerator.memory_reserved(index_of(device))
 
 
-def max_memory_reserved(place: Place = None) -> int:
-    return torch.accelerator.max_memory_reserved(index_of(place))
+def max_memory_reserved(device: Place = None) -> int:
+    return torch.accelerator.max_memory_reserved(index_of(device))
 
 
-def reset_peak_memory_stats(place: Place = None) -> None:
-    torch.accelerator.reset_peak_memory_stats(index_of(place))
+def reset_peak_memory_stats(device: Place = None) -> None:
+    torch.accelerator.reset_peak_memory_stats(index_of(device))
 
 
-def reset_accumulated_memory_stats(place: Place = None) -> None:
-    torch.accelerator.reset_accumulated_memory_stats(index_of(place))
+def reset_accumulated_memory_stats(device: Place = None) -> None:
+    torch.accelerator.reset_accumulated_memory_stats(index_of(device))
 
 
-def mem_get_info(place: Place = None) -> tuple[int, int]:
+def mem_get_info(device: Place = None) -> tuple[int, int]:
     """Free and total bytes of the device."""
-    return torch.accelerator.get_memory_info(index_of(place))
+    return torch.accelerator.get_memory_info(index_of(device))
 
 
-def memory_snapshot(place: Place = None) -> list[dict[str, Any]]:
+def memory_snapshot(device: Place = None) -> list[dict[str, Any]]:
     """Every block of device memory: address, size, stream, state."""
-    return _C.memory_snapshot(index_of(place))
+    return _C.memory_snapshot(index_of(device))
 
 
-def set_per_process_memory_fraction(fraction: float, place: Place = None) -> None:
+def set_per_process_memory_fraction(fraction: float, device: Place = None) -> None:
     """The share of the device's memory this process may take; beyond it torch.OutOfMemoryError is raised."""
-    _C.set_memory_fraction(index_of(place), float(fraction))
+    _C.set_memory_fraction(index_of(device), float(fraction))
 
 
-def get_per_process_memory_fraction(place: Place = None) -> float:
-    return _C.memory_fraction(index_of(place))
+def get_per_process_memory_fraction(device: Place = None) -> float:
+    return _C.memory_fraction(index_of(device))
 
 
-def memory_summary(place: Place = None, abbreviated: bool = False) -> str:
+def memory_summary(device: Place = None, abbreviated: bool = False) -> str:
     """The figures above as a small table."""
-    index = index_of(place)
+    index = index_of(device)
     free, total = mem_get_info(index)
     rows = {
         "held by tensors": memory_allocated(index),

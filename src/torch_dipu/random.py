@@ -33,8 +33,8 @@ class _DefaultGenerators(Sequence[torch.Generator]):
 default_generators = _DefaultGenerators()
 
 
-def _generator(place: Place) -> torch.Generator:
-    return _C.default_generator(index_of(place))
+def _generator(device: Place) -> torch.Generator:
+    return _C.default_generator(index_of(device))
 
 
 def manual_seed(seed: int) -> None:
@@ -65,18 +65,18 @@ def initial_seed() -> int:
     return _generator(None).initial_seed()
 
 
-def get_rng_state(place: Place = None) -> torch.Tensor:
-    return _generator(place).get_state()
+def get_rng_state(device: Place = None) -> torch.Tensor:
+    return _generator(device).get_state()
 
 
-def set_rng_state(state: torch.Tensor, place: Place = None) -> None:
-    _generator(place).set_state(state)
+def set_rng_state(new_state: torch.Tensor, device: Place = None) -> None:
+    _generator(device).set_state(new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
     return [generator.get_state() for generator in default_generators]
 
 
-def set_rng_state_all(states: Iterable[torch.Tensor]) -> None:
-    for generator, state in zip(default_generators, states, strict=True):
+def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
+    for generator, state in zip(default_generators, new_states, strict=True):
         generator.set_state(state)

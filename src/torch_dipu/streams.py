@@ -15,8 +15,8 @@ _TorchEvent: Any = torch.Event
 _TorchDevice: Any = type(torch.empty(0).device)
 
 
-def _device(place: Place) -> torch.device:
-    made: torch.device = _TorchDevice("dipu", index_of(place))
+def _device(device: Place) -> torch.device:
+    made: torch.device = _TorchDevice("dipu", index_of(device))
     return made
 
 
@@ -68,10 +68,18 @@ class Event(_TorchEvent, metaclass=_OfDevice):  # type: ignore[misc]
     """
 
     def __new__(  # type: ignore[misc]
-        cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+        cls,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
     ) -> torch.Event:
         if interprocess:
             raise NotImplementedError("dipu: events cannot be shared between processes")
+        if external:
+            raise NotImplementedError(
+                "dipu: work is not captured, so no event can come from outside a capture"
+            )
         made: torch.Event = _TorchEvent(device=_device(None), enable_timing=enable_timing, blocking=blocking)
         return made
 
@@ -98,17 +106,17 @@ def stream(stream: torch.Stream | None) -> StreamContext:
     return StreamContext(stream)
 
 
-def current_stream(place: Place = None) -> Stream:
+def current_stream(device: Place = None) -> Stream:
     """The stream on which this thread queues its work for a device."""
-    current = torch.accelerator.current_stream(_device(place))
+    current = torch.accelerator.current_stream(_device(device))
     return Stream(
         stream_id=current.stream_id, device_index=current.device_index, device_type=current.device_type
     )
 
 
-def default_stream(place: Place = None) -> Stream:
+def default_stream(device: Place = None) -> Stream:
     """The stream that a device's work is queued on unless another was chosen."""
-    current = torch.accelerator.current_stream(_device(place))
+    current = torch.accelerator.current_stream(_device(device))
     return Stream(stream_id=0, device_index=current.device_index, device_type=current.device_type)
 
 

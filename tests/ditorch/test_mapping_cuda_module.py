@@ -2,45 +2,10 @@
 
 from __future__ import annotations
 
-import types
-
 import pytest
 import torch
 
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("mapped")]
-
-_KEPT = {"CudaError", "DeferredCudaCallError", "has_half", "has_magma"}
-_DERIVED = {
-    "device_memory_used",
-    "get_allocator_backend",
-    "get_sync_debug_mode",
-    "is_current_stream_capturing",
-    "is_tf32_supported",
-    "max_memory_cached",
-    "memory_cached",
-    "memory_stats_as_nested_dict",
-    "reset_max_memory_allocated",
-    "reset_max_memory_cached",
-}
-
-
-def _plain_names() -> list[str]:
-    return [
-        name
-        for name in torch.cuda.__all__
-        if name not in _KEPT
-        and not name.endswith(("Tensor", "Storage"))
-        and not isinstance(getattr(torch.cuda, name), types.ModuleType)
-    ]
-
-
-@pytest.mark.parametrize("name", _plain_names())
-def test_every_name_is_mapped_or_refused_with_a_reason(name: str, mapped: types.ModuleType) -> None:
-    if hasattr(torch.dipu, name) or name in _DERIVED:
-        assert "is not available on" not in str(getattr(torch.cuda, name).__doc__)
-        return
-    with pytest.raises(mapped.NotMapped, match=rf"torch\.cuda\.{name} is not available on 'dipu': .{{20,}}"):
-        getattr(torch.cuda, name)()
 
 
 def test_what_a_training_script_needs_is_mapped() -> None:

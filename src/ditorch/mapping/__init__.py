@@ -7,15 +7,24 @@ functions that name a device are wrapped. The device is a parameter; nothing her
 from __future__ import annotations
 
 from ditorch.mapping import (
+    backends,
     classes,
+    collectives,
     cuda_module,
+    data_parallel,
+    device_names,
     factories,
     identity,
     legacy_types,
+    libraries,
     loading,
+    memory,
+    nccl_lists,
     overrides,
     parallel,
     precision,
+    profiling,
+    scripting,
     tensors,
 )
 from ditorch.mapping.compiler import CompilerBridge
@@ -26,7 +35,26 @@ from ditorch.mapping.unmapped import NotMapped
 __all__ = ["Mapping", "NotMapped", "Target"]
 
 
-_PARTS = (classes, factories, tensors, legacy_types, cuda_module, precision, loading, parallel, identity)
+_PARTS = (
+    classes,
+    factories,
+    tensors,
+    legacy_types,
+    cuda_module,
+    memory,
+    backends,
+    profiling,
+    precision,
+    loading,
+    parallel,
+    collectives,
+    nccl_lists,
+    identity,
+    data_parallel,
+    libraries,
+    scripting,
+    device_names,
+)
 
 
 class Mapping:

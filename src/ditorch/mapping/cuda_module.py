@@ -6,6 +6,7 @@ refused clearly.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
 from types import ModuleType
@@ -13,10 +14,10 @@ from typing import Any
 
 import torch
 
-from ditorch.mapping.markers import SilentMarkers
+from ditorch.mapping import memory
 from ditorch.mapping.patches import Patches
 from ditorch.mapping.target import RealDevice, Target
-from ditorch.mapping.unmapped import placeholder
+from ditorch.mapping.unmapped import REFUSED_SUBMODULES, NotMappedAttribute, placeholder
 from ditorch.mapping.wrapping import disguise, translate_all
 
 __all__ = ["apply"]
@@ -25,19 +26,20 @@ __all__ = ["apply"]
 _KEPT = frozenset(("CudaError", "DeferredCudaCallError", "has_half", "has_magma"))
 _LEGACY_SUFFIXES = ("Tensor", "Storage")
 # Where the same functions are reachable by their module of origin.
-_SUBMODULES = ("memory", "random", "streams")
+_SUBMODULES = ("graphs", "green_contexts", "memory", "random", "streams")
 
 
 def apply(patches: Patches, target: Target) -> None:
     replacements = _public_names(target)
     for name, replacement in replacements.items():
         patches.set(torch.cuda, name, replacement)
-    for submodule in (getattr(torch.cuda, name) for name in _SUBMODULES):
-        for name in getattr(submodule, "__all__", ()):
-            if name in replacements and hasattr(submodule, name):
-                patches.set(submodule, name, replacements[name])
+    for submodule in (getattr(torch.cuda, name) for name in _SUBMODULES if hasattr(torch.cuda, name)):
+        for name, replacement in replacements.items():
+            if vars(submodule).get(name) is getattr(torch.cuda, name):
+                patches.set(submodule, name, replacement)
+    _stream_handles(patches, target)
+    _refused_submodules(patches, target)
     _private_names(patches, target)
-    patches.set(torch.cuda.nvtx, "_nvtx", SilentMarkers())
 
 
 def _public_names(target: Target) -> dict[str, Any]:
@@ -48,8 +50,8 @@ def _public_names(target: Target) -> dict[str, Any]:
         if name in _KEPT or isinstance(original, ModuleType) or name.endswith(_LEGACY_SUFFIXES):
             continue
         offered = getattr(target.module, name, None)
-        if name == "get_device_properties" and offered is not None:
-            replacements[name] = disguise(_properties(offered, target), offered, "torch.cuda", name)
+        if offered is not None and name in _ADAPTED:
+            replacements[name] = disguise(_ADAPTED[name](offered, target), offered, "torch.cuda", name)
         elif offered is not None:
             replacements[name] = _offered(name, offered, target)
         elif name in derived:
@@ -81,7 +83,13 @@ class CudaProperties:
         return getattr(self._properties, "gcnArchName", self._properties.name)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._properties, name)
+        try:
+            return getattr(self._properties, name)
+        except AttributeError:
+            raise NotMappedAttribute(
+                f"torch.cuda.get_device_properties(...).{name}: the device does not tell it; it tells "
+                f"{', '.join(sorted(vars(self._properties)))}"
+            ) from None
 
     def __repr__(self) -> str:
         return repr(self._properties)
@@ -96,45 +104,55 @@ def _properties(offered: Callable[..., Any], target: Target) -> Callable[..., Cu
     return get_device_properties
 
 
+# What devices offer in another shape than torch.cuda does.
+_ADAPTED: dict[str, Callable[[Any, Target], Callable[..., Any]]] = {
+    "get_device_properties": _properties,
+    "memory_snapshot": memory.snapshot_in_segments,
+}
+
+
 def _derived(target: Target) -> dict[str, Callable[..., Any]]:
     """Names that the device module lacks but that follow from others which it has."""
-    module = target.module
+    refuse = placeholder("set_sync_debug_mode", torch.cuda.set_sync_debug_mode, target.device_type)
 
-    def device_memory_used(device: Any = None) -> int:
-        free, total = module.mem_get_info(target.translate(device))
-        return total - free
-
-    def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
-        return _nested(module.memory_stats(target.translate(device)))
+    def set_sync_debug_mode(debug_mode: int | str) -> None:
+        if debug_mode not in (0, "default"):  # to leave it off is no wish that could be missed
+            refuse()
 
     return {
-        "device_memory_used": device_memory_used,
-        "memory_stats_as_nested_dict": memory_stats_as_nested_dict,
-        "memory_cached": lambda device=None: module.memory_reserved(target.translate(device)),
-        "max_memory_cached": lambda device=None: module.max_memory_reserved(target.translate(device)),
-        "reset_max_memory_allocated": lambda device=None: module.reset_peak_memory_stats(
-            target.translate(device)
-        ),
-        "reset_max_memory_cached": lambda device=None: module.reset_peak_memory_stats(
-            target.translate(device)
-        ),
-        "get_allocator_backend": lambda: "native",
+        **memory.derived(target),
+        # As torch answers where it was compiled for no architecture.
+        "get_gencode_flags": lambda: "",
         "get_sync_debug_mode": lambda: 0,
         "is_current_stream_capturing": lambda: False,
         "is_tf32_supported": lambda: False,
+        "set_sync_debug_mode": set_sync_debug_mode,
     }
 
 
-def _nested(flat: dict[str, Any]) -> dict[str, Any]:
-    """{'a.b': 1} as {'a': {'b': 1}}, the shape that torch documents."""
-    nested: dict[str, Any] = {}
-    for dotted, value in flat.items():
-        *parents, leaf = dotted.split(".")
-        level = nested
-        for parent in parents:
-            level = level.setdefault(parent, {})
-        level[leaf] = value
-    return nested
+def _stream_handles(patches: Patches, target: Target) -> None:
+    """`stream.cuda_stream`: the number under which the device's own libraries know a stream."""
+    own = f"{target.device_type}_stream"
+    stream: Any = getattr(target.module, "Stream", None)
+    if not isinstance(stream, type) or hasattr(stream, "cuda_stream"):
+        return
+
+    def cuda_stream(self: Any) -> int:
+        for name in (own, "native_handle", "stream_id"):
+            handle = getattr(self, name, None)
+            if handle is not None:
+                return int(handle)
+        raise NotMappedAttribute(f"torch.cuda.Stream.cuda_stream: torch.{target.device_type} tells no handle")
+
+    patches.set(stream, "cuda_stream", property(cuda_stream))
+
+
+def _refused_submodules(patches: Patches, target: Target) -> None:
+    for place in REFUSED_SUBMODULES:
+        submodule = importlib.import_module(f"torch.cuda.{place}")
+        for name, original in list(vars(submodule).items()):
+            if callable(original) and getattr(original, "__module__", "") == submodule.__name__:
+                patches.set(submodule, name, placeholder(f"{place}.{name}", original, target.device_type))
 
 
 def _private_names(patches: Patches, target: Target) -> None:
@@ -159,3 +177,30 @@ def _private_names(patches: Patches, target: Target) -> None:
             patches.set(module, "_get_device_index", replacement)
     patches.set(torch.cuda, "_lazy_init", target.module.init)
     patches.set(torch.cuda, "_is_in_bad_fork", getattr(target.module, "_is_in_bad_fork", lambda: False))
+    for name, function in _device_exchange(target).items():
+        patches.set(torch.cuda, name, function)
+
+
+def _device_exchange(target: Target) -> dict[str, Callable[..., Any]]:
+    """What torch.cuda's guards are made of."""
+    module = target.module
+
+    def _exchange_device(index: int) -> int:
+        if index < 0:
+            return -1
+        before: int = module.current_device()
+        module.set_device(index)
+        return before
+
+    def _set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
+        module.set_stream(
+            module.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type)
+        )
+
+    exchange = getattr(module, "_exchange_device", _exchange_device)
+    return {
+        "_exchange_device": exchange,
+        "_maybe_exchange_device": getattr(module, "_maybe_exchange_device", exchange),
+        "_set_stream_by_id": _set_stream_by_id,
+        "_sleep": placeholder("_sleep", torch.cuda._sleep, target.device_type),
+    }

@@ -39,6 +39,7 @@ class LegacyTensorType(type):
 
     dtype: torch.dtype
     device_type: str
+    layout = torch.strided
     is_cuda = True
 
     def __call__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -52,6 +53,7 @@ class LegacyTensorType(type):
             isinstance(instance, torch.Tensor)
             and instance.device.type == cls.device_type
             and instance.dtype == cls.dtype
+            and instance.layout is cls.layout
         )
 
     def __repr__(cls) -> str:
@@ -73,6 +75,22 @@ class LegacyStorageType(type):
             and instance._untyped_storage.device.type == cls.device_type
             and instance.dtype == cls.dtype
         )
+
+
+class LegacySparseType(LegacyTensorType):
+    """Metaclass of `torch.cuda.sparse.FloatTensor` and its like: indices and values, or sizes."""
+
+    layout = torch.sparse_coo
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
+        device = kwargs.pop("device", cls.device_type)
+        if kwargs:
+            raise TypeError(f"{cls!r} takes no argument {', '.join(map(repr, kwargs))}")
+        if args and isinstance(args[0], torch.Tensor):
+            indices, values, *size = args
+            return torch.sparse_coo_tensor(indices, values, *size, dtype=cls.dtype, device=device)
+        sizes = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
+        return torch.empty(sizes, dtype=cls.dtype, device=device, layout=cls.layout)
 
 
 def _make(args: tuple[Any, ...], dtype: torch.dtype, device: Any) -> torch.Tensor:
@@ -98,6 +116,9 @@ def apply(patches: Patches, target: Target) -> None:
             patches.set(torch.cuda, tensor_name, tensor_types[tensor_name])
         if hasattr(torch.cuda, storage_name):
             patches.set(torch.cuda, storage_name, LegacyStorageType(storage_name, (), dict(facts)))
+        if hasattr(torch.cuda.sparse, tensor_name):
+            sparse = LegacySparseType(tensor_name, (), facts | {"__module__": "torch.cuda.sparse"})
+            patches.set(torch.cuda.sparse, tensor_name, sparse)
     _type_method(patches, target, tensor_types)
     _default_tensor_type(patches, target, tensor_types)
 

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 import torch.utils.data
 
+from ditorch.mapping import device_names
 from ditorch.mapping.patches import Patches
 from ditorch.mapping.target import Target
-from ditorch.mapping.wrapping import disguise, translate_type
+from ditorch.mapping.wrapping import disguise, translate_all, translate_type
 
 __all__ = ["apply"]
 
@@ -79,11 +80,32 @@ def _process_groups(patches: Patches, target: Target, backend: str) -> None:
 
     replacements = {name: with_backend(getattr(c10d, name)) for name in _WITH_BACKEND}
     replacements["is_nccl_available"] = lambda: c10d.is_backend_available(backend)
+    replacements["get_default_backend_for_device"] = translate_all(
+        c10d.get_default_backend_for_device, target
+    )
     for name, replacement in replacements.items():
         original = getattr(c10d, name)
         wrapper = disguise(replacement, original, original.__module__, name)
         for module in (torch.distributed, c10d):
-            patches.set(module, name, wrapper)
+            if hasattr(module, name):
+                patches.set(module, name, wrapper)
+    if device_names.wanted():
+        _shown_backend(patches, backend)
+
+
+def _shown_backend(patches: Patches, backend: str) -> None:
+    """`dist.get_backend() == "nccl"`, by which programs choose between the device and the CPU."""
+    original = torch.distributed.get_backend
+    shown = device_names.ShownName(backend, also=_SOURCE_BACKEND)
+
+    def get_backend(group: Any = None) -> str:
+        name = original(group)
+        return shown if name == backend else name
+
+    # Only under the public name: torch's own code looks the backend up in tables by the other one.
+    patches.set(
+        torch.distributed, "get_backend", disguise(get_backend, original, original.__module__, "get_backend")
+    )
 
 
 def _translate_backend(name: Any, target: Target, backend: str) -> Any:

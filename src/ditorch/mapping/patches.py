@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, MutableSet
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-__all__ = ["MISSING", "AttributePatch", "Change", "EntryPatch", "ItemPatch", "Patches"]
+__all__ = ["MISSING", "AttributePatch", "Change", "EntryPatch", "ItemPatch", "MemberPatch", "Patches"]
 
 
 class _Missing:
@@ -110,6 +110,26 @@ class EntryPatch:
         return f"entry {self.entry!r}"
 
 
+class MemberPatch:
+    """A member put into a set."""
+
+    def __init__(self, members: MutableSet[Any], member: Any) -> None:
+        self.members = members
+        self.member = member
+        self.was_there = member in members
+
+    def install(self) -> None:
+        self.members.add(self.member)
+
+    def remove(self) -> bool:
+        if not self.was_there:
+            self.members.discard(self.member)
+        return True
+
+    def __repr__(self) -> str:
+        return f"member {self.member!r}"
+
+
 class Patches:
     """The changes of one mapping, in the order they were made.
 
@@ -141,6 +161,9 @@ class Patches:
 
     def insert(self, entries: list[Any], entry: Any, position: Callable[[list[Any]], int]) -> None:
         self._add(EntryPatch(entries, entry, position))
+
+    def include(self, members: MutableSet[Any], member: Any) -> None:
+        self._add(MemberPatch(members, member))
 
     def after_change(self, callback: Callable[[], None]) -> None:
         """Call back each time the changes have been installed or removed (to drop torch's cached tables)."""

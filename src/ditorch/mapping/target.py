@@ -22,12 +22,19 @@ class Target:
     """The device that takes cuda's place.
 
     `module` is the device's counterpart of `torch.cuda`; `process_group` is the distributed backend that
-    takes the place of 'nccl', None when the device has none.
+    takes the place of 'nccl', None when the device has none; `averages` says that it knows ReduceOp.AVG.
     """
 
     device_type: str
     module: ModuleType
     process_group: str | None = None
+    averages: bool = False
+
+    @property
+    def is_from_outside(self) -> bool:
+        """Whether the device was registered by a package, in torch's one place for such devices."""
+        # Private, but the only way to ask: the public function can only set the name.
+        return self.device_type == torch._C._get_privateuse1_backend_name()
 
     def device(self, index: int | None = None) -> torch.device:
         return RealDevice(self.device_type) if index is None else RealDevice(self.device_type, index)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.utils.dlpack
 
 from ditorch.mapping.patches import Patches
 from ditorch.mapping.target import Target
+from ditorch.mapping.unmapped import NotMappedAttribute
 from ditorch.mapping.wrapping import disguise, translate_first, translate_keyword
 
 __all__ = ["apply"]
@@ -20,8 +22,10 @@ def apply(patches: Patches, target: Target) -> None:
     _tensor_methods(patches, target)
     _cuda_method(patches, target)
     _is_cuda(patches, target)
+    _exchange_with_other_libraries(patches, target)
     _modules(patches, target)
     _storages(patches, target)
+    _lazy_parameters(patches)
 
 
 def _tensor_methods(patches: Patches, target: Target) -> None:
@@ -57,6 +61,47 @@ def _is_cuda(patches: Patches, target: Target) -> None:
 
     for owner in (torch.Tensor, torch.UntypedStorage, torch.TypedStorage):
         patches.set(owner, "is_cuda", property(is_cuda, doc=owner.is_cuda.__doc__))
+
+
+def _exchange_with_other_libraries(patches: Patches, target: Target) -> None:
+    """Protocols by which other libraries take a tensor's memory without a copy."""
+    array_interface = torch.Tensor.__cuda_array_interface__
+    dlpack_device = torch.Tensor.__dlpack_device__
+
+    def __cuda_array_interface__(self: torch.Tensor) -> Any:
+        if self.device.type == target.device_type:
+            # An AttributeError, by which such libraries notice that this is none of their tensors.
+            raise NotMappedAttribute(
+                "Tensor.__cuda_array_interface__: the memory belongs to a "
+                f"'{target.device_type}' device, which cuda libraries cannot read; pass x.cpu()"
+            )
+        return array_interface.__get__(self)
+
+    def __dlpack_device__(self: torch.Tensor) -> Any:
+        if self.device.type == target.device_type and target.is_from_outside:
+            # torch's own answer knows such devices only under the name they have before they get one.
+            return torch.utils.dlpack.DLDeviceType.kDLExtDev, self.device.index or 0
+        return dlpack_device(self)
+
+    patches.set(
+        torch.Tensor,
+        "__cuda_array_interface__",
+        property(__cuda_array_interface__, doc=array_interface.__doc__),
+    )
+    patches.set(
+        torch.Tensor,
+        "__dlpack_device__",
+        disguise(__dlpack_device__, dlpack_device, "torch", "Tensor.__dlpack_device__"),
+    )
+
+
+def _lazy_parameters(patches: Patches) -> None:
+    """`nn.LazyLinear(3).cuda()`: a parameter without a shape allows a list of methods, by identity."""
+    lazy: Any = torch.nn.UninitializedParameter
+    allowed = lazy._allowed_methods
+    for patch in list(patches.attributes()):
+        if patch.owner is torch.Tensor and getattr(torch.Tensor, patch.name) in allowed:
+            patches.insert(allowed, patch.replacement, len)
 
 
 def _modules(patches: Patches, target: Target) -> None:

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["NotMapped", "placeholder", "reason_for"]
+__all__ = ["REFUSED_SUBMODULES", "NotMapped", "NotMappedAttribute", "placeholder", "reason_for"]
 
 
 class NotMapped(NotImplementedError):
     """A function of `torch.cuda` was called that the mapped device does not offer."""
+
+
+class NotMappedAttribute(NotMapped, AttributeError):
+    """The same for an attribute: `hasattr` and `getattr` with a default still work."""
 
 
 _GRAPHS = "work cannot be captured and replayed on this device; run the function eagerly or use torch.compile"
@@ -25,6 +29,9 @@ _HOST_STATS = (
     "the device does not count pinned host memory; its device memory is in torch.cuda.memory_stats()"
 )
 _STREAMS = "a stream made by another runtime cannot be adopted"
+_HISTORY = "the device's allocator keeps no history; torch.cuda.memory._snapshot() shows what is held now"
+_COLLECTOR = "there is no external profiler to start or stop; use torch.profiler.profile"
+_COMMUNICATOR = "nccl is not used; collectives run over the device's own backend, see torch.distributed"
 
 _REASONS: dict[str, str] = {
     "CUDAGraph": _GRAPHS,
@@ -35,8 +42,6 @@ _REASONS: dict[str, str] = {
     "use_mem_pool": _POOLS,
     "CUDAPluggableAllocator": _ALLOCATOR,
     "change_current_allocator": _ALLOCATOR,
-    "caching_allocator_alloc": _ALLOCATOR,
-    "caching_allocator_delete": _ALLOCATOR,
     "caching_allocator_disabled": _ALLOCATOR,
     "caching_allocator_enable": _ALLOCATOR,
     "clock_rate": _TELEMETRY,
@@ -50,7 +55,6 @@ _REASONS: dict[str, str] = {
     "cudart": _HANDLES,
     "current_blas_handle": _HANDLES,
     "current_solver_handle": _HANDLES,
-    "get_gencode_flags": "nothing is compiled for cuda architectures",
     "host_memory_stats": _HOST_STATS,
     "host_memory_stats_as_nested_dict": _HOST_STATS,
     "reset_accumulated_host_memory_stats": _HOST_STATS,
@@ -59,24 +63,46 @@ _REASONS: dict[str, str] = {
     "get_stream_from_external": _STREAMS,
     "GreenContext": "a device cannot be divided into partitions of its processors",
     "set_sync_debug_mode": "the device does not report synchronisations",
+    "_sleep": "the device has no operation that only takes time",
+    "memory._record_memory_history": _HISTORY,
+    "memory._get_current_allocator": _ALLOCATOR,
+    "memory._set_allocator_settings": _ALLOCATOR,
+    "profiler.start": _COLLECTOR,
+    "profiler.stop": _COLLECTOR,
+    "nccl.version": _COMMUNICATOR,
+    "nccl.unique_id": _COMMUNICATOR,
+    "nccl.init_rank": _COMMUNICATOR,
+}
+
+# Submodules of torch.cuda of which nothing can be offered.
+REFUSED_SUBMODULES: dict[str, str] = {
+    "gds": "files are read through host memory: torch.load(..., mmap=True) is the quickest way",
+    "jiterator": "kernels are given as CUDA C++, which this device cannot compile; use torch.compile",
+    "tunable": "kernels are not chosen by torch on this device, so there is nothing to tune",
 }
 
 
 def reason_for(name: str, device_type: str) -> str:
     """One sentence for the error message of `torch.cuda.<name>`."""
-    return _REASONS.get(name, f"torch.{device_type} offers no function of that name")
+    place = name.partition(".")[0]
+    unknown = f"torch.{device_type} offers no function of that name"
+    return _REASONS.get(name) or REFUSED_SUBMODULES.get(place) or unknown
 
 
 def placeholder(name: str, original: Any, device_type: str) -> Any:
-    """What to put in place of `torch.cuda.<name>`: a class for a class, so that isinstance still works."""
+    """What to put in place of `torch.cuda.<name>`: a class for a class, so that isinstance still works.
+
+    `name` may have dots: 'profiler.start'.
+    """
     message = f"torch.cuda.{name} is not available on '{device_type}': {reason_for(name, device_type)}."
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise NotMapped(message)
 
+    *place, leaf = f"torch.cuda.{name}".split(".")
     if isinstance(original, type):
-        return type(name, (), {"__new__": refuse, "__module__": "torch.cuda", "__doc__": message})
-    refuse.__name__ = refuse.__qualname__ = name
-    refuse.__module__ = "torch.cuda"
+        return type(leaf, (), {"__new__": refuse, "__module__": ".".join(place), "__doc__": message})
+    refuse.__name__ = refuse.__qualname__ = leaf
+    refuse.__module__ = ".".join(place)
     refuse.__doc__ = message
     return refuse

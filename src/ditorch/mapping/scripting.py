@@ -1,0 +1,56 @@
+"""TorchScript: functions that name a device.
+
+TorchScript reads the source of a function and never calls what Python would call, so no wrapper is asked.
+It knows functions by identity, and what it makes of `device='cuda'` is a constant in a graph, which can be
+exchanged before the function first runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.jit._builtins
+
+from ditorch.mapping.patches import Patches
+from ditorch.mapping.target import Target
+from ditorch.mapping.wrapping import disguise
+
+__all__ = ["apply"]
+
+
+def apply(patches: Patches, target: Target) -> None:
+    """To be applied after `classes`: it needs the class that stands for `torch.device`."""
+    table = torch.jit._builtins._get_builtin_table()  # private, and the only place that TorchScript asks
+    for patch in list(patches.attributes()):
+        if patch.owner is torch and patch.name == "device":
+            patches.set_item(table, id(patch.replacement), table[id(patch.original)])
+    original = torch.jit.script
+
+    def script(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        for graph in _graphs(made):
+            _translate_constants(graph, target)
+        return made
+
+    wrapper = disguise(script, original, "torch.jit._script", "script")
+    for module in (torch.jit, torch.jit._script):
+        patches.set(module, "script", wrapper)
+
+
+def _graphs(made: Any) -> Iterator[Any]:
+    """The graphs of a scripted function, or of all methods of a scripted module and of those in it."""
+    if isinstance(made, torch.jit.ScriptFunction):
+        yield made.graph
+    elif isinstance(made, torch.jit.ScriptModule):
+        for module in made.modules():
+            inner = getattr(module, "_c", None)
+            for method in inner._get_methods() if inner is not None else ():
+                yield method.graph
+
+
+def _translate_constants(graph: Any, target: Target) -> None:
+    for node in graph.findAllNodes("prim::Constant"):
+        if str(node.output().type()) == "Device":
+            node.s_("value", target.translate(node.s("value")))
