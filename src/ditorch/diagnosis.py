@@ -87,7 +87,7 @@ def diagnose() -> Diagnosis:
     if choice is None:
         diagnosis.notes = [text for text in (untested_torch(),) if text]
         return diagnosis
-    diagnosis.notes = [*remarks(choice), *_others(diagnosis.adapters)]
+    diagnosis.notes = [*remarks(choice), *_others(diagnosis.adapters, choice)]
     if _start(diagnosis, choice):
         device_type = choice.adapter.device_type
         diagnosis.devices = device_findings(device_type)
@@ -186,15 +186,15 @@ def _state(installed: bool, found: Availability, chosen: bool) -> str:
     return "broken" if found.broken else "no device"
 
 
-def _others(adapters: list[AdapterFinding]) -> list[str]:
-    """Frameworks that could have been chosen as well, and how."""
+def _others(adapters: list[AdapterFinding], choice: Choice) -> list[str]:
+    """Frameworks that could have been chosen as well, and how; who has said which wants no advice."""
     # The simulated device is always there and nobody expects it to be taken before a chip.
     others = [
         adapter.name
         for adapter in adapters[:-1]
         if adapter.state == "usable" or (adapter.state == "kept out" and adapter.devices)
     ]
-    if not others:
+    if not others or choice.wanted:
         return []
     return [
         f"{', '.join(others)} could be used as well: the first of the table that has a device is taken. "

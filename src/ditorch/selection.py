@@ -14,7 +14,12 @@ __all__ = ["Choice", "PassedOver", "UnknownDeviceError", "choose", "mapping_want
 _DEVICE = "DITORCH_DEVICE"
 _OFF_WORDS = frozenset(("0", "false", "off", "no"))
 _ON_WORDS = frozenset(("1", "true", "on", "yes"))
-_SWITCHES = ("DITORCH_DISABLE_MOCK", "DIPU_MOCK_CUDA")
+_SWITCHES = (
+    "DITORCH_DISABLE_MOCK",
+    "DIPU_MOCK_CUDA",
+    "DITORCH_SHOW_DEVICE_AS_CUDA",
+    "DITORCH_FP32_COLLECTIVES",
+)
 
 
 class UnknownDeviceError(ValueError):
@@ -43,6 +48,8 @@ class Choice:
     adapter: Adapter
     reason: str
     passed_over: tuple[PassedOver, ...] = ()
+    wanted: bool = False
+    """Whether the user has named it, in a setting or by an import."""
 
 
 def choose(adapters: Sequence[Adapter] | None = None, environment: Mapping[str, str] = os.environ) -> Choice:
@@ -54,11 +61,11 @@ def choose(adapters: Sequence[Adapter] | None = None, environment: Mapping[str, 
     candidates = all_adapters() if adapters is None else adapters
     wanted = environment.get(_DEVICE, "").strip()
     if wanted:
-        return Choice(_by_name(wanted, candidates), f"{_DEVICE}={wanted}")
+        return Choice(_by_name(wanted, candidates), f"{_DEVICE}={wanted}", wanted=True)
     for adapter in candidates:
         wish = adapter.wish()
         if wish:
-            return Choice(adapter, wish)
+            return Choice(adapter, wish, wanted=True)
     passed: list[PassedOver] = []
     for adapter in candidates[:-1]:
         if adapter.installed():

@@ -16,6 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+import torch
+
 STANDINS = Path(__file__).parent / "standins"
 
 _DRIVER = """
@@ -36,6 +39,12 @@ for name, code, settings, path, out, err in json.loads(sys.stdin.readline()):
     ended[name] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 print(json.dumps(ended))
 """
+
+needs_no_card = pytest.mark.skipif(
+    torch.backends.cuda.is_built() and torch.cuda.device_count() > 0,
+    reason="what is chosen, and who is told, differs on a machine with a card",
+)
+
 _OURS = ("DITORCH_", "DIPU_", "TORCH_DEVICE_BACKEND_AUTOLOAD", "RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
 
 

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from forked_snippets import Ended, Program, environment, installed, run_all
+from forked_snippets import Ended, Program, environment, installed, needs_no_card, run_all
 
-pytestmark = [pytest.mark.device, pytest.mark.usefixtures("run_python")]
+pytestmark = [pytest.mark.device, pytest.mark.usefixtures("run_python"), needs_no_card]
 
 _SHOW = """
 import torch, ditorch

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("ditorch", exc_type=ImportError)
 
-from forked_snippets import STANDINS
+from forked_snippets import STANDINS, needs_no_card
 
 import ditorch
 from ditorch.adapters import all_adapters
@@ -54,6 +54,7 @@ def test_both_languages_show_the_same_example() -> None:
 
 @pytest.mark.device
 @pytest.mark.slow
+@needs_no_card
 def test_the_example_works(run_python, tmp_path: Path) -> None:
     """A copy of ditorch with the one file added, and a package for it: another stand-in under other names."""
     shutil.copytree(

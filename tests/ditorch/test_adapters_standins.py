@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from forked_snippets import Program, run_all
+from forked_snippets import Program, needs_no_card, run_all
 
-pytestmark = [pytest.mark.device, pytest.mark.usefixtures("run_python")]
+pytestmark = [pytest.mark.device, pytest.mark.usefixtures("run_python"), needs_no_card]
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from forked_snippets import Ended, Program, environment, run_all
+from forked_snippets import Ended, Program, environment, needs_no_card, run_all
 
-pytestmark = [pytest.mark.device, pytest.mark.usefixtures("run_python")]
+pytestmark = [pytest.mark.device, pytest.mark.usefixtures("run_python"), needs_no_card]
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,8 @@ ON_DIPU = {
     ),
     "a fork after the device was used": Use(
         """
-        import os, torch, ditorch
+        import os, torch, ditorch, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork
         x = torch.ones(2, device="cuda") + 1
         torch.cuda.synchronize()
         pid = os.fork()
@@ -264,7 +265,8 @@ ON_STANDINS = {
     ),
     "a fork after the vendor's device was used": Use(
         """
-        import os, torch, ditorch
+        import os, torch, ditorch, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork
         x = torch.ones(2, device="cuda")
         torch.cuda.synchronize()
         print("before", torch.cuda._is_in_bad_fork(), flush=True)

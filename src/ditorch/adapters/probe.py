@@ -46,12 +46,21 @@ class Finding:
 @functools.cache
 def probe(package: str, device_type: str) -> Finding:
     """Import `package` in a new interpreter and count the devices of `torch.<device_type>` there; once."""
-    command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), package, device_type]
+    if not sys.executable:  # Python inside another program
+        return Finding(0, error="it can only be looked at by a second interpreter, and none is known here")
+    path = json.dumps([str(entry) for entry in sys.path])
+    command = [sys.executable, "-c", _PROGRAM, path, package, device_type]
     # Only this package shall take the place of a device, and none of ours shall start in the child.
     environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "DIPU_MOCK_CUDA": "0"}
     try:
         child = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_LIMIT_SECONDS, check=False
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return Finding(0, error=f"its import did not end within {_LIMIT_SECONDS:.0f} s")
