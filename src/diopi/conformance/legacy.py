@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _gen_case(given, log)
         return _pytest(given, log) if given.pytest_args else _run_test(given, log)
     except OSError as error:
-        log.error("%s: %s", error.filename, error.strerror)
+        log.error("%s", f"{error.filename}: {error.strerror}" if error.filename else error)
         return 2
     except (ValueError, VendorError) as error:  # ValueError: also SelectionError and CaseFileError
         log.error("%s", error)
