@@ -1,0 +1,134 @@
+"""Declarations, torch's view of the operators, and the page of documentation agree."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dlinfer.conformance.samples import SAMPLES, make
+from dlinfer.interface import OPERATORS
+from dlinfer.interface.page import markdown_page
+from dlinfer.interface.registry import OVERLOADS
+from dlinfer.reference import KERNELS
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[2]
+# What the serving frameworks call.
+PROMISED = [
+    "add_rms_norm",
+    "rms_norm",
+    "apply_rotary_pos_emb",
+    "prefill_attention",
+    "paged_prefill_attention",
+    "paged_decode_attention",
+    "incre_flash_attention",
+    "fill_kv_cache",
+    "fill_contiguous_kvcache",
+    "get_cache_len",
+    "fused_attention",
+    "silu_and_mul",
+    "linear",
+    "weight_quant_matmul",
+    "dynamic_quant",
+    "linear_w8a8",
+    "rms_norm_w8a8",
+    "add_rms_norm_w8a8",
+    "moe_gating_topk_softmax",
+    "fused_moe",
+    "transdata",
+    "apply_rotary_pos_emb_interleaved",
+    "lightning_indexer",
+    "sparse_flash_attention",
+    "fused_moe_w8a8",
+    "linear_w8a8_static",
+]
+
+
+def arguments_of(name: str, number: int = 0) -> list[Any]:
+    operator = OPERATORS[name]
+    return list(operator.bound((), make(name, number).arguments).values())
+
+
+def test_every_promised_operator_is_there() -> None:
+    from dlinfer import ops
+
+    assert set(OPERATORS) == set(PROMISED) == set(SAMPLES) == set(KERNELS)
+    assert set(PROMISED) <= set(ops.__all__)
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_functions_have_the_schema_s_arguments(name: str) -> None:
+    operator = OPERATORS[name]
+    wanted = [
+        (a.name, a.default_value if a.has_default_value() else inspect.Parameter.empty)
+        for a in operator.parsed.arguments
+    ]
+    for function in (operator.check, operator.fake, operator.values, KERNELS[name]):
+        parameters = inspect.signature(function).parameters.values()
+        if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+            assert operator.parsed.returns == [] or function is operator.values
+            continue
+        assert [(p.name, p.default) for p in parameters] == wanted, function
+    assert list(operator.shapes) and set(operator.shapes) == set(operator.arguments)
+    assert set(operator.indices) <= set(operator.arguments)
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_opcheck(name: str) -> None:
+    """torch's own checks: the schema tells the truth about writes and aliases, fakes about shapes, graphs about both."""
+    for number in (0, 7):
+        torch.library.opcheck(OVERLOADS[name], tuple(arguments_of(name, number)))
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_fakes_agree_with_kernels_on_every_tenth_case(name: str) -> None:
+    from torch._subclasses import FakeTensorMode
+
+    for number in range(0, SAMPLES[name].count, 10):
+        arguments = arguments_of(name, number)
+        with FakeTensorMode() as mode:
+            fakes = [mode.from_tensor(a) if isinstance(a, Tensor) else a for a in arguments]
+            promised = OVERLOADS[name](*fakes)
+        real = OVERLOADS[name](*arguments)
+        one, other = (r if isinstance(r, tuple) else (r,) for r in (promised, real))
+        for fake, value in zip(one, other, strict=True):
+            if isinstance(value, Tensor):
+                assert fake.shape == value.shape and fake.dtype == value.dtype
+            else:
+                assert fake == value
+
+
+def test_float64_stays_float64() -> None:
+    arguments = [
+        a.double() if isinstance(a, Tensor) and a.is_floating_point() else a for a in arguments_of("rms_norm")
+    ]
+    assert OVERLOADS["rms_norm"](*arguments).dtype == torch.float64
+
+
+def test_the_page_is_what_the_declarations_say() -> None:
+    page = (ROOT / "docs/dlinfer-operators.md").read_text(encoding="utf-8")
+    assert page == markdown_page(), "run: dlinfer table --markdown > docs/dlinfer-operators.md"
+    assert all(f"### {name}\n" in page for name in OPERATORS)
+
+
+def test_importing_the_package_loads_nothing() -> None:
+    code = "import sys, dlinfer; assert 'torch' not in sys.modules; import dlinfer.ops; assert 'typer' not in sys.modules"
+    environment = {"PYTHONPATH": str(ROOT / "src"), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PATH": ""}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def test_names_that_lmdeploy_imports() -> None:
+    from dlinfer.utils.type_annotation import MoECommType, MoeMetadata
+
+    metadata = MoeMetadata(moe_comm_type=MoECommType.ALLGATHER)
+    assert (
+        metadata.ep_size == 1 and metadata.router_n_groups == -1 and metadata.expert_ids_per_ep_rank is None
+    )
