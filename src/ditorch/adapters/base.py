@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Adapter(ABC):
     """Other names that DITORCH_DEVICE may use, where the framework's own documents use them."""
     process_group: ClassVar[str | None] = None
     """The distributed backend that takes the place of 'nccl'."""
+    averages: ClassVar[bool] = False
+    """Whether that backend knows ReduceOp.AVG; where it does not, the mapping sums and divides."""
     visible_devices: ClassVar[str] = ""
     """The variable that takes the place of CUDA_VISIBLE_DEVICES."""
     own_mappings: ClassVar[tuple[str, ...]] = ()
@@ -93,6 +96,17 @@ class Adapter(ABC):
     @abstractmethod
     def target(self) -> Target | None:
         """Where cuda's names shall lead; None when the device is called cuda already."""
+
+    def target_for(self, module: ModuleType) -> Target:
+        """The target of this framework's names, for its device module or a view of it."""
+        from ditorch.mapping.target import Target
+
+        return Target(
+            device_type=self.device_type,
+            module=module,
+            process_group=self.process_group,
+            averages=self.averages,
+        )
 
     def follows_visible_devices(self) -> bool:
         """Whether CUDA_VISIBLE_DEVICES can hide devices: the framework reads it, or a variable like it."""

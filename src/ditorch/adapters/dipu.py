@@ -22,6 +22,7 @@ class DipuAdapter(ExtensionAdapter):
     priority = 90
     """Last: without any other chip its simulated vendor is still there."""
     process_group = "dicl"
+    averages = True
     how_to_install = (
         "build it beside the installed torch: `make env`, or `pip install . --no-build-isolation`"
     )
@@ -45,12 +46,8 @@ class DipuAdapter(ExtensionAdapter):
         return self.vendor() == "cuda"  # whose own driver reads it
 
     def target(self) -> Target:
-        from ditorch.mapping.target import Target
-
         # No view: this module has every name that a view would add.
-        return Target(
-            device_type=self.device_type, module=self._package().dipu, process_group=self.process_group
-        )
+        return self.target_for(self._package().dipu)
 
     def advice_for(self, error: str) -> str:
         if "undefined symbol" in error or "lib" in error:

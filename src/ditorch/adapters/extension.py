@@ -96,11 +96,8 @@ class ExtensionAdapter(Adapter):
             return "unknown"
 
     def target(self) -> Target:
-        from ditorch.mapping.target import Target
-
         module = self._module()
-        view = DeviceView(module, self.renamed, {**filled(module), **self.added(module)})
-        return Target(device_type=self.device_type, module=view, process_group=self.process_group)
+        return self.target_for(DeviceView(module, self.renamed, {**filled(module), **self.added(module)}))
 
     def added(self, module: ModuleType) -> dict[str, Any]:
         """Names of torch.cuda that this framework lacks and that can be had in another way."""

@@ -71,12 +71,8 @@ class InTreeAdapter(Adapter):
         return self.device_type
 
     def target(self) -> Target | None:
-        from ditorch.mapping.target import Target
-
         module = self.module()
-        added = self.added(module)
-        view = DeviceView(module, self.renamed, {**filled(module), **added})
-        return Target(device_type=self.device_type, module=view, process_group=self.process_group)
+        return self.target_for(DeviceView(module, self.renamed, {**filled(module), **self.added(module)}))
 
     def added(self, module: ModuleType) -> dict[str, Any]:
         """Names of torch.cuda that the device module lacks and that can be had in another way."""
