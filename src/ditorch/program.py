@@ -50,6 +50,14 @@ def run(words: Annotated[list[str], typer.Argument(metavar="[OPTIONS] SCRIPT [AR
     run_program(words)
 
 
+@program.command(name="torch-tests", add_help_option=False, context_settings={"ignore_unknown_options": True})
+def torch_tests(words: Annotated[list[str] | None, typer.Argument(metavar="[OPTIONS]")] = None) -> None:
+    """Say how well PyTorch's own tests pass on a device; see `ditorch torch-tests --help`."""
+    from ditorch.torch_tests.command import program as run_tests
+
+    run_tests(words or [], prog_name="ditorch torch-tests")
+
+
 @program.command()
 def config(
     as_json: Annotated[bool, typer.Option("--json", help="Print the settings as JSON.")] = False,

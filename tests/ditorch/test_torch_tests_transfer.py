@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torch_dipu.testing.opinfo.compare import Mismatch, Tolerance, check_values
-from torch_dipu.testing.opinfo.transfer import Transfer
+from ditorch.torch_tests.opinfo.compare import Mismatch, Tolerance, check_values
+from ditorch.torch_tests.opinfo.transfer import Transfer
 
 DEVICES = ["cpu", pytest.param("dipu", marks=pytest.mark.device)]
 

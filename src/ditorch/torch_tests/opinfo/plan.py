@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
-from torch_dipu.testing.opinfo.model import Pair, Selection, Sweep
+from ditorch.torch_tests.model import Check, Options, Pair, Selection
+
+__all__ = ["ALL_DTYPES", "NO_DTYPE", "build", "dtype_named", "name_of", "operators"]
 
 _ALIASES = {
     "f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16",
@@ -19,7 +21,13 @@ _ALIASES = {
     "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64", "int": "int32", "long": "int64",
     "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64", "b8": "bool",
 }  # fmt: skip
-NO_DTYPE = "-"  # inputs that must be refused are not listed by dtype
+NO_DTYPE = "-"  # of checks that are not made dtype by dtype
+# What the check of dtypes tries, beside what an operator declares; the list of torch's own test.
+ALL_DTYPES = (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128,
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+)  # fmt: skip
+_ONE_OF_A_KIND = (torch.float32, torch.int64, torch.complex64)
 
 
 @cache
@@ -47,32 +55,48 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def build(ops: Iterable[Any], selection: Selection) -> list[Pair]:
+def build(ops: Iterable[Any], selection: Selection, options: Options) -> list[Pair]:
     """All selected pairs; see the package's docstring for what counts."""
     pattern = re.compile(selection.ops or ".*")
     chosen = [op for op in ops if pattern.fullmatch(op.full_name)]
     pairs: list[Pair] = []
-    for sweep in selection.sweeps:
+    for check in selection.checks:
         for op in chosen:
-            pairs += _pairs(sweep, op, selection)
+            pairs += _pairs(check, op, selection, options)
     return pairs
 
 
-def _pairs(sweep: Sweep, op: Any, selection: Selection) -> Iterator[Pair]:
-    if sweep is Sweep.REFUSE:
-        if op.dtypes and selection.dtypes is None and _has_error_inputs(op):
-            yield Pair(sweep, op.full_name, NO_DTYPE)
+def _pairs(check: Check, op: Any, selection: Selection, options: Options) -> Iterator[Pair]:
+    if check in (Check.ERRORS, Check.DTYPES):
+        wanted = op.dtypes and selection.dtypes is None
+        if wanted and (check is Check.DTYPES or _has_error_inputs(op)):
+            yield Pair(check, op.full_name, NO_DTYPE)
         return
-    if sweep is Sweep.FORWARD:
-        dtypes = _ordered(op.supported_dtypes("cpu"))
-    elif op.supports_autograd:
-        dtypes = _ordered(op.supported_backward_dtypes("cpu"))[:1]
-    else:
-        return
+    dtypes = [dtype for dtype in _dtypes(check, op, options) if options.has_dtype(name_of(dtype))]
+    if check is Check.GRADIENT:
+        dtypes = dtypes[:1]
     if selection.dtypes is not None:
         dtypes = [dtype for dtype in dtypes if name_of(dtype) in selection.dtypes]
     for dtype in dtypes[:1] if selection.one_dtype else dtypes:
-        yield Pair(sweep, op.full_name, name_of(dtype))
+        yield Pair(check, op.full_name, name_of(dtype))
+
+
+def _dtypes(check: Check, op: Any, options: Options) -> list[torch.dtype]:
+    """The dtypes that both the CPU, which is the reference, and the device are declared to have."""
+    if check is Check.GRADIENT:
+        if not op.supports_autograd:
+            return []
+        mine, held_to = (op.supported_backward_dtypes(type_) for type_ in ("cpu", options.dtypes_of))
+    else:
+        mine, held_to = (op.supported_dtypes(type_) for type_ in ("cpu", options.dtypes_of))
+    found = _ordered(set(mine) & set(held_to))
+    if check is Check.NONCONTIGUOUS:
+        return [dtype for dtype in found if dtype in _ONE_OF_A_KIND] or found[:1]
+    if check is Check.OUT and not op.supports_out:
+        return []
+    if check is Check.INPLACE and op.inplace_variant is None:
+        return []
+    return found
 
 
 def _ordered(dtypes: Iterable[torch.dtype]) -> list[torch.dtype]:

@@ -15,18 +15,29 @@ import torch
 from torch.testing._comparison import default_tolerances
 from torch.utils._pytree import tree_flatten
 
+__all__ = ["Comparison", "Mismatch", "Tolerance", "ValueMismatch", "check_values", "declared_tolerance"]
+
 
 class Mismatch(Exception):
     """The device's answer differs; the text says how."""
 
 
+class ValueMismatch(Mismatch):
+    """The form is right and numbers differ: the CPU may be the one that is off."""
+
+
 @dataclass(frozen=True)
 class Tolerance:
+    """What is allowed beside the default of the dtype; the wider of the two holds."""
+
     rtol: float = 0.0
     atol: float = 0.0
 
+    def or_wider(self, rtol: float, atol: float) -> Tolerance:
+        return Tolerance(max(self.rtol, rtol), max(self.atol, atol))
 
-def tolerance_of(op: Any, dtype: torch.dtype, device_type: str) -> Tolerance:
+
+def declared_tolerance(op: Any, dtype: torch.dtype, device_type: str) -> Tolerance:
     """The widest tolerance the operator declares for comparing a device with the CPU; zero if none."""
     declared: list[Any] = []
     for decorator in getattr(op, "decorators", ()):
@@ -68,7 +79,8 @@ class Comparison:
         elif isinstance(want, torch.device):
             pass  # an operator that reports a device reports its own
         elif self.values and not _same_scalar(want, got):
-            raise Mismatch(f"{what}: {got!r} instead of {want!r}")
+            kind = ValueMismatch if isinstance(want, (float, complex)) else Mismatch
+            raise kind(f"{what}: {got!r} instead of {want!r}")
 
     def _tensor(self, want: torch.Tensor, got: torch.Tensor, what: str) -> None:
         self.tensors += 1
@@ -117,14 +129,14 @@ def _same_scalar(want: Any, got: Any) -> bool:
 
 def check_values(want: torch.Tensor, got: torch.Tensor, tolerance: Tolerance, what: str) -> None:
     """Both on the CPU, of one dtype and shape."""
-    rtol, atol = default_tolerances(want.dtype)
-    rtol, atol = max(rtol, tolerance.rtol), max(atol, tolerance.atol)
+    allowed_here = tolerance.or_wider(*default_tolerances(want.dtype))
+    rtol, atol = allowed_here.rtol, allowed_here.atol
     want, got = _comparable(want), _comparable(got)
     if torch.equal(want, got):
         return
     if not (want.is_floating_point() or want.is_complex()):
         differing = want != got
-        raise Mismatch(f"{what}: {_share(differing)} differ, {_first(differing, want, got)}")
+        raise ValueMismatch(f"{what}: {_share(differing)} differ, {_first(differing, want, got)}")
     wide = torch.complex128 if want.is_complex() else torch.float64
     want, got = want.to(wide), got.to(wide)
     apart = ~torch.isclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
@@ -135,7 +147,7 @@ def check_values(want: torch.Tensor, got: torch.Tensor, tolerance: Tolerance, wh
     relative = torch.where(want.abs() > 0, difference / want.abs(), difference).nan_to_num(posinf=torch.inf)
     largest = f"max abs {float(difference.max()):.3g}, max rel {float(relative.max()):.3g}"
     allowed = f"allowed rtol {rtol:.2g}, atol {atol:.2g}"
-    raise Mismatch(f"{what}: {_share(apart)} differ, {largest} ({allowed}), {_first(apart, want, got)}")
+    raise ValueMismatch(f"{what}: {_share(apart)} differ, {largest} ({allowed}), {_first(apart, want, got)}")
 
 
 def _comparable(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,166 @@
+"""The words of the tests: what is run, and how it can end. Plain data that travels between processes."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = [
+    "Check",
+    "Options",
+    "Outcome",
+    "Pair",
+    "Problem",
+    "Selection",
+    "State",
+    "ToleranceRule",
+    "WorkerFacts",
+]
+
+
+class Check(enum.StrEnum):
+    """The questions asked of an operator."""
+
+    FORWARD = "forward"
+    GRADIENT = "gradient"
+    OUT = "out"
+    INPLACE = "inplace"
+    NONCONTIGUOUS = "noncontiguous"
+    DTYPES = "dtypes"
+    ERRORS = "errors"
+
+
+class State(enum.StrEnum):
+    """How a case ends. The last three are failures that the device's file lists, each with a reason."""
+
+    PASSED = "passed"
+    FAILED = "failed"  # an answer, and it is wrong
+    ERROR = "error"  # no answer: an exception, nothing compared, a file that cannot be imported
+    TIMEOUT = "timeout"  # ended after its time limit
+    CRASH = "crash"  # its process died
+    SKIPPED = "skipped"  # not run, with a reason
+    ARTEFACT = "artefact"  # the test asks for something that no device could answer
+    REFUSAL = "refusal"  # the device refuses, and is right to
+    GAP = "gap"  # a known shortcoming of the device
+
+    @property
+    def unexpected(self) -> bool:
+        return self in _UNEXPECTED
+
+    @property
+    def listed(self) -> bool:
+        return self in (State.ARTEFACT, State.REFUSAL, State.GAP)
+
+
+_UNEXPECTED = frozenset((State.FAILED, State.ERROR, State.TIMEOUT, State.CRASH))
+_LOST = (State.TIMEOUT, State.CRASH)
+
+
+@dataclass(frozen=True, order=True)
+class Pair:
+    """One operator with one dtype (its name without ``torch.``) under one check."""
+
+    check: Check
+    op: str
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.check}:{self.op}:{self.dtype}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One sample that did not agree."""
+
+    state: State
+    message: str
+    detail: str = ""  # traceback, or the end of a crashed worker's log
+
+
+@dataclass
+class Outcome:
+    """What became of a pair. Without a problem it passes; no answer outweighs a wrong one."""
+
+    pair: Pair
+    samples: int = 0
+    seconds: float = 0.0
+    problems: list[Problem] = field(default_factory=list)
+    restrided: int = 0  # samples with equal values in another memory layout: information, not a failure
+    wider: int = (
+        0  # samples where the device agrees with the reference in a wider dtype, and the CPU does not
+    )
+    verdict: int = (
+        0  # samples where neither does, and op_tools' verdict finds the device's error a correct one
+    )
+    refused: int = 0  # samples that both sides refuse
+    spent: bool = False  # the device no longer answers in that process
+    known: State | None = None  # kind and reason from the device's file
+    reason: str = ""
+
+    @property
+    def worst(self) -> Problem | None:
+        return max(self.problems, key=lambda problem: problem.state is not State.FAILED, default=None)
+
+    @property
+    def state(self) -> State:
+        worst = self.worst
+        return self.known or (worst.state if worst else State.PASSED)
+
+    @property
+    def message(self) -> str:
+        worst = self.worst
+        return worst.message if worst else ""
+
+    @property
+    def lost(self) -> bool:
+        return any(problem.state in _LOST for problem in self.problems)
+
+
+@dataclass(frozen=True)
+class ToleranceRule:
+    """A device's own bound, where torch's default for the dtype is too narrow for it."""
+
+    op: str  # full-match pattern
+    dtypes: tuple[str, ...] | None
+    checks: tuple[Check, ...] | None
+    rtol: float
+    atol: float
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a pair is run; the same for all pairs of a run."""
+
+    device: str
+    max_samples: int | None = None
+    bit_equal_rng: bool | None = None  # None: measured in the worker
+    op_db: str = "torch.testing._internal.common_methods_invocations:op_db"
+    undefined_values: frozenset[str] = frozenset()  # operators whose numbers mean nothing
+    host_arguments: frozenset[str] = frozenset()  # operators that want all but the first argument on the CPU
+    tolerances: tuple[ToleranceRule, ...] = ()
+    dtypes_of: str = "cpu"  # the device type whose dtypes in the database the device is held to
+    device_dtypes: frozenset[str] | None = None  # the only ones that the device has; None: all
+    torch_skips: bool = False  # a failure in a test that torch skips on this device type is torch's own
+
+    def has_dtype(self, name: str) -> bool:
+        return self.device_dtypes is None or name in self.device_dtypes
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which pairs are run."""
+
+    checks: tuple[Check, ...] = tuple(Check)
+    ops: str | None = None  # full-match pattern
+    dtypes: tuple[str, ...] | None = None
+    one_dtype: bool = False  # float32 where the operator has it, else its first dtype
+
+
+@dataclass
+class WorkerFacts:
+    """What a worker found out when it started."""
+
+    torch_version: str
+    bit_equal_rng: bool
+    vendor: dict[str, Any] = field(default_factory=dict)

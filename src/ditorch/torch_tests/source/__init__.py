@@ -1,0 +1,1 @@
+"""PyTorch's own test files, case by case, on a device."""

@@ -1,1 +1,0 @@
-"""Test material that ships with the device, so that every vendor can prove its own chip with it."""
