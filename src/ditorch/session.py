@@ -46,13 +46,14 @@ class Session:
                     early_names.apply(self.mapping.patches)
                 self.framework = choice.adapter.label()
                 self.choice = choice
-                if _speaks_for_the_job():
-                    for text in remarks(choice):
-                        warnings.warn(f"ditorch: {text}", RuntimeWarning, stacklevel=3)
                 if mapping_wanted():
                     self.enable()
                 if not quiet and _speaks_for_the_job():
                     print(f"ditorch.framework: {self.framework}", flush=True)
+                # Last: a program may have turned warnings into errors.
+                if _speaks_for_the_job():
+                    for text in remarks(choice):
+                        warnings.warn(f"ditorch: {text}", RuntimeWarning, stacklevel=3)
             return self.framework
 
     def enable(self) -> None:
