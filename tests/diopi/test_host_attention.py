@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from fresh_process import fresh
+from host_calls import run, values
 
-from diopi.conformance.execution import Ran, run_once
 from diopi.conformance.references.attention import Scoring, dense_attention, dense_attention_backward
-from diopi.library import Library
-from diopi.table import load
-from diopi.vendors import choose
-
-
-@cache
-def _library() -> Library:
-    return Library.open(choose(os.environ.get("DIPU_DEVICE", "host")).library)
-
-
-def _run(function: str, arguments: dict[str, Any]) -> Ran:
-    return run_once(_library(), load().entries[function], arguments, {})
-
-
-def _values(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    ran = _run(function, arguments)
-    assert ran.ok, ran.error
-    assert not ran.faults
-    return ran.values
 
 
 def _drawn(*shape: int) -> torch.Tensor:
@@ -57,7 +36,7 @@ def _attention(p: float, seed: int | None = 5) -> dict[str, Any]:
 @fresh
 def test_backward_drops_what_forward_dropped() -> None:
     given = _attention(0.25)
-    made = _values("diopiMultiHeadAttention", given)
+    made = values("diopiMultiHeadAttention", given)
     keep = made["debug_attn_mask"]
     assert 0.65 < keep.double().mean() < 0.85
     q, k, v, grad = given["q"], given["k"], given["v"], _drawn(2, 6, 4, 8)
@@ -68,7 +47,7 @@ def test_backward_drops_what_forward_dropped() -> None:
     backward = {name: given[name] for name in ("q", "k", "v", "dropout_p", "is_causal", "scale", "gen")}
     backward |= {"grad_out": grad, "out": made["out"], "softmax_lse": made["softmax_lse"]}
     backward |= {f"grad_{name}": torch.empty_like(given[name]) for name in "qkv"}
-    grads = _values("diopiMultiHeadAttentionBackward", backward)
+    grads = values("diopiMultiHeadAttentionBackward", backward)
     expected = dense_attention_backward(grad, q, k, v, made["out"], scoring)
     for name, right in zip("qkv", expected, strict=True):
         torch.testing.assert_close(grads[f"grad_{name}"], right)
@@ -76,10 +55,10 @@ def test_backward_drops_what_forward_dropped() -> None:
 
 @fresh
 def test_another_seed_drops_something_else_and_all_may_be_dropped() -> None:
-    first, second = (_values("diopiMultiHeadAttention", _attention(0.5, seed)) for seed in (1, 2))
+    first, second = (values("diopiMultiHeadAttention", _attention(0.5, seed)) for seed in (1, 2))
     assert not torch.equal(first["debug_attn_mask"], second["debug_attn_mask"])
     assert torch.equal(first["softmax_lse"], second["softmax_lse"])
-    everything = _values("diopiMultiHeadAttention", _attention(1.0))
+    everything = values("diopiMultiHeadAttention", _attention(1.0))
     assert everything["out"].abs().max() == 0
     assert not everything["debug_attn_mask"].any()
 
@@ -91,7 +70,7 @@ def test_a_row_is_copied_and_the_others_stay() -> None:
         "k": torch.tensor([[10.0, 11.0]]),
         "dest_loc": torch.tensor([1]),
     }
-    assert _values("diopiDestIndexCopyKV", arguments)["out"].tolist() == [[0, 1], [10, 11], [4, 5]]
+    assert values("diopiDestIndexCopyKV", arguments)["out"].tolist() == [[0, 1], [10, 11], [4, 5]]
 
 
 def _flash(heads: int, key_heads: int) -> dict[str, Any]:
@@ -150,7 +129,7 @@ def _packed(ends: list[int]) -> dict[str, Any]:
     ],
 )
 def test_hostile_arguments_are_refused(function: str, arguments: dict[str, Any], said: str) -> None:
-    ran = _run(function, arguments)
+    ran = run(function, arguments)
     assert not ran.ok
     assert said in ran.error
     assert not ran.faults

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from fresh_process import fresh
+from host_calls import library, run, values
 
 from diopi.conformance.buffers import GuardedBuffer
-from diopi.conformance.execution import Ran, run_once
-from diopi.library import Library
-from diopi.table import load
-from diopi.vendors import choose
 
 SEED = 17
-
-
-@cache
-def _library() -> Library:
-    return Library.open(choose(os.environ.get("DIPU_DEVICE", "host")).library)
-
-
-def _run(function: str, arguments: dict[str, Any]) -> Ran:
-    return run_once(_library(), load().entries[function], arguments, {})
-
-
-def _values(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    ran = _run(function, arguments)
-    assert ran.ok, ran.error
-    assert not ran.faults
-    return ran.values
 
 
 def _torch_generator() -> torch.Generator:
@@ -43,10 +22,10 @@ def _torch_generator() -> torch.Generator:
 def test_absent_indices_take_whole_dimensions() -> None:
     x = torch.zeros(2, 3)
     put = {"input": x, "values": torch.tensor([1.0, 2.0]), "indices": [None, torch.tensor([2, 0])]}
-    got = _values("diopiIndexPutInp", put | {"indices_counts": 2, "accumulate": False})["input"]
+    got = values("diopiIndexPutInp", put | {"indices_counts": 2, "accumulate": False})["input"]
     assert got.tolist() == [[2.0, 0.0, 1.0], [2.0, 0.0, 1.0]]
     picked = {"input": got, "indices": [None, torch.tensor([False, True, True])], "nums": 2}
-    assert _values("diopiIndex", picked)["out"].tolist() == [[0.0, 1.0], [0.0, 1.0]]
+    assert values("diopiIndex", picked)["out"].tolist() == [[0.0, 1.0], [0.0, 1.0]]
 
 
 @fresh
@@ -58,7 +37,7 @@ def test_gradients_that_meet_add_up() -> None:
         "dim": 1,
         "index": torch.tensor([[2, 0, 2]]),
     }
-    assert _values("diopiGatherBackward", arguments)["grad_input"].tolist() == [[2.0, 0.0, 5.0]]
+    assert values("diopiGatherBackward", arguments)["grad_input"].tolist() == [[2.0, 0.0, 5.0]]
 
 
 @fresh
@@ -71,7 +50,7 @@ def test_the_gradient_of_a_reduced_sort_gets_its_dimension_back() -> None:
         "sizes": [2, 3],
         "keepdim": False,
     }
-    assert _values("diopiSortBackward", arguments)["grad_input"].tolist() == [[0, 0, 5], [7, 0, 0]]
+    assert values("diopiSortBackward", arguments)["grad_input"].tolist() == [[0, 0, 5], [7, 0, 0]]
 
 
 @fresh
@@ -79,46 +58,46 @@ def test_the_gradient_of_a_reduced_sort_gets_its_dimension_back() -> None:
 def test_scatter_reduces_as_it_is_told(reduce: str, wanted: list[float]) -> None:
     arguments = {"input": torch.tensor([10.0, 20.0]), "dim": 0, "src": torch.tensor([7.0, 9.0])}
     arguments |= {"index": torch.tensor([0, 1]), "reduce": reduce}
-    assert _values("diopiScatterInp", arguments)["input"].tolist() == wanted
+    assert values("diopiScatterInp", arguments)["input"].tolist() == wanted
 
 
 @fresh
 def test_unique_gives_inverse_and_counts() -> None:
     arguments = {"input": torch.tensor([3, 1, 3]), "sorted": True, "return_counts": True}
-    got = _values("diopiUnique", arguments | {"indices": torch.empty(3, dtype=torch.int64)})
+    got = values("diopiUnique", arguments | {"indices": torch.empty(3, dtype=torch.int64)})
     assert [got[name].tolist() for name in ("out", "indices", "counts")] == [[1, 3], [1, 0, 1], [1, 2]]
-    got = _values("diopiUnique", arguments | {"return_counts": False})
+    got = values("diopiUnique", arguments | {"return_counts": False})
     assert got["out"].tolist() == [1, 3] and got["indices"] is None and got["counts"] is None
 
 
 @fresh
 def test_contiguous_makes_the_memory_format() -> None:
     x = torch.arange(24.0).reshape(1, 2, 3, 4)
-    answer = _library().call("diopiContiguous", {"input": _on_device(x), "memoryFormat": 1})
+    answer = library().call("diopiContiguous", {"input": _on_device(x), "memoryFormat": 1})
     try:
         assert answer.ok, answer.error
         assert list(answer.made["out"].stride) == [24, 1, 8, 2]
     finally:
         answer.close()
-    assert torch.equal(_values("diopiContiguous", {"input": x, "memoryFormat": 1})["out"], x)
+    assert torch.equal(values("diopiContiguous", {"input": x, "memoryFormat": 1})["out"], x)
 
 
 def _on_device(tensor: torch.Tensor) -> Any:
-    return GuardedBuffer(_library().memory, tensor).handle()
+    return GuardedBuffer(library().memory, tensor).handle()
 
 
 @fresh
 def test_the_same_seed_gives_the_numbers_of_torch() -> None:
     x, weights = torch.empty(50), torch.tensor([0.1, 0.2, 0.3, 0.4])
     seeded = {"generator": SEED}
-    got = _values("diopiUniformInp", {"inout": x, "from": -1.0, "to": 2.0} | seeded)["inout"]
+    got = values("diopiUniformInp", {"inout": x, "from": -1.0, "to": 2.0} | seeded)["inout"]
     assert torch.equal(got, torch.empty(50).uniform_(-1.0, 2.0, generator=_torch_generator()))
-    got = _values("diopiRandperm", {"out": torch.empty(20, dtype=torch.int64), "n": 20} | seeded)["out"]
+    got = values("diopiRandperm", {"out": torch.empty(20, dtype=torch.int64), "n": 20} | seeded)["out"]
     assert torch.equal(got, torch.randperm(20, generator=_torch_generator()))
     picks = {"out": torch.empty(30, dtype=torch.int64), "input": weights, "num_samples": 30}
-    got = _values("diopiMultinomial", picks | {"replacement": True} | seeded)["out"]
+    got = values("diopiMultinomial", picks | {"replacement": True} | seeded)["out"]
     assert torch.equal(got, torch.multinomial(weights, 30, True, generator=_torch_generator()))
-    got = _values("diopiBernoulli", {"out": torch.empty(4), "input": weights} | seeded)["out"]
+    got = values("diopiBernoulli", {"out": torch.empty(4), "input": weights} | seeded)["out"]
     assert torch.equal(got, torch.bernoulli(weights, generator=_torch_generator()))
 
 
@@ -126,7 +105,7 @@ def test_the_same_seed_gives_the_numbers_of_torch() -> None:
 def test_a_small_mask_drops_whole_channels() -> None:
     arguments = {"out": torch.empty(8, 16, 3, 2), "mask": torch.empty(8, 16, 1, 1, dtype=torch.bool)}
     arguments |= {"input": torch.ones(8, 16, 3, 2), "p": 0.5, "train": True, "generator": SEED}
-    got = _values("diopiDropout", arguments)
+    got = values("diopiDropout", arguments)
     assert torch.equal(got["out"], 2.0 * got["mask"].expand(8, 16, 3, 2))
     assert 0 < int(got["mask"].sum()) < 128
 
@@ -153,7 +132,7 @@ def _out_of_range() -> list[tuple[str, dict[str, Any]]]:
 @pytest.mark.parametrize("number", range(len(_out_of_range())))
 def test_an_index_out_of_range_is_an_error(number: int) -> None:
     function, arguments = _out_of_range()[number]
-    ran = _run(function, arguments)
+    ran = run(function, arguments)
     assert ran.code == 1 and function in ran.error
 
 
@@ -166,7 +145,7 @@ def test_a_result_is_not_repeated_into_a_larger_output() -> None:
         ("diopiCastDtype", {}),
         ("diopiRepeat", {"repeats_size": [1, 1]}),
     ):
-        ran = _run(function, {"out": torch.empty(2, 3), "input": x, **attributes})
+        ran = run(function, {"out": torch.empty(2, 3), "input": x, **attributes})
         assert ran.code == 1 and "shape" in ran.error, function
 
 
@@ -180,5 +159,5 @@ def test_absent_tensors_and_generators_are_errors() -> None:
         ("diopiRandperm", {"n": 3} | seeded, "tensor is NULL"),
         ("diopiCat", {"out": torch.empty(3), "tensors": [None], "num_inputs": 1, "dim": 0}, "is NULL"),
     ):
-        ran = _run(function, arguments)
+        ran = run(function, arguments)
         assert ran.code == 1 and text in ran.error, (function, ran.error)

@@ -118,16 +118,6 @@ std::vector<int64_t> integers(const at::Tensor& tensor, const char* name) {
     return {wide.const_data_ptr<int64_t>(), wide.const_data_ptr<int64_t>() + wide.numel()};
 }
 
-void write(at::Tensor& target, const at::Tensor& values, const char* name) {
-    TORCH_CHECK(target.sizes() == values.sizes(), name, " has the shape ", target.sizes(), " but the result has ", values.sizes());
-    target.copy_(values);
-}
-
-void write(const std::optional<at::Tensor>& target, const at::Tensor& values, const char* name) {
-    at::Tensor given = target.value_or(at::Tensor());
-    if (given.defined()) write(given, values, name);
-}
-
 void check_operands(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t rank) {
     TORCH_CHECK(q.dim() == rank && k.dim() == rank && v.dim() == rank, "q, k and v must have ", rank, " dimensions, but have the shapes ",
                 q.sizes(), ", ", k.sizes(), " and ", v.sizes());
@@ -216,6 +206,13 @@ Operands dense(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
 Operands packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Spans spans) {
     check_operands(q, k, v, 3);
     return {accumulated(q), accumulated(k), accumulated(v), std::move(spans), std::nullopt, {}, {}};
+}
+
+Operands with(Operands operands, const Maybes& slopes, const at::Tensor& mask, const at::Tensor& keep) {
+    operands.slopes = slopes;
+    operands.mask = mask;
+    operands.keep = keep;
+    return operands;
 }
 
 at::Tensor Operands::of_queries(const at::Tensor& whole, int64_t b) const {

@@ -12,8 +12,11 @@
 #include <vector>
 
 #include "kernel.h"
+#include "results.h"
 
 namespace dipu_host {
+
+using Maybes = std::optional<at::Tensor>;
 
 // How scores come about, the same for all sequences of a call.
 struct Scoring {
@@ -52,9 +55,6 @@ at::ScalarType accumulation(const at::Tensor& tensor);
 at::Tensor accumulated(const at::Tensor& tensor);
 // The numbers of a list of integers with `dim` 1.
 std::vector<int64_t> integers(const at::Tensor& tensor, const char* name);
-// Writes a result of exactly this shape.
-void write(at::Tensor& target, const at::Tensor& values, const char* name);
-void write(const std::optional<at::Tensor>& target, const at::Tensor& values, const char* name);
 
 // q, k and v of one dtype whose heads and widths fit; `rank` 4 (batch first) or 3 (packed).
 void check_operands(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t rank);
@@ -99,6 +99,7 @@ struct Operands {
 };
 Operands dense(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
 Operands packed(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, Spans spans);
+Operands with(Operands operands, const Maybes& slopes, const at::Tensor& mask, const at::Tensor& keep);
 
 // Arguments of `run` that are no C arguments.
 struct Kept {

@@ -1,64 +1,10 @@
 #include "kernel.h"
 
-#include <ATen/EmptyTensor.h>
-#include <c10/core/CPUAllocator.h>
-
-#include <array>
-
-#include "device_memory.h"
-
 namespace dipu_host {
 namespace {
 
 thread_local std::string error_text;
 constexpr int64_t kMostDims = 1 << 20;
-
-struct Geometry {
-    void* data;
-    c10::IntArrayRef sizes, strides;
-    caffe2::TypeMeta dtype;
-    size_t nbytes;
-};
-
-Geometry geometry(diopiConstTensorHandle_t handle) {
-    TORCH_CHECK(handle, "a tensor is NULL that must be given");
-    const void* data = nullptr;
-    diopiSize_t size{}, stride{};
-    diopiDtype_t dtype{};
-    diopiGetTensorDataConst(handle, &data);
-    diopiGetTensorShape(handle, &size);
-    diopiGetTensorStride(handle, &stride);
-    diopiGetTensorDtype(handle, &dtype);
-    Geometry g{untag(data), {size.data, static_cast<size_t>(size.len)}, {stride.data, static_cast<size_t>(stride.len)},
-               c10::scalarTypeToTypeMeta(scalar_type(dtype)), 0};
-    g.nbytes = at::detail::computeStorageNbytes(g.sizes, g.strides, g.dtype.itemsize());
-    return g;
-}
-
-using TensorPointer = c10::intrusive_ptr<c10::TensorImpl>;
-
-TensorPointer make(const Geometry& g) {
-    c10::Storage storage(c10::Storage::use_byte_size_t(), g.nbytes, c10::DataPtr(g.data, c10::Device(c10::kCPU)), nullptr, false);
-    return c10::make_intrusive<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), g.dtype);
-}
-
-// Tensors that synchronous kernels have finished with are used again: two allocations less for every operand.
-TensorPointer recycled(const Geometry& g) {
-    constexpr size_t kSlots = 16;
-    thread_local std::array<TensorPointer, kSlots> slots;
-    thread_local size_t next = 0;
-    auto& slot = slots[next++ % kSlots];
-    if (slot && slot.use_count() == 1) {
-        auto* storage = slot->unsafe_storage().unsafeGetStorageImpl();
-        if (slot->unsafe_storage().use_count() == 1 && slot->dtype() == g.dtype) {
-            storage->set_data_ptr_noswap(c10::DataPtr(g.data, c10::Device(c10::kCPU)));
-            storage->unsafe_set_nbytes(g.nbytes);
-            return slot;
-        }
-    }
-    slot = make(g);
-    return slot;
-}
 
 }  // namespace
 
@@ -89,19 +35,6 @@ diopiDtype_t diopi_dtype(at::ScalarType type) {
         if (code != diopi_dtype_tfloat32 && scalar_type(static_cast<diopiDtype_t>(code)) == type) return static_cast<diopiDtype_t>(code);
     TORCH_CHECK(false, "dtype ", type, " has no DIOPI code");
 }
-
-at::Tensor view(diopiConstTensorHandle_t handle) {
-    const Geometry g = geometry(handle);
-    TensorPointer impl = asynchronous() ? make(g) : recycled(g);
-    impl->set_sizes_and_strides(g.sizes, g.strides, 0);
-    return at::Tensor(std::move(impl));
-}
-
-std::optional<at::Tensor> optional_view(diopiConstTensorHandle_t handle) {
-    return handle ? std::optional<at::Tensor>(view(handle)) : std::nullopt;
-}
-
-at::Tensor view_or_undefined(diopiConstTensorHandle_t handle) { return handle ? view(handle) : at::Tensor(); }
 
 Dims dims(diopiSize_t size) {
     TORCH_CHECK(size.len >= 0 && size.len <= kMostDims && (size.data || size.len == 0), "a list of ", size.len, " numbers cannot be right");
@@ -141,14 +74,6 @@ diopiTensorHandle_t require_like(diopiContextHandle_t ctx, const at::Tensor& res
 at::Tensor wide(const at::Tensor& tensor) {
     const auto type = tensor.scalar_type();
     return type == at::kHalf || type == at::kBFloat16 ? tensor.to(at::kFloat) : tensor;
-}
-
-std::vector<at::Tensor> views(diopiConstTensorHandle_t* handles, int64_t count) {
-    TORCH_CHECK(count >= 0 && (handles || count == 0), "a list of ", count, " tensors cannot be right");
-    std::vector<at::Tensor> tensors;
-    tensors.reserve(static_cast<size_t>(count));
-    for (int64_t i = 0; i < count; ++i) tensors.push_back(view(handles[i]));
-    return tensors;
 }
 
 at::Scalar scalar(const diopiScalar_t* value) {

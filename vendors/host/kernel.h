@@ -34,12 +34,12 @@ namespace dipu_host {
 
 using Dims = c10::SmallVector<int64_t, 5>;
 
-// A CPU tensor over the device memory of a handle: same sizes, strides and dtype. The handle must not be NULL.
+// A CPU tensor over the device memory of a handle: same sizes, strides and dtype. The handle must not be NULL. Handles of one call
+// that share memory give tensors that share a storage.
 at::Tensor view(diopiConstTensorHandle_t handle);
 // NULL becomes an absent optional, or an undefined tensor.
 std::optional<at::Tensor> optional_view(diopiConstTensorHandle_t handle);
 at::Tensor view_or_undefined(diopiConstTensorHandle_t handle);
-std::vector<at::Tensor> views(diopiConstTensorHandle_t* handles, int64_t count);
 
 at::Scalar scalar(const diopiScalar_t* value);
 std::optional<at::Scalar> optional_scalar(const diopiScalar_t* value);
@@ -62,9 +62,13 @@ struct KernelScope {
     c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
 
+// Forgets the operands of the call before.
+void begin_call();
+
 // One way out for everything that throws.
 template <class Body>
 diopiError_t guarded(const char* name, Body&& body) {
+    begin_call();
     try {
         body();
         return diopiSuccess;

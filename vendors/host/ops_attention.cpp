@@ -9,8 +9,6 @@ using namespace dipu_host;
 
 namespace {
 
-using Maybes = std::optional<at::Tensor>;
-
 // All sequences; `each(b, attended)` sees what is left of every one.
 template <class Each>
 at::Tensor attend_all(const Operands& operands, const Scoring& scoring, Each each) {
@@ -24,15 +22,10 @@ at::Tensor attend_all(const Operands& operands, const Scoring& scoring, Each eac
     return out;
 }
 
-// Before a result of that shape is made: a wrong argument must not ask for all memory.
-void check_shape(const Maybes& given, at::IntArrayRef sizes, const char* name) {
-    TORCH_CHECK(!given || given->sizes() == sizes, name, " has the shape ", given->sizes(), " instead of ", sizes);
-}
-
 // Output and logarithms of the divisors [batch, heads, longest], which are 0 behind the end of a sequence.
 void forward(at::Tensor& out, const Maybes& lse, const Operands& operands, const Scoring& scoring, int64_t longest) {
     const Dims sizes{operands.count(), operands.heads(), longest};
-    check_shape(lse, sizes, "softmax_lse");
+    if (lse) check_shape(*lse, sizes, "softmax_lse");  // before anything of that shape is made: a wrong one must not ask for all memory
     at::Tensor logarithms = lse ? at::zeros(sizes, operands.q.options()) : at::Tensor();
     const at::Tensor made = attend_all(operands, scoring, [&](int64_t b, const Attended& attended) {
         if (lse) logarithms.select(0, b).narrow(1, 0, operands.queries(b)).copy_(attended.lse());
@@ -45,7 +38,7 @@ void forward(at::Tensor& out, const Maybes& lse, const Operands& operands, const
 void write_visible(const Maybes& out, const Operands& operands, const Scoring& scoring, int64_t longest_q, int64_t longest_k) {
     const Dims sizes{operands.count(), operands.heads(), longest_q, longest_k};
     TORCH_CHECK(out, "debug_attn_mask is NULL, but return_debug_mask is set");
-    check_shape(out, sizes, "debug_attn_mask");
+    check_shape(*out, sizes, "debug_attn_mask");
     at::Tensor seen = at::zeros(sizes, at::TensorOptions().dtype(at::kBool));
     for (int64_t b = 0; b < operands.count(); ++b) {
         const int64_t queries = operands.queries(b), keys = operands.keys(b);
@@ -58,13 +51,6 @@ void write_visible(const Maybes& out, const Operands& operands, const Scoring& s
         if (keep.defined()) own.logical_and_(keep);
     }
     write(out, seen, "debug_attn_mask");
-}
-
-Operands with(Operands operands, const Maybes& slopes, const at::Tensor& mask, const at::Tensor& keep) {
-    operands.slopes = slopes;
-    operands.mask = mask;
-    operands.keep = keep;
-    return operands;
 }
 
 // What the customized functions give beside their output.

@@ -57,8 +57,6 @@ using namespace dipu_host;
 
 namespace {
 
-using Maybes = std::optional<at::Tensor>;
-
 // The saved logarithms, of the accumulation dtype: [batch, heads, at least the longest sequence].
 at::Tensor logarithms_of(const at::Tensor& lse, const Operands& operands) {
     TORCH_CHECK(lse.dim() == 3 && lse.size(0) == operands.count() && lse.size(1) == operands.heads(), "softmax_lse has the shape ",
@@ -99,13 +97,6 @@ void write(const Maybes& q, const Maybes& k, const Maybes& v, const Gradients& m
     dipu_host::write(q, made.q, "grad_q");
     dipu_host::write(k, made.k, "grad_k");
     dipu_host::write(v, made.v, "grad_v");
-}
-
-Operands with(Operands operands, const Maybes& slopes, const at::Tensor& mask, const at::Tensor& keep) {
-    operands.slopes = slopes;
-    operands.mask = mask;
-    operands.keep = keep;
-    return operands;
 }
 
 void dense_backward(Maybes& gq, Maybes& gk, Maybes& gv, at::Tensor& g, at::Tensor& q, at::Tensor& k, at::Tensor& v, Maybes& slopes,

@@ -13,18 +13,9 @@
 #include <cmath>
 
 #include "kernel.h"
+#include "results.h"
 
 using namespace dipu_host;
-
-namespace {
-
-// copy_ would repeat a smaller result.
-void put(at::Tensor& out, const at::Tensor& result) {
-    TORCH_CHECK(out.sizes() == result.sizes(), "the output has the shape ", out.sizes(), " but the result has ", result.sizes());
-    out.copy_(result);
-}
-
-}  // namespace
 
 diopiError_t diopiComplex(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t real, diopiConstTensorHandle_t imag) {
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& re, at::Tensor& im) { at::cpu::complex_out(o, re, im); }, out, real, imag);
@@ -35,17 +26,17 @@ diopiError_t diopiConj(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiC
         if (x.is_complex()) {
             at::cpu::conj_physical_out(o, x);
         } else {
-            put(o, x);
+            write(o, x);
         }
     }, out, input);
 }
 
 diopiError_t diopiReal(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
-    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x) { put(o, at::real(x)); }, out, input);
+    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x) { write(o, at::real(x)); }, out, input);
 }
 
 diopiError_t diopiImag(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
-    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x) { put(o, at::imag(x)); }, out, input);
+    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x) { write(o, at::imag(x)); }, out, input);
 }
 
 diopiError_t diopiArange(diopiContextHandle_t ctx, diopiTensorHandle_t out, const diopiScalar_t* start, const diopiScalar_t* end,
@@ -94,6 +85,6 @@ diopiError_t diopiNormalizeBackward(diopiContextHandle_t ctx, diopiTensorHandle_
         const at::Tensor product = x.is_complex() ? at::real(g * x.conj()) : g * x;
         // a norm below eps is not the divisor, which then does not depend on the input
         const at::Tensor towards = (product.sum(along, /*keepdim=*/true) / divisor / divisor).masked_fill(norm.lt(least), 0);
-        put(o, g / divisor - towards * norm_slope(x, norm, order, along));
+        write(o, g / divisor - towards * norm_slope(x, norm, order, along));
     }, grad_input, grad_output, input, p, axis, eps);
 }

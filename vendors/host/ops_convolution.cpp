@@ -67,10 +67,6 @@ struct Convolution {
     }
 };
 
-void check_shape(const Tensor& tensor, at::IntArrayRef sizes, const char* name) {
-    TORCH_CHECK(tensor.sizes() == sizes, name, " has the shape ", tensor.sizes(), " instead of ", sizes);
-}
-
 Convolution described(diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, const diopiSize_t* output_padding, int64_t groups,
                       size_t spatial) {
     const bool transposed = output_padding;

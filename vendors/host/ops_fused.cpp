@@ -14,8 +14,6 @@ using namespace dipu_host;
 
 namespace {
 
-using Maybes = std::optional<at::Tensor>;
-
 // Calls `body` with a value of the type that sums are kept in.
 template <class Body>
 void in_accumulation(const at::Tensor& like, Body body) {

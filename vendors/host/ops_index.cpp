@@ -15,7 +15,7 @@
 #include <ATen/ops/scatter_cpu_dispatch.h>
 #include <ATen/ops/scatter_reduce_cpu_dispatch.h>
 
-#include "assign.h"
+#include "results.h"
 #include "kernel.h"
 #include "reordered.h"
 
@@ -58,7 +58,7 @@ diopiError_t diopiIndex(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diop
 diopiError_t diopiIndexBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t zeros_like_input,
                                 diopiConstTensorHandle_t* indices, int64_t nums, diopiConstTensorHandle_t grad_output) {
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& zeros, std::vector<at::Tensor>& i, at::Tensor& g) {
-        assign(o, zeros);
+        write(o, zeros);
         put(o, i, g, /*accumulate=*/true);
     }, grad_input, diopiConstTensorHandle_t(zeros_like_input), list(indices, nums), grad_output);
 }
@@ -66,7 +66,7 @@ diopiError_t diopiIndexBackward(diopiContextHandle_t ctx, diopiTensorHandle_t gr
 diopiError_t diopiIndexPut(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
                            diopiConstTensorHandle_t values, diopiConstTensorHandle_t* indices, int64_t indices_counts, bool accumulate) {
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, at::Tensor& v, std::vector<at::Tensor>& i, bool add) {
-        assign(o, x);
+        write(o, x);
         put(o, i, v, add);
     }, out, input, values, list(indices, indices_counts), accumulate);
 }
@@ -98,7 +98,7 @@ diopiError_t diopiIndexSelectBackward(diopiContextHandle_t ctx, diopiTensorHandl
 diopiError_t diopiIndexFillScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim,
                                   diopiConstTensorHandle_t index, const diopiScalar_t* value) {
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, int64_t d, at::Tensor& i, at::Scalar& v) {
-        assign(o, x);
+        write(o, x);
         at::cpu::index_fill_(o, d, i.to(at::kLong), v);
     }, out, input, dim, index, value);
 }
@@ -106,7 +106,7 @@ diopiError_t diopiIndexFillScalar(diopiContextHandle_t ctx, diopiTensorHandle_t 
 diopiError_t diopiIndexFill(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim,
                             diopiConstTensorHandle_t index, diopiConstTensorHandle_t value) {
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, int64_t d, at::Tensor& i, at::Tensor& v) {
-        assign(o, x);
+        write(o, x);
         at::cpu::index_fill_(o, d, i.to(at::kLong), v);
     }, out, input, dim, index, value);
 }
@@ -183,7 +183,7 @@ const char* how(const char* reduce) { return reduce ? reduce : ""; }
 diopiError_t diopiScatter(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim,
                           diopiConstTensorHandle_t src, diopiConstTensorHandle_t index, const char* reduce) {
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, int64_t d, at::Tensor& source, at::Tensor& i, std::string& kind) {
-        assign(o, x);
+        write(o, x);
         scatter(o, d, i, source, kind);
     }, out, input, dim, src, index, how(reduce));
 }
@@ -198,7 +198,7 @@ diopiError_t diopiScatterInp(diopiContextHandle_t ctx, diopiTensorHandle_t input
 diopiError_t diopiScatterScalar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim,
                                 const diopiScalar_t* value, diopiConstTensorHandle_t index, const char* reduce) {
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, int64_t d, at::Scalar& v, at::Tensor& i, std::string& kind) {
-        assign(o, x);
+        write(o, x);
         scatter(o, d, i, v, kind);
     }, out, input, dim, value, index, how(reduce));
 }
@@ -216,7 +216,7 @@ diopiError_t diopiOneHot(diopiContextHandle_t ctx, diopiTensorHandle_t out, diop
         TORCH_CHECK(o.dim() == x.dim() + 1, "the output needs one dimension more than the input, has ", o.dim(), " for ", x.dim());
         TORCH_CHECK(classes <= 0 || o.size(-1) == classes, "the output has ", o.size(-1), " columns for ", classes, " classes");
         if (classes <= 0) check_range(x, o.size(-1));  // before anything of that size is made
-        assign(o, at::one_hot(x.to(at::kLong), classes > 0 ? classes : -1));
+        write(o, at::one_hot(x.to(at::kLong), classes > 0 ? classes : -1));
     }, out, input, num_classes);
 }
 

@@ -208,14 +208,17 @@ diopiError_t diopiCdistBackward(diopiContextHandle_t ctx, diopiTensorHandle_t gr
     return run(ctx, __func__, [](Tensor& o, Tensor& g, Tensor& a, Tensor& b, double p, Tensor& given) {
         check_points(a, b, p);
         const Tensor x1 = wide(a), x2 = wide(b);
-        auto pairs = at::infer_size(a.sizes().slice(0, a.dim() - 2), b.sizes().slice(0, b.dim() - 2));
-        pairs.insert(pairs.end(), {a.size(-2), b.size(-2)});
+        const auto batch = at::infer_size_dimvector(a.sizes().slice(0, a.dim() - 2), b.sizes().slice(0, b.dim() - 2));
+        auto pairs = batch, points = batch;
+        pairs.append({a.size(-2), b.size(-2)});
+        points.append({a.size(-2), a.size(-1)});
         TORCH_CHECK(g.sizes() == at::IntArrayRef(pairs) && given.sizes() == g.sizes(), "grad_output ", g.sizes(), " and cdist ",
                     given.sizes(), " do not belong to points of ", a.sizes(), " and ", b.sizes());
         // Which coordinate is the farthest is asked by equality, which rounded distances do not have.
         const Tensor distance = std::isinf(p) ? at::_cdist_forward(x1, x2, p, std::nullopt) : wide(given);
+        // Where there is no pair ATen gives zeros of the first points' shape, not of the common batch.
         const Tensor gradient = at::_cdist_backward(wide(g).contiguous(), x1.contiguous(), x2.contiguous(), p, distance.contiguous());
-        write(o, summed_to(gradient, o.sizes()));
+        write(o, summed_to(gradient.expand(points), o.sizes()));
     }, grad_input, grad_output, input1, input2, p, cdist);
 }
 

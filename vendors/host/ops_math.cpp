@@ -48,14 +48,9 @@
 
 #include "fast.h"
 #include "kernel.h"
+#include "results.h"
 
 using namespace dipu_host;
-
-// copy_ would repeat a smaller result.
-static void put(at::Tensor& out, const at::Tensor& result) {
-    TORCH_CHECK(out.sizes() == result.sizes(), "the output has the shape ", out.sizes(), " but the result has ", result.sizes());
-    out.copy_(result);
-}
 
 #define UNARY_BODY(Name, call)                                                                         \
     static diopiError_t run##Name(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out, \
@@ -127,6 +122,24 @@ UNARY(Sgn, sgn_out(o, x))
 UNARY_BODY(Sign, sign_out(o, x))
 OUT_FORM(Sign)
 
+// With two numbers, `a` and `b`.
+#define UNARY_OF_TWO(Name, call)                                                                                                     \
+    static diopiError_t run##Name(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out, diopiConstTensorHandle_t input, \
+                                  const diopiScalar_t* first, const diopiScalar_t* second) {                                         \
+        return run(ctx, name, [](at::Tensor& o, at::Tensor& x, at::Scalar a, at::Scalar b) { at::cpu::call; }, out, input, first, second); \
+    }                                                                                                                                \
+    diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,                      \
+                             const diopiScalar_t* first, const diopiScalar_t* second) {                                              \
+        return run##Name(ctx, __func__, out, input, first, second);                                                                  \
+    }                                                                                                                                \
+    diopiError_t diopi##Name##Inp(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* first,                   \
+                                  const diopiScalar_t* second) {                                                                     \
+        return run##Name(ctx, __func__, input, input, first, second);                                                                \
+    }
+
+UNARY_OF_TWO(Threshold, threshold_out(o, x, a, b))
+UNARY_OF_TWO(Hardtanh, hardtanh_out(o, x, a, b))
+
 // Gradients of a function of one number from grad_output and one other tensor.
 #define BACKWARD(Name, call)                                                                                                 \
     diopiError_t diopi##Name(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output, \
@@ -138,23 +151,7 @@ BACKWARD(TanhBackward, at::cpu::tanh_backward_out(o, g, x))
 BACKWARD(SigmoidBackward, at::cpu::sigmoid_backward_out(o, g, x))
 BACKWARD(SiluBackward, at::cpu::silu_backward_out(o, g, x))
 
-BACKWARD(HardswishBackward, put(o, at::cpu::hardswish_backward(g, x)))
-
-static diopiError_t run_threshold(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
-                                  const diopiScalar_t* threshold, const diopiScalar_t* value) {
-    return run(ctx, name, [](at::Tensor& o, at::Tensor& x, at::Scalar limit, at::Scalar v) { at::cpu::threshold_out(o, x, limit, v); },
-               out, input, threshold, value);
-}
-
-diopiError_t diopiThreshold(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
-                            const diopiScalar_t* threshold, const diopiScalar_t* value) {
-    return run_threshold(ctx, __func__, out, input, threshold, value);
-}
-
-diopiError_t diopiThresholdInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* threshold,
-                               const diopiScalar_t* value) {
-    return run_threshold(ctx, __func__, input, input, threshold, value);
-}
+BACKWARD(HardswishBackward, write(o, at::cpu::hardswish_backward(g, x)))
 
 diopiError_t diopiThresholdBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output,
                                     diopiConstTensorHandle_t input, const diopiScalar_t* threshold) {
@@ -173,7 +170,7 @@ diopiError_t diopiGelu(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiC
         if (o.is_contiguous() && x.is_contiguous()) {
             at::cpu::gelu_out(o, x, form);
         } else {
-            put(o, at::cpu::gelu(x, form));
+            write(o, at::cpu::gelu(x, form));
         }
     }, out, input, approximate);
 }
@@ -184,7 +181,7 @@ diopiError_t diopiGeluBackward(diopiContextHandle_t ctx, diopiTensorHandle_t gra
         if (o.is_contiguous() && g.is_contiguous() && x.is_contiguous()) {
             at::cpu::gelu_backward_out(o, g, x, form);
         } else {
-            put(o, at::cpu::gelu_backward(g, x, form));
+            write(o, at::cpu::gelu_backward(g, x, form));
         }
     }, grad_input, grad_output, input, approximate);
 }
@@ -208,22 +205,6 @@ diopiError_t diopiLeakyReluBackward(diopiContextHandle_t ctx, diopiTensorHandle_
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& g, at::Tensor& x, at::Scalar s, bool of_result) {
         at::cpu::leaky_relu_backward_out(o, g, x, s, of_result);
     }, grad_input, grad_output, input, negative_slope, input_is_result);
-}
-
-static diopiError_t run_hardtanh(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
-                                 const diopiScalar_t* min_val, const diopiScalar_t* max_val) {
-    return run(ctx, name, [](at::Tensor& o, at::Tensor& x, at::Scalar low, at::Scalar high) { at::cpu::hardtanh_out(o, x, low, high); },
-               out, input, min_val, max_val);
-}
-
-diopiError_t diopiHardtanh(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
-                           const diopiScalar_t* min_val, const diopiScalar_t* max_val) {
-    return run_hardtanh(ctx, __func__, out, input, min_val, max_val);
-}
-
-diopiError_t diopiHardtanhInp(diopiContextHandle_t ctx, diopiTensorHandle_t input, const diopiScalar_t* min_val,
-                              const diopiScalar_t* max_val) {
-    return run_hardtanh(ctx, __func__, input, input, min_val, max_val);
 }
 
 diopiError_t diopiHardtanhBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output,

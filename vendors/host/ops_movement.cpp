@@ -15,7 +15,7 @@
 
 #include <algorithm>
 
-#include "assign.h"
+#include "results.h"
 #include "fast.h"
 #include "kernel.h"
 
@@ -48,7 +48,7 @@ diopiError_t diopiCopyInp(diopiContextHandle_t ctx, diopiConstTensorHandle_t src
 }
 
 diopiError_t diopiCastDtype(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
-    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x) { assign(o, x); }, out, input);
+    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x) { write(o, x); }, out, input);
 }
 
 // ---- joining and splitting ----
@@ -70,13 +70,13 @@ diopiError_t diopiStack(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopi
 diopiError_t diopiSplitWithSizes(diopiContextHandle_t ctx, diopiTensorHandle_t* outs, int64_t num_outs, diopiConstTensorHandle_t input,
                                  const diopiSize_t splitSizes, int64_t dim) {
     return run(ctx, __func__, [](std::vector<at::Tensor>& parts, at::Tensor& x, Dims& sizes, int64_t d) {
-        assign_all(parts, at::split_with_sizes(x, sizes, d));
+        write_all(parts, at::split_with_sizes(x, sizes, d));
     }, list(outs, num_outs), input, splitSizes, dim);
 }
 
 diopiError_t diopiMeshGrid(diopiContextHandle_t ctx, diopiTensorHandle_t* outs, diopiConstTensorHandle_t* inputs, int64_t inputsNum) {
     return run(ctx, __func__, [](std::vector<at::Tensor>& grids, std::vector<at::Tensor>& axes) {
-        assign_all(grids, at::meshgrid(given(axes), "ij"));
+        write_all(grids, at::meshgrid(given(axes), "ij"));
     }, list(outs, inputsNum), list(inputs, inputsNum));
 }
 
@@ -84,20 +84,20 @@ diopiError_t diopiMeshGrid(diopiContextHandle_t ctx, diopiTensorHandle_t* outs, 
 
 diopiError_t diopiTranspose(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim0,
                             int64_t dim1) {
-    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, int64_t a, int64_t b) { assign(o, x.transpose(a, b)); }, out, input, dim0,
+    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, int64_t a, int64_t b) { write(o, x.transpose(a, b)); }, out, input, dim0,
                dim1);
 }
 
 diopiError_t diopiPermute(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t dims) {
-    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, Dims& order) { assign(o, x.permute(order)); }, out, input, dims);
+    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, Dims& order) { write(o, x.permute(order)); }, out, input, dims);
 }
 
 diopiError_t diopiExpand(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
-    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x) { assign(o, x.expand(o.sizes())); }, out, input);
+    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x) { write(o, x.expand(o.sizes())); }, out, input);
 }
 
 diopiError_t diopiSelect(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, int64_t dim, int64_t index) {
-    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, int64_t d, int64_t i) { assign(o, x.select(d, i)); }, out, input, dim,
+    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, int64_t d, int64_t i) { write(o, x.select(d, i)); }, out, input, dim,
                index);
 }
 
@@ -117,7 +117,7 @@ diopiError_t diopiSelectScatter(diopiContextHandle_t ctx, diopiTensorHandle_t ou
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, at::Tensor& source, int64_t d, int64_t i) {
         auto place = o.select(d, i);
         check_shape(place, source.sizes());
-        assign(o, x);
+        write(o, x);
         place.copy_(source);
     }, out, input, src, dim, index);
 }
@@ -125,7 +125,7 @@ diopiError_t diopiSelectScatter(diopiContextHandle_t ctx, diopiTensorHandle_t ou
 diopiError_t diopiSlice(diopiContextHandle_t ctx, diopiTensorHandle_t null_out, diopiConstTensorHandle_t input, int64_t dim, int64_t start,
                         int64_t end, int64_t step) {
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, int64_t d, int64_t from, int64_t to, int64_t by) {
-        assign(o, x.slice(d, from, to, by));
+        write(o, x.slice(d, from, to, by));
     }, null_out, input, dim, start, end, step);
 }
 
@@ -145,7 +145,7 @@ diopiError_t diopiSliceScatter(diopiContextHandle_t ctx, diopiTensorHandle_t out
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, at::Tensor& source, int64_t d, int64_t from, int64_t to, int64_t by) {
         auto place = o.slice(d, from, to, by);
         check_shape(place, source.sizes());
-        assign(o, x);
+        write(o, x);
         place.copy_(source);
     }, out, input, src, dim, start, end, step);
 }
@@ -153,12 +153,12 @@ diopiError_t diopiSliceScatter(diopiContextHandle_t ctx, diopiTensorHandle_t out
 // ---- other places ----
 
 diopiError_t diopiFlip(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t dims) {
-    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, Dims& d) { assign(o, at::cpu::flip(x, d)); }, out, input, dims);
+    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, Dims& d) { write(o, at::cpu::flip(x, d)); }, out, input, dims);
 }
 
 diopiError_t diopiRoll(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t shifts,
                        diopiSize_t dims) {
-    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, Dims& by, Dims& d) { assign(o, at::cpu::roll(x, by, d)); }, out, input,
+    return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, Dims& by, Dims& d) { write(o, at::cpu::roll(x, by, d)); }, out, input,
                shifts, dims);
 }
 

@@ -10,7 +10,7 @@
 #include <ATen/ops/normal_cpu_dispatch.h>
 #include <ATen/ops/uniform_cpu_dispatch.h>
 
-#include "assign.h"
+#include "results.h"
 #include "draw.h"
 #include "kernel.h"
 
@@ -33,7 +33,7 @@ namespace {
 // Without training nothing is dropped.
 diopiError_t keep_all(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t out, diopiTensorHandle_t mask,
                       diopiConstTensorHandle_t input) {
-    return run(ctx, name, [](at::Tensor& o, at::Tensor& m, at::Tensor& x) { assign(o, x), m.fill_(true); }, out, mask, input);
+    return run(ctx, name, [](at::Tensor& o, at::Tensor& m, at::Tensor& x) { write(o, x), m.fill_(true); }, out, mask, input);
 }
 
 // As torch's own dropout on the CPU: noise of the input's dtype, 0 or 1/(1-p), times the input. The mask's shape is the noise's:

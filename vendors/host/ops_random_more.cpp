@@ -9,7 +9,7 @@
 
 #include <limits>
 
-#include "assign.h"
+#include "results.h"
 #include "draw.h"
 #include "kernel.h"
 

@@ -13,7 +13,7 @@
 #include <ATen/ops/unique_dim_cpu_dispatch.h>
 #include <ATen/ops/where_cpu_dispatch.h>
 
-#include "assign.h"
+#include "results.h"
 #include "kernel.h"
 
 using namespace dipu_host;
@@ -119,7 +119,7 @@ diopiError_t diopiSortBackward(diopiContextHandle_t ctx, diopiTensorHandle_t gra
 diopiError_t diopiArgsort(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, bool stable,
                           const int64_t* dim, bool descending) {
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, bool steady, std::optional<int64_t> d, bool down) {
-        assign(o, std::get<1>(at::cpu::sort(x, steady, d.value_or(-1), down)));
+        write(o, std::get<1>(at::cpu::sort(x, steady, d.value_or(-1), down)));
     }, out, input, stable, dim, descending);
 }
 
@@ -142,7 +142,7 @@ diopiError_t diopiUnique(diopiContextHandle_t ctx, diopiTensorHandle_t* out, dio
                                                    : at::cpu::_unique2(x, sorted, inverse, return_counts);
         if (inverse) {
             at::Tensor to = view(indices);
-            assign(to, places);
+            write(to, places);
         }
         *out = require_like(ctx, values);
         if (return_counts) *counts = require_like(ctx, numbers);

@@ -14,8 +14,6 @@ using namespace dipu_host;
 
 namespace {
 
-using Maybes = std::optional<at::Tensor>;
-
 // ---- checks of what a server hands over ----
 
 int64_t in_range(int64_t index, int64_t size, const char* name) {

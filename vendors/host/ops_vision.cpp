@@ -30,10 +30,6 @@ using at::Tensor;
 
 namespace {
 
-void check_shape(const Tensor& tensor, at::IntArrayRef sizes, const char* name) {
-    TORCH_CHECK(tensor.sizes() == sizes, name, " has the shape ", tensor.sizes(), " instead of ", sizes);
-}
-
 // ---- interpolation ----
 
 // Samples, channels, then `spatial`.

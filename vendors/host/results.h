@@ -1,23 +1,22 @@
-// Results that a kernel makes by itself, into the tensors of the caller.
+// Results that a kernel makes by itself, into the tensors the caller has allocated: of exactly that shape, whatever their strides
+// and dtype.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <vector>
 
 #include "kernel.h"
 
 namespace dipu_host {
 
-// Converts to the dtype of the output. A copy would also broadcast, so shapes are compared.
-inline void write(at::Tensor& out, const at::Tensor& result) {
-    TORCH_CHECK(result.defined(), "there is no such result for these arguments; its output must be NULL");
-    TORCH_CHECK(out.sizes() == result.sizes(), "the output has the shape ", out.sizes(), " but the result has ", result.sizes());
-    out.copy_(result);
+inline void check_shape(const at::Tensor& tensor, at::IntArrayRef sizes, const char* name = "the output") {
+    TORCH_CHECK(tensor.defined(), name, " is NULL but must be given");
+    TORCH_CHECK(tensor.sizes() == sizes, name, " has the shape ", tensor.sizes(), " instead of ", sizes);
 }
 
-// An output that is NULL is not wanted.
-inline void write(std::optional<at::Tensor>& out, const at::Tensor& result) {
-    if (out) write(*out, result);
+inline void check_same_shape(const at::Tensor& a, const at::Tensor& b, const char* names) {
+    TORCH_CHECK(a.sizes() == b.sizes(), names, " differ in shape: ", a.sizes(), " and ", b.sizes());
 }
 
 inline void check_count(const at::Tensor& tensor, int64_t expected, const char* name) {
@@ -27,8 +26,30 @@ inline void check_count(const std::optional<at::Tensor>& tensor, int64_t expecte
     if (tensor) check_count(*tensor, expected, name);
 }
 
-inline void check_same_shape(const at::Tensor& a, const at::Tensor& b, const char* names) {
-    TORCH_CHECK(a.sizes() == b.sizes(), names, " differ in shape: ", a.sizes(), " and ", b.sizes());
+// Converts to the dtype of the output. A copy alone would repeat a result that is too small.
+inline void write(const at::Tensor& out, const at::Tensor& result, const char* name = "the output") {
+    TORCH_CHECK(result.defined(), "there is no such result for these arguments; ", name, " must be NULL");
+    check_shape(out, result.sizes(), name);
+    out.copy_(result);
 }
+
+// An output that is NULL is not wanted.
+inline void write(const std::optional<at::Tensor>& out, const at::Tensor& result, const char* name = "the output") {
+    if (out) write(*out, result, name);
+}
+
+inline void write_all(const std::vector<at::Tensor>& outs, const std::vector<at::Tensor>& results) {
+    TORCH_CHECK(outs.size() == results.size(), "there are ", outs.size(), " outputs for ", results.size(), " results");
+    for (size_t i = 0; i < outs.size(); ++i) write(outs[i], results[i]);
+}
+
+// The tensors of a list in which none may be absent.
+inline const std::vector<at::Tensor>& given(const std::vector<at::Tensor>& tensors) {
+    for (const auto& tensor : tensors) TORCH_CHECK(tensor.defined(), "a tensor of the list is NULL that must be given");
+    return tensors;
+}
+
+// Where the function puts what it makes itself.
+inline void check_place(const void* place) { TORCH_CHECK(place, "the place of a result is NULL"); }
 
 }  // namespace dipu_host

@@ -66,8 +66,10 @@ inline at::Tensor on_common_batch(const at::Tensor& x1, const at::Tensor& x2, in
 inline at::Tensor distances(const at::Tensor& x1, const at::Tensor& x2) {
     return on_common_batch(x1, x2, x1.dim() < 2 ? 0 : x1.size(-2), x2.dim() < 2 ? 0 : x2.size(-2));
 }
+// As on the CPU: for the common batch, but of the points' own shape where there is nothing to add up.
 inline at::Tensor distance_gradient(const at::Tensor& x1, const at::Tensor& x2) {
-    return on_common_batch(x1, x2, x1.dim() < 2 ? 0 : x1.size(-2), x1.dim() < 2 ? 0 : x1.size(-1));
+    auto gradient = on_common_batch(x1, x2, x1.dim() < 2 ? 0 : x1.size(-2), x1.dim() < 2 ? 0 : x1.size(-1));
+    return x1.numel() == 0 || x2.numel() == 0 ? empty_on(index_of(x1), x1.sizes(), x1.scalar_type()) : gradient;
 }
 
 }  // namespace dipu
