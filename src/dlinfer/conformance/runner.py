@@ -15,7 +15,7 @@ from diopi.conformance.selection import SelectionError
 from dlinfer.conformance.case import SOURCE
 from dlinfer.conformance.judging import check
 from dlinfer.conformance.samples import SAMPLES, count_of, make
-from dlinfer.vendors import installed, use
+from dlinfer.vendors import installed, using
 
 QUICK_CASES = 8
 Shown = Callable[[Result | None, int, int], None]
@@ -39,7 +39,11 @@ class Request:
 def run(request: Request, shown: Shown | None = None) -> Report:
     """Runs in this process. SelectionError: a case or a device that does not exist."""
     _check_device(request.device)
-    use(request.vendor)
+    with using(request.vendor):
+        return _run(request, shown)
+
+
+def _run(request: Request, shown: Shown | None) -> Report:
     vendor = installed()[request.vendor].vendor
     report = Report(
         f"dlinfer on {request.device}",
@@ -71,8 +75,6 @@ def run(request: Request, shown: Shown | None = None) -> Report:
         report.interrupted = True
     except _StopRunError:
         pass
-    finally:
-        use(None)
     report.seconds = time.perf_counter() - begin
     return report
 

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from dlinfer.vendors.model import Vendor
-from dlinfer.vendors.selection import Found, chosen, installed, served_by, use
+from dlinfer.vendors.selection import Found, chosen, installed, served_by, use, using
 
-__all__ = ["Found", "Vendor", "chosen", "installed", "served_by", "use"]
+__all__ = ["Found", "Vendor", "chosen", "installed", "served_by", "use", "using"]

@@ -8,6 +8,8 @@ kernel for, and devices that it does not serve, fall to `ref`.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -87,40 +89,53 @@ def _found(name: str, load: Kernel) -> Found:
         return Found(name, None, f"{type(error).__name__}: {error}")
 
 
-_ADAPTED: dict[int, dict[str, Kernel]] = {}
+_ADAPTED: dict[int, tuple[Vendor, dict[str, Kernel]]] = {}
 
 
 def _kernels(vendor: Vendor) -> dict[str, Kernel]:
     """The vendor's kernels behind its rules, made once; an operator that does not exist is an error."""
-    if id(vendor) not in _ADAPTED:
-        strangers = sorted((set(vendor.kernels) | set(vendor.rules)) - set(OPERATORS))
-        if strangers:
-            raise VendorError(
-                f"{vendor.name} has kernels or rules for unknown operators: {', '.join(strangers)}"
-            )
-        lonely = sorted(set(vendor.rules) - set(vendor.kernels))
-        if lonely:
-            raise VendorError(f"{vendor.name} has rules without a kernel: {', '.join(lonely)}")
-        _ADAPTED[id(vendor)] = {
-            name: adapted(OPERATORS[name], kernel, vendor.rules.get(name, ()))
-            for name, kernel in vendor.kernels.items()
-        }
-    return _ADAPTED[id(vendor)]
+    known = _ADAPTED.get(id(vendor))
+    if known is not None:
+        return known[1]
+    strangers = sorted((set(vendor.kernels) | set(vendor.rules)) - set(OPERATORS))
+    if strangers:
+        raise VendorError(f"{vendor.name} has kernels or rules for unknown operators: {', '.join(strangers)}")
+    lonely = sorted(set(vendor.rules) - set(vendor.kernels))
+    if lonely:
+        raise VendorError(f"{vendor.name} has rules without a kernel: {', '.join(lonely)}")
+    kernels = {
+        name: adapted(OPERATORS[name], kernel, vendor.rules.get(name, ()))
+        for name, kernel in vendor.kernels.items()
+    }
+    # The vendor is held, so that no other one can get its id.
+    _ADAPTED[id(vendor)] = (vendor, kernels)
+    return kernels
 
 
-def use(vendor: str | Vendor | None) -> None:
-    """Chooses the vendor for this process, in place of DLINFER_VENDOR; None goes back to that.
-
-    A `Vendor` that is not installed is added for the life of the process.
-    """
-    if isinstance(vendor, Vendor):
-        _kernels(vendor)
-        installed()[vendor.name] = Found(vendor.name, vendor, vendor.problem())
-        vendor = vendor.name
+def use(vendor: str | None) -> None:
+    """Chooses an installed vendor for this process, in place of DLINFER_VENDOR; None goes back to that."""
     if vendor is not None:
         _named(vendor, "the vendor")
     _WANTED[:] = [] if vendor is None else [vendor]
     RESOLVED.clear()
+
+
+@contextmanager
+def using(vendor: str | Vendor) -> Iterator[None]:
+    """`use` for a while. A `Vendor` need not be installed: it is known for as long as this lasts."""
+    before, known = list(_WANTED), dict(installed())
+    if isinstance(vendor, Vendor):
+        _kernels(vendor)
+        installed()[vendor.name] = Found(vendor.name, vendor, vendor.problem())
+        vendor = vendor.name
+    try:
+        use(vendor)
+        yield
+    finally:
+        installed().clear()
+        installed().update(known)
+        _WANTED[:] = before
+        RESOLVED.clear()
 
 
 def chosen(device: str) -> Vendor:

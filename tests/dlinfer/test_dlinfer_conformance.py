@@ -1,0 +1,315 @@
+"""The suite finds nothing in the reference, and each of ten mistakes where it was made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from diopi.conformance.json_report import read_json
+from diopi.conformance.selection import SelectionError
+from dlinfer.cli import app, main
+from dlinfer.conformance.judging import check
+from dlinfer.conformance.memory import Placed
+from dlinfer.conformance.runner import QUICK_CASES, Request, run, spread
+from dlinfer.conformance.samples import SAMPLES, count_of, make
+from dlinfer.errors import DlinferArgumentError
+from dlinfer.interface import OPERATORS
+from dlinfer.reference import KERNELS
+from dlinfer.vendors import Vendor, using
+from dlinfer.vendors.ref import VENDOR as REF
+
+pytestmark = pytest.mark.unit
+
+
+# ---- a vendor with ten mistakes, each of another kind ----
+
+
+def _no_epsilon(hidden_states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    return KERNELS["rms_norm"](hidden_states, weight, epsilon * 0.5)
+
+
+def _writes_its_input(hidden_states: Tensor, residual: Tensor, weight: Tensor, epsilon: float) -> Any:
+    result = KERNELS["add_rms_norm"](hidden_states, residual, weight, epsilon)
+    if residual.numel():
+        residual.view(-1)[0] += 1
+    return result
+
+
+def _wrong_half(input_tensor: Tensor, dim: int = -1) -> Tensor:
+    gate, up = input_tensor.chunk(2, dim)
+    return KERNELS["silu_and_mul"](torch.cat((up, gate), dim), dim)
+
+
+def _truncates(x: Tensor, quant_dtype: torch.dtype, quant_granularity: str = "PER_TOKEN") -> Any:
+    number, scale = KERNELS["dynamic_quant"](x, quant_dtype, quant_granularity)
+    if quant_dtype != torch.int8:
+        return number, scale
+    wide = x.float() / (scale if quant_granularity == "PER_TENSOR" else scale.unsqueeze(-1))
+    return wide.trunc().to(torch.int8), scale
+
+
+def _off_by_one_window(*args: Any, **kwargs: Any) -> None:
+    given = OPERATORS["paged_decode_attention"].bound(args, kwargs)
+    if given["window_left"] >= 0:
+        given["window_left"] += 1
+    KERNELS["paged_decode_attention"](**given)
+
+
+def _forgets_the_last_token(*args: Any, **kwargs: Any) -> None:
+    given = OPERATORS["prefill_attention"].bound(args, kwargs)
+    last = given["attn_output"][-1:].clone()
+    KERNELS["prefill_attention"](**given)
+    given["attn_output"][-1:] = last
+
+
+def _writes_beside_the_slot(*args: Any, **kwargs: Any) -> None:
+    given = OPERATORS["fill_kv_cache"].bound(args, kwargs)
+    KERNELS["fill_kv_cache"](**given)
+    slots = given["kv_indices"][given["kv_indices"] >= 0]
+    if slots.numel():
+        size = given["key_cache"].shape[1]
+        beside = (int(slots[-1]) + 1) % (given["key_cache"].shape[0] * size)
+        given["key_cache"][beside // size, beside % size] = 1
+
+
+def _takes_the_next_best(
+    router_logits: Tensor, topk: int, n_groups: int = -1, renormalize: bool = False
+) -> Any:
+    weights, ids = KERNELS["moe_gating_topk_softmax"](router_logits, topk, n_groups, renormalize)
+    return weights, ids.roll(1, -1)
+
+
+def _half_sums(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    total = torch.zeros(*x.shape[:-1], weight.shape[0], dtype=torch.bfloat16)
+    for place in range(x.shape[-1]):
+        total += (x[..., place : place + 1].float() * weight[:, place].float()).bfloat16()
+    result = total.to(x.dtype) * 1.01
+    return result if bias is None else result + bias
+
+
+def _float32_whatever_is_asked(*args: Any, **kwargs: Any) -> Tensor:
+    return KERNELS["linear_w8a8"](*args, **kwargs).float()
+
+
+MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
+    "rms_norm": (_no_epsilon, "elements are off"),
+    "add_rms_norm": (_writes_its_input, "residual: changed where nothing may be written"),
+    "silu_and_mul": (_wrong_half, "elements are off"),
+    "dynamic_quant": (_truncates, "quantised elements differ where no tie explains it"),
+    "paged_decode_attention": (_off_by_one_window, "elements are off"),
+    "prefill_attention": (_forgets_the_last_token, "attn_output"),
+    "fill_kv_cache": (_writes_beside_the_slot, "key_cache"),
+    "moe_gating_topk_softmax": (_takes_the_next_best, "an expert was chosen before one of larger weight"),
+    "linear": (_half_sums, "result"),
+    "linear_w8a8": (_float32_whatever_is_asked, "expected torch.bfloat16"),
+}
+
+
+@pytest.fixture
+def faulty() -> Iterator[str]:
+    kernels = {**KERNELS, **{name: kernel for name, (kernel, _) in MISTAKES.items()}}
+    with using(Vendor("faulty", "1", kernels)):
+        yield "faulty"
+
+
+def test_every_mistake_is_found_where_it_is_and_nothing_else(faulty: str) -> None:
+    # float32 and bfloat16, every label once or twice: what fails is confirmed at length, so not all of them.
+    failures = []
+    for name, samples in SAMPLES.items():
+        if name in MISTAKES:
+            numbers = [n for n in range(min(samples.count, 40)) if n % 3 < 2]
+            results = [check(make(name, number), faulty, "cpu") for number in numbers]
+            failures += [result for result in results if result.status == "fail"]
+    assert {result.function for result in failures} == set(MISTAKES)
+    for name, (_, words) in MISTAKES.items():
+        reasons = [r.reason for r in failures if r.function == name]
+        assert any(words in reason for reason in reasons), (name, reasons[:3])
+    windows = {r.label for r in failures if r.function == "paged_decode_attention"}
+    assert windows and all("window" in label for label in windows), "only the cases that use it"
+
+
+def test_the_others_are_not_accused(faulty: str) -> None:
+    report = run(Request(faulty, operators=frozenset(OPERATORS) - set(MISTAKES), quick=True))
+    assert (
+        report.failures() == [] and report.counts()["pass"] == (len(OPERATORS) - len(MISTAKES)) * QUICK_CASES
+    )
+
+
+def test_a_failure_can_be_run_again_alone(faulty: str) -> None:
+    first = run(Request(faulty, operators=frozenset({"silu_and_mul"}), fail_fast=True)).failures()[0]
+    again = run(Request(faulty, case=first.id)).results
+    assert [(r.id, r.reason) for r in again] == [(first.id, first.reason)]
+    assert first.wrong[0].worst and first.arguments[0].startswith("input_tensor = ")
+
+
+# ---- a vendor that crashes, refuses or has no kernel ----
+
+
+def test_statuses_of_an_unfinished_vendor() -> None:
+    def not_yet(*args: Any) -> None:
+        raise NotImplementedError("no float16 yet")
+
+    def breaks(*args: Any) -> None:
+        raise RuntimeError("the chip is on fire")
+
+    with using(Vendor("unfinished", "1", {"rms_norm": not_yet, "linear": breaks})):
+        report = run(
+            Request("unfinished", operators=frozenset({"rms_norm", "linear", "silu_and_mul"}), quick=True)
+        )
+    seen = {(r.function, r.status, r.reason) for r in report.results}
+    assert seen == {
+        ("rms_norm", "unsupported", "no float16 yet"),
+        ("linear", "fail", "raised RuntimeError: the chip is on fire"),
+        ("silu_and_mul", "unsupported", "unfinished has no kernel for it on cpu: it falls to ref"),
+    }
+
+
+def test_a_vendor_that_says_it_checks_values_must_do_so() -> None:
+    def careful(*args: Any, **kwargs: Any) -> None:
+        OPERATORS["fill_kv_cache"].values(*args, **kwargs)
+        KERNELS["fill_kv_cache"](*args, **kwargs)
+
+    def careless(*args: Any, **kwargs: Any) -> None:
+        given = OPERATORS["fill_kv_cache"].bound(args, kwargs)
+        slots = given["key_cache"].shape[0] * given["key_cache"].shape[1]
+        KERNELS["fill_kv_cache"](**{**given, "kv_indices": given["kv_indices"].clamp(-1, slots - 1)})
+
+    for kernel, failures in ((careful, []), (careless, ["accepted a bad kv_indices"] * 2)):
+        with using(Vendor("own", "1", {"fill_kv_cache": kernel}, values="own")):
+            report = run(Request("own", operators=frozenset({"fill_kv_cache"})))
+        assert [r.reason for r in report.failures()] == failures
+
+
+# ---- the samples ----
+
+
+def test_there_are_enough_cases_of_every_operator() -> None:
+    assert set(SAMPLES) == set(OPERATORS)
+    assert sum(count_of(name) for name in SAMPLES) >= 2000
+    for name, samples in SAMPLES.items():
+        # Every label meets every dtype.
+        assert samples.count >= len(samples.labels) * len(samples.dtypes), name
+
+
+@pytest.mark.parametrize("name", ["paged_decode_attention", "fill_kv_cache", "fused_moe_w8a8"])
+def test_a_case_is_the_same_every_time(name: str) -> None:
+    for number in (0, 11, 40):
+        one, other, seeded = make(name, number), make(name, number), make(name, number, seed=1)
+        tensors = [k for k, v in one.arguments.items() if isinstance(v, Tensor)]
+        assert all(
+            torch.equal(torch.nan_to_num(one.arguments[k]), torch.nan_to_num(other.arguments[k]))
+            for k in tensors
+        )
+        assert not all(
+            one.arguments[k].shape == seeded.arguments[k].shape
+            and torch.equal(torch.nan_to_num(one.arguments[k]), torch.nan_to_num(seeded.arguments[k]))
+            for k in tensors
+        )
+
+
+def test_memory_is_placed_as_it_lies_and_watched() -> None:
+    whole = torch.arange(12.0).view(3, 4)
+    placed = Placed({"x": whole[:, :2], "y": whole[1], "z": torch.ones(2)}, "cpu")
+    assert placed.arguments["x"].stride() == (4, 1)
+    placed.arguments["y"][0] = -1.0
+    assert placed.arguments["x"][1, 0] == -1.0, "what shares memory shares it there too"
+    assert placed.damaged(["y"]) == [] and placed.damaged(["z"]) == ["x and y"]
+    placed.arguments["x"].as_strided((1,), (1,), 3).fill_(0.5)
+    assert placed.damaged(["x", "y"]) == ["x and y"], "a gap belongs to somebody else"
+    assert whole[0, 3] == 3.0
+
+
+def test_quick_runs_spread_over_all_cases() -> None:
+    assert spread(5, 8) == [0, 1, 2, 3, 4]
+    assert spread(100, 3) == [0, 50, 99]
+
+
+# ---- the program ----
+
+
+def test_the_reference_passes_quickly_and_all_reports_are_written(tmp_path: Path) -> None:
+    files = [f"--{kind}={tmp_path / kind}" for kind in ("json", "junit", "html")]
+    result = CliRunner().invoke(app, ["conformance", "--vendor", "ref", "--quick", *files])
+    assert result.exit_code == 0, result.output
+    assert "26 functions" in result.output
+    report = read_json(tmp_path / "json")
+    assert report.vendor == "ref" and report.counts()["pass"] == len(report.results) == 26 * QUICK_CASES
+    assert ElementTree.parse(tmp_path / "junit").getroot().get("failures") == "0"
+    assert "paged_decode_attention" in (tmp_path / "html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--vendor", "nobody"], "names no installed vendor of dlinfer: 'nobody'; installed are"),
+        (["--operators", "paged_thing"], "no function of the interface is called 'paged_thing'"),
+        (["--case", "own:rms_norm:9999"], "rms_norm has numbers from 0 to"),
+        (["--case", "rms_norm"], "cases look like own:rms_norm:12"),
+        (["--dtype", "float3"], "'float3' is no dtype"),
+        (["--device", "toaster"], "the device 'toaster' cannot be used"),
+    ],
+)
+def test_bad_usage_is_said_and_is_exit_code_2(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["conformance", *arguments])
+    assert stopped.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_doctor_says_who_serves_what() -> None:
+    with using(Vendor("partial", "7.1", {"rms_norm": KERNELS["rms_norm"]}, devices=("cpu",), priority=5)):
+        result = CliRunner().invoke(app, ["doctor", "--device", "cpu", "--json"])
+    assert result.exit_code == 0
+    said = json.loads(result.output)
+    assert said["served"]["cpu"]["rms_norm"] == "partial" and said["served"]["cpu"]["linear"] == "ref"
+    assert {"name": "partial", "version": "7.1", "devices": ["cpu"], "kernels": 1, "problem": ""} in said[
+        "vendors"
+    ]
+    plain = CliRunner().invoke(app, ["doctor"])
+    assert (
+        "DLINFER_LINEAR_USE_NN_LAYOUT=(not set): 1: weights of linear layers are stored [in, out]"
+        in plain.output
+    )
+
+
+def test_table_shows_one_operator_or_lists_many() -> None:
+    one = CliRunner().invoke(app, ["table", "rms_norm"]).output
+    assert one.startswith("rms_norm(Tensor hidden_states, Tensor weight, float epsilon) -> Tensor")
+    many = CliRunner().invoke(app, ["table", "paged_*", "*norm*"]).output
+    assert "6 operators" in many
+
+
+def test_the_suite_refuses_a_device_that_is_not_there() -> None:
+    with pytest.raises(SelectionError, match="cannot be used"):
+        run(Request("ref", device="meta:x"))
+
+
+@pytest.mark.device
+def test_the_reference_passes_on_dipu() -> None:
+    pytest.importorskip("torch_dipu")
+    report = run(Request("ref", device="dipu", quick=True))
+    assert report.failures() == [] and report.counts()["pass"] == 26 * QUICK_CASES
+    assert report.library == "dlinfer on dipu"
+
+
+@pytest.mark.device
+def test_bad_values_on_dipu_are_refused() -> None:
+    pytest.importorskip("torch_dipu")
+    cache = torch.zeros(2, 2, 1, 4, device="dipu")
+    states = torch.zeros(1, 1, 4, device="dipu")
+    with pytest.raises(DlinferArgumentError, match="kv_indices"):
+        torch.ops.dlinfer.fill_kv_cache(states, cache, None, None, torch.tensor([99], device="dipu"))
+
+
+def test_the_reference_is_a_vendor_like_any_other() -> None:
+    assert REF.kernels is KERNELS and REF.serves("anything")
