@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,10 +49,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             results[name] = {"missing": str(error).splitlines()[0]}
             print(f"{name}: not in this transformers: {results[name]['missing']}")
             continue
-        results[name] = training.run(build, options)
+        try:
+            results[name] = training.run(build, options)
+        except Exception as error:  # the other models shall run all the same
+            traceback.print_exc()
+            results[name] = {"error": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
+            continue
         training.show(name, results[name])
     if options.json:
         training.write(options.json, results)
+    sys.exit(1 if any("error" in result for result in results.values()) else 0)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -99,17 +100,16 @@ def loss(model: nn.Module, batch: Sample) -> Tensor:
 
 
 @torch.no_grad()
-def draw(model: nn.Module, device: str, steps: int = 8) -> Tensor:
+def draw(model: nn.Module, device: str, start: Tensor, steps: int = 8) -> Tensor:
     """Start from noise and remove what the model finds, in a few large steps without new noise (DDIM)."""
-    # Drawn on the CPU: the generators of two devices give different numbers.
-    x = torch.randn(1, 3, SIZE, SIZE, generator=torch.Generator("cpu").manual_seed(7)).to(device)
+    x = start.to(device, next(model.parameters()).dtype)
     levels = noise_levels(x.device)
-    times = torch.linspace(TIMES - 1, 0, steps, device=device).long()
+    times = torch.arange(TIMES - 1, -1, -TIMES // steps, device=device)
     for index, time in enumerate(times):
         found = model(x, time[None])
         kept = levels[time]
         clean = (x - (1 - kept).sqrt() * found) / kept.sqrt()
-        later = levels[times[index + 1]] if index + 1 < steps else torch.ones((), device=device)
+        later = levels[times[index + 1]] if index + 1 < len(times) else torch.ones((), device=device)
         x = later.sqrt() * clean + (1 - later).sqrt() * found
     return x[0]
 
@@ -122,7 +122,8 @@ def build() -> Experiment:
         {"image": image, "noise": mixed_in, "times": time}
         for image, mixed_in, time in zip(images, noise, torch.randint(TIMES, (rows,)), strict=True)
     ]
-    return Experiment(model, samples, loss, draw)
+    # Drawn on the CPU: the generators of two devices give different numbers.
+    return Experiment(model, samples, loss, partial(draw, start=torch.randn(1, 3, SIZE, SIZE)))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import torch
 from transformers import ResNetConfig, ResNetForImageClassification
 
 from training import Experiment, image_samples, main, own_loss
 
-CLASSES, SIZE = 10, 64
+CLASSES, SIZE, ROWS = 10, 64, 16
+
+sgd = partial(torch.optim.SGD, lr=1e-4, momentum=0.9, weight_decay=1e-4)
 
 
 def build() -> Experiment:
@@ -17,7 +22,8 @@ def build() -> Experiment:
         layer_type="bottleneck",
         num_labels=CLASSES,
     )
-    return Experiment(ResNetForImageClassification(config), image_samples(CLASSES, SIZE), own_loss)
+    samples = image_samples(CLASSES, SIZE, ROWS)
+    return Experiment(ResNetForImageClassification(config), samples, own_loss, optimizer=sgd, rows=ROWS)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-SEED = 2024
+SEED = 1
 STEPS = 2
 ROWS = 2
+
+adamw = partial(torch.optim.AdamW, lr=1e-3)
 
 Sample = dict[str, Tensor]
 
@@ -37,7 +40,9 @@ class Experiment:
     loss: Callable[[nn.Module, Sample], Tensor]
     generate: Callable[[nn.Module, str], Tensor] | None = None
     """Made with the trained model on the device of that name: tokens, or a picture."""
-    learning_rate: float = 1e-3
+    optimizer: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer] = adamw
+    rows: int = ROWS
+    """Of a batch; there are samples for STEPS batches."""
 
 
 Build = Callable[[], Experiment]
@@ -55,9 +60,9 @@ def token_samples(vocabulary: int, length: int = 24) -> list[Sample]:
     return [{"input_ids": row, "labels": row} for row in rows]
 
 
-def image_samples(classes: int, size: int) -> list[Sample]:
+def image_samples(classes: int, size: int, rows: int = ROWS) -> list[Sample]:
     """Random pictures with random labels."""
-    images, labels = torch.randn(STEPS * ROWS, 3, size, size), torch.randint(classes, (STEPS * ROWS,))
+    images, labels = torch.randn(STEPS * rows, 3, size, size), torch.randint(classes, (STEPS * rows,))
     return [{"pixel_values": image, "labels": label} for image, label in zip(images, labels, strict=True)]
 
 
@@ -114,9 +119,9 @@ def train(experiment: Experiment, options: argparse.Namespace) -> list[float]:
     if options.checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     called: Any = torch.compile(model, backend=options.compile) if options.compile else model
-    optimizer = torch.optim.AdamW(model.parameters(), lr=experiment.learning_rate)
+    optimizer = experiment.optimizer(model.parameters())
     samples: Any = experiment.samples  # a list serves as a dataset
-    loader: DataLoader[Sample] = DataLoader(samples, batch_size=ROWS, pin_memory=not options.cpu)
+    loader: DataLoader[Sample] = DataLoader(samples, batch_size=experiment.rows, pin_memory=not options.cpu)
     device_type = "cpu" if options.cpu else "cuda"
 
     def loss_of(batch: Sample) -> Tensor:

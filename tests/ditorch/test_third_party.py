@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from forked_programs import clean_environment
+from made_once import made_once
 from torch import nn
 from torch.nn.parallel import comm
 
@@ -72,6 +73,11 @@ def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
 def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What every script gives on the CPU, in a process that has never heard of ditorch."""
     folder = tmp_path_factory.mktemp("cpu")
+    found: dict[str, Any] = made_once(tmp_path_factory, "third_party_cpu", lambda: references(folder))
+    return found
+
+
+def references(folder: Path) -> dict[str, dict[str, Any]]:
     names = [name for name, libraries in LIBRARIES.items() if all(map(is_there, libraries))]
     more = {"hf_trainer": ["--rows", str(2 * TRAINER_ROWS)]}
     work = [
