@@ -20,7 +20,7 @@ from ditorch.mapping.target import RealDevice, Target
 from ditorch.mapping.unmapped import REFUSED_SUBMODULES, NotMappedAttribute, placeholder
 from ditorch.mapping.wrapping import disguise, translate_all
 
-__all__ = ["apply"]
+__all__ = ["CudaProperties", "apply", "ways"]
 
 # Constants, exception classes and submodules mean the same with or without cuda hardware.
 _KEPT = frozenset(("CudaError", "DeferredCudaCallError", "has_half", "has_magma"))
@@ -42,21 +42,37 @@ def apply(patches: Patches, target: Target) -> None:
     _private_names(patches, target)
 
 
+def ways(target: Target) -> dict[str, str]:
+    """For each public name of `torch.cuda`, how it is served: the documents are made from this."""
+    derived = _derived(target)
+
+    def way(name: str) -> str:
+        if isinstance(getattr(torch.cuda, name), ModuleType):
+            return "module"
+        if name.endswith(_LEGACY_SUFFIXES):
+            return "type"
+        if name in _KEPT:
+            return "kept"
+        if getattr(target.module, name, None) is not None:
+            return "adapted" if name in _ADAPTED else "offered"
+        return "derived" if name in derived else "refused"
+
+    return {name: way(name) for name in torch.cuda.__all__}
+
+
 def _public_names(target: Target) -> dict[str, Any]:
     derived = _derived(target)
     replacements: dict[str, Any] = {}
-    for name in torch.cuda.__all__:
+    for name, way in ways(target).items():
         original = getattr(torch.cuda, name)
-        if name in _KEPT or isinstance(original, ModuleType) or name.endswith(_LEGACY_SUFFIXES):
-            continue
-        offered = getattr(target.module, name, None)
-        if offered is not None and name in _ADAPTED:
+        offered: Any = getattr(target.module, name, None)
+        if way == "adapted":
             replacements[name] = disguise(_ADAPTED[name](offered, target), offered, "torch.cuda", name)
-        elif offered is not None:
+        elif way == "offered":
             replacements[name] = _offered(name, offered, target)
-        elif name in derived:
+        elif way == "derived":
             replacements[name] = disguise(derived[name], original, "torch.cuda", name)
-        else:
+        elif way == "refused":
             replacements[name] = placeholder(name, original, target.device_type)
     return replacements
 

@@ -45,9 +45,9 @@ def _graphs(made: Any) -> Iterator[Any]:
         yield made.graph
     elif isinstance(made, torch.jit.ScriptModule):
         for module in made.modules():
-            inner = getattr(module, "_c", None)
-            for method in inner._get_methods() if inner is not None else ():
-                yield method.graph
+            if isinstance(module, torch.jit.ScriptModule):
+                for name in module._c._method_names():
+                    yield module._c._get_method(name).graph
 
 
 def _translate_constants(graph: Any, target: Target) -> None:

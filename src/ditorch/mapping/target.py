@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
 
-__all__ = ["RealDevice", "Target"]
+__all__ = ["RealDevice", "Target", "own_name"]
 
 RealDevice: type[torch.device] = type(torch.empty(0).device)
 """torch's own device type, also when `torch.device` has been replaced by the time this module is imported."""
 
+own_name: Callable[[torch.device], str] = RealDevice.type.__get__  # type: ignore[attr-defined]
+"""The name that a device has itself, past the one that `device_names` shows; not for code that is compiled."""
+
 _SOURCE = "cuda"
+# All of cuda's devices there can be (their index has 7 bits): asking one for its name takes longer than looking here.
+_SOURCES = frozenset([RealDevice(_SOURCE), *(RealDevice(_SOURCE, index) for index in range(128))])
 _SOURCE_WITH_INDEX = f"{_SOURCE}:"
 
 
@@ -43,7 +49,7 @@ class Target:
         """A device in any notation with 'cuda' replaced; whatever is no device comes back unchanged."""
         kind = type(device)
         if kind is RealDevice:
-            return self.device(device.index) if device.type == _SOURCE else device
+            return self.device(device.index) if device in _SOURCES else device
         if kind is str:
             if device == _SOURCE or device.startswith(_SOURCE_WITH_INDEX):
                 return self.device_type + device[len(_SOURCE) :]
@@ -51,7 +57,8 @@ class Target:
         if kind is int:
             # A bare index means "the accelerator"; on a CUDA build of torch that would be the real cuda.
             return RealDevice(self.device_type, device)
-        return device
+        # The name that `x.device.type` shows is a text of its own class; what torch gets is a plain one.
+        return self.translate(str(device)) if isinstance(device, str) else device
 
     def translate_type(self, device_type: Any) -> Any:
         """Like `translate`, for arguments that name a device type and never a device index."""

@@ -8,7 +8,7 @@ import torch
 import torch.utils.dlpack
 
 from ditorch.mapping.patches import Patches
-from ditorch.mapping.target import Target
+from ditorch.mapping.target import Target, own_name
 from ditorch.mapping.unmapped import NotMappedAttribute
 from ditorch.mapping.wrapping import disguise, translate_first, translate_keyword
 
@@ -56,8 +56,10 @@ def _cuda_method(patches: Patches, target: Target) -> None:
 
 
 def _is_cuda(patches: Patches, target: Target) -> None:
+    device_type = target.device_type
+
     def is_cuda(self: Any) -> bool:
-        return self.device.type == target.device_type
+        return own_name(self.device) == device_type
 
     for owner in (torch.Tensor, torch.UntypedStorage, torch.TypedStorage):
         patches.set(owner, "is_cuda", property(is_cuda, doc=owner.is_cuda.__doc__))
