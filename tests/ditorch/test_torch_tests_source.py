@@ -98,7 +98,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def run(tree: Path, csv: Path, device: str, *arguments: str) -> tuple[int, list[rows.Row], str]:
-    words = ["--device", device, "--source", str(tree), "--csv", str(csv), "--jobs", "2", "--timeout", "4"]
+    words = ["--device", device, "--source", str(tree), "--csv", str(csv), "--jobs", "2", "--timeout", "10"]
     result = CliRunner().invoke(program, [*words, *arguments])
     return result.exit_code, rows.read(csv) if csv.exists() else [], result.output
 
@@ -117,7 +117,7 @@ def test_every_case_has_its_result_and_costs_only_itself(tree: Path, tmp_path: P
     assert by_name[f"test_raises_{device}"].message == "ValueError: planted in two lines"
     assert "SIGSEGV" in by_name[f"test_a_crash_{device}"].message
     assert "in test_a_crash" in by_name[f"test_a_crash_{device}"].detail
-    assert by_name[f"test_b_hang_{device}"].message == "timed out after 4 s"
+    assert by_name[f"test_b_hang_{device}"].message == "timed out after 10 s"
     assert by_name[f"test_skips_{device}"].message == "planted"
     assert (
         by_name[f"test_cumsum_{device}_int64"].operator,

@@ -92,11 +92,15 @@ def run(
     place, file = _prepared(device, config)
     limits = Limits(jobs or len(os.sched_getaffinity(0)), timeout)
     with _clear_errors():
-        _fitting(
-            source,
-            {"--checks": checks, "--quick": quick, "--ops": ops, "--dtypes": dtypes, "--json": json},
-            {"--files": files, "--cases": cases, "--resume": resume, "--every-class": every_class},
-        )
+        database_only = {
+            "--checks": checks,
+            "--quick": quick,
+            "--ops": ops,
+            "--dtypes": dtypes,
+            "--samples": samples,
+        }
+        source_only = {"--files": files, "--cases": cases, "--resume": resume, "--mapping": mapping}
+        _fitting(source, {**database_only, "--json": json}, {**source_only, "--every-class": every_class})
         if source is not None:
             names = files.split(",") if files else None
             found = _source(
@@ -166,6 +170,8 @@ def _run_database(
     console = make_console()
     with _progress(console, "importing torch's operator database") as show, _start_errors(place):
         sweep(place, file, findings, selection, show)
+    if findings.facts is None:  # interrupted before anything was known
+        raise typer.Exit(findings.stopped)
     tables.show(findings, console)
 
 

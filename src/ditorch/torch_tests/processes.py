@@ -6,6 +6,7 @@ tasks of that group one by one.
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import multiprocessing
 import os
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 import types
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,9 +25,22 @@ from typing import Any
 
 from ditorch.torch_tests.model import State
 
-__all__ = ["Answer", "Crew", "Lost", "Ready", "StartError", "one_line", "serve", "speak_into", "tail"]
+__all__ = [
+    "Answer",
+    "Crew",
+    "Lost",
+    "Ready",
+    "StartError",
+    "die_with_parent",
+    "one_line",
+    "serve",
+    "speak_into",
+    "tail",
+]
 
 _START_SECONDS = 180.0
+_STARTS = 3  # of processes of one group that are lost while preparing, before the group is given up
+_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _MORE_HANDS = 25  # tasks of a group for each process that works on it
 
 
@@ -99,6 +113,7 @@ class Crew:
     _todo: dict[str, deque[Any]] = field(default_factory=dict)
     _new: deque[str] = field(default_factory=deque)
     _started: int = 0
+    _lost_starts: Counter[str] = field(default_factory=Counter)
 
     def __enter__(self) -> Crew:
         self._context: Any = multiprocessing.get_context(self.start_method)
@@ -166,6 +181,8 @@ class Crew:
                 yield self._answer(worker)
             elif now - worker.since > limit:
                 yield self._lost(worker, State.TIMEOUT, f"timed out after {limit:g} s")
+            if self._lost_starts[worker.group] >= _STARTS:
+                yield from self._given_up(worker)
 
     def _answer(self, worker: _Worker) -> Ready | Answer:
         try:
@@ -185,8 +202,16 @@ class Crew:
 
     def _lost(self, worker: _Worker, state: State, message: str) -> Answer:
         seconds = time.monotonic() - worker.since
+        self._lost_starts[worker.group] += not worker.ready
         self._stop(worker)
         return Answer(worker.group, worker.task, Lost(state, message, tail(worker.log), seconds))
+
+    def _given_up(self, worker: _Worker) -> Iterator[Answer]:
+        """What is left of a group whose processes cannot be prepared."""
+        queue = self._todo.get(worker.group, deque())
+        message = f"no process could be prepared for it, {_STARTS} were tried"
+        while queue:
+            yield Answer(worker.group, queue.popleft(), Lost(State.ERROR, message, tail(worker.log), 0.0))
 
     def _start(self, group: str) -> None:
         self._started += 1
@@ -210,8 +235,15 @@ def _enter(
     environment: Mapping[str, str | None], target: Callable[..., None], arguments: Sequence[Any]
 ) -> None:
     """A fork server has the environment of its first use; the process gets its own here."""
+    die_with_parent()
     _set(environment)
     target(*arguments)
+
+
+def die_with_parent() -> None:
+    """A process that hangs must not outlive the run, whatever ends it. Linux only; elsewhere nothing happens."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def serve(connection: Connection, prepare: Callable[[], Any], answer: Callable[[Any], Any]) -> None:

@@ -57,7 +57,9 @@ def _inplace(judge: Judge, sample: Any) -> None:
     if sample.broadcasts_input or not isinstance(sample.input, torch.Tensor):
         judge.compared += 1  # there is no such form of this sample
         return
-    judge.compare_run(lambda given: _in_place(judge, given), _parts(sample), "in place")
+    # A copy: several samples of an operator may share their first argument.
+    arguments = Transfer("cpu")(_parts(sample))
+    judge.compare_run(lambda given: _in_place(judge, given), arguments, "in place")
 
 
 def _in_place(judge: Judge, arguments: Arguments) -> Any:

@@ -61,15 +61,19 @@ class Comparison:
     cpu_storages: frozenset[int] = frozenset()
     device_storages: frozenset[int] = frozenset()
     restrided: bool = False
-    tensors: int = 0  # tensors compared so far
+    _differs: ValueMismatch | None = None  # the first numbers that differ
 
     def trees(self, cpu: Any, device: Any, what: str = "result") -> None:
+        """Compare everything; `ValueMismatch` only if nothing but numbers differs."""
         cpu_leaves, cpu_form = tree_flatten(cpu)
         device_leaves, device_form = tree_flatten(device)
         if cpu_form != device_form:
             raise Mismatch(f"{what}: structure {device_form} instead of {cpu_form}")
+        self._differs = None
         for index, (want, got) in enumerate(zip(cpu_leaves, device_leaves, strict=True)):
             self._leaf(want, got, what if len(cpu_leaves) == 1 else f"{what}[{index}]")
+        if self._differs is not None:  # raised last: that numbers may be excused must not hide a wrong form
+            raise self._differs
 
     def _leaf(self, want: Any, got: Any, what: str) -> None:
         if type(want) is not type(got):
@@ -79,11 +83,12 @@ class Comparison:
         elif isinstance(want, torch.device):
             pass  # an operator that reports a device reports its own
         elif self.values and not _same_scalar(want, got):
-            kind = ValueMismatch if isinstance(want, (float, complex)) else Mismatch
-            raise kind(f"{what}: {got!r} instead of {want!r}")
+            message = f"{what}: {got!r} instead of {want!r}"
+            if not isinstance(want, (float, complex)):
+                raise Mismatch(message)
+            self._differs = self._differs or ValueMismatch(message)
 
     def _tensor(self, want: torch.Tensor, got: torch.Tensor, what: str) -> None:
-        self.tensors += 1
         for name in ("dtype", "shape", "layout", "requires_grad"):
             if getattr(want, name) != getattr(got, name):
                 raise Mismatch(f"{what}: {name} {getattr(got, name)} instead of {getattr(want, name)}")
@@ -95,7 +100,10 @@ class Comparison:
         self.restrided |= want.stride() != got.stride()
         self._aliasing(want, got, what)
         if self.values:
-            check_values(want.detach(), got.detach().cpu(), self.tolerance, what)
+            try:
+                check_values(want.detach(), got.detach().cpu(), self.tolerance, what)
+            except ValueMismatch as mismatch:
+                self._differs = self._differs or mismatch
 
     def _aliasing(self, want: torch.Tensor, got: torch.Tensor, what: str) -> None:
         if want.numel() == 0:

@@ -5,11 +5,11 @@ Only where a forked child can use the device: the threads and handles of most do
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,13 +19,12 @@ from pathlib import Path
 import torch
 
 from ditorch.torch_tests.model import State
-from ditorch.torch_tests.processes import tail
+from ditorch.torch_tests.processes import die_with_parent, tail
 from ditorch.torch_tests.source.model import CaseOutcome
 
 __all__ = ["can_fork", "run_forked"]
 
 _PROBE_SECONDS = 30.0
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 def can_fork(device: str, log: Path) -> bool:
@@ -71,7 +70,7 @@ def _in_child(run: Callable[[], CaseOutcome], reading: int, writing: int) -> Non
     code = 1
     try:
         os.setsid()  # whatever the test starts can be ended with it
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.close(reading)
         data = pickle.dumps(run())
@@ -79,6 +78,9 @@ def _in_child(run: Callable[[], CaseOutcome], reading: int, writing: int) -> Non
             pipe.write(data)
         code = 0
     finally:
+        with suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(code)
 
 

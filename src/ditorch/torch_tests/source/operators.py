@@ -11,35 +11,10 @@ __all__ = ["dtype_in", "operator_in"]
 
 _DTYPES = re.compile(r"_(u?int\d+|b?float\d+(?:_e\w+)?|complex\d+|bool)(?=_|$)")
 # Names of functions that are ordinary words of tests: kinds of numbers, devices, and the like.
-_WORDS = frozenset(
-    [
-        "all",
-        "any",
-        "bfloat16",
-        "bool",
-        "byte",
-        "cdouble",
-        "cfloat",
-        "chalf",
-        "char",
-        "cpu",
-        "cuda",
-        "device",
-        "double",
-        "dtype",
-        "float",
-        "half",
-        "int",
-        "is_tensor",
-        "long",
-        "short",
-        "size",
-        "storage",
-        "to",
-        "type",
-        "xpu",
-    ]
-)
+_WORDS = frozenset((
+    "all", "any", "bfloat16", "bool", "byte", "cdouble", "cfloat", "chalf", "char", "cpu", "cuda", "device", "double",
+    "dtype", "float", "half", "int", "is_tensor", "long", "short", "size", "storage", "to", "type", "xpu",
+))  # fmt: skip
 
 
 @cache

@@ -152,8 +152,6 @@ def _drive(
     for event in crew.run():
         name = event.group
         if isinstance(event, Ready) or event.task is None:
-            if name in run.facts and not isinstance(event, Ready):
-                _add(run, journal, name, COLLECTION, _of(event.value))
             if name not in run.facts:
                 run.facts[name] = _facts(event)
                 todo = _todo(run, file, journal, name, done)
