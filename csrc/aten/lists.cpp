@@ -10,6 +10,7 @@
 #include <numeric>
 #include <optional>
 #include <sstream>
+#include <system_error>
 
 namespace dipu {
 namespace {
@@ -172,7 +173,9 @@ void List::set(const std::string& value) {
 bool List::follow_file() {
     if (file_.empty()) return false;
     // where the program was started; it may go elsewhere later
-    if (std::filesystem::path(file_).is_relative()) file_ = std::filesystem::absolute(file_).string();
+    std::error_code lost;  // that folder may be gone
+    if (std::filesystem::path(file_).is_relative()) file_ = std::filesystem::absolute(file_, lost).string();
+    if (lost || file_.empty()) return false;
     const FileState now = state_of(file_);
     if (now == read_) return false;
     read_ = now;

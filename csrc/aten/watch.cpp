@@ -93,17 +93,18 @@ class Copies {
    public:
     Copies(const OpRecord& record, const torch::jit::Stack& arguments) {
         for (size_t i = 0; i < arguments.size(); ++i)
-            if (record.written[i])
-                for (const at::Tensor& tensor : tensors_in(arguments[i]))
-                    if (has_plain_memory(tensor)) written_.emplace(tensor.storage().unsafeGetStorageImpl(), at::Tensor());
+            for (const at::Tensor& tensor : tensors_in(arguments[i]))
+                if (has_plain_memory(tensor)) {
+                    Memory& memory = memory_[tensor.storage().unsafeGetStorageImpl()];
+                    memory.tensors += 1;
+                    memory.written = memory.written || record.written[i];
+                }
     }
 
-    // Whether an argument is changed by the operator, be it as a view.
-    bool changes(const c10::IValue& value) const {
+    // Whether an argument changes because another is written.
+    bool changes(const c10::IValue& value) {
         const auto tensors = tensors_in(value);
-        return std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
-            return has_plain_memory(tensor) && written_.count(tensor.storage().unsafeGetStorageImpl());
-        });
+        return std::any_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) { return shared_memory(tensor) != nullptr; });
     }
 
     torch::jit::Stack of(const torch::jit::Stack& arguments) {
@@ -113,6 +114,12 @@ class Copies {
     }
 
    private:
+    struct Memory {
+        int tensors = 0;
+        bool written = false;
+        at::Tensor copy;  // of all of it
+    };
+
     static bool has_plain_memory(const at::Tensor& tensor) {
         return tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_conj() && !tensor.is_neg();
     }
@@ -135,18 +142,24 @@ class Copies {
 
     at::Tensor of(const at::Tensor& tensor) {
         if (!tensor.defined()) return tensor;
-        const auto shared = has_plain_memory(tensor) ? written_.find(tensor.storage().unsafeGetStorageImpl()) : written_.end();
-        if (shared == written_.end()) return tensor.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
-        if (!shared->second.defined()) {
+        Memory* shared = shared_memory(tensor);
+        if (!shared) return tensor.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+        if (!shared->copy.defined()) {
             const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
             at::Tensor whole = at::empty({0}, tensor.options().dtype(at::kByte)).set_(tensor.storage(), 0, {bytes}, {1});
-            shared->second = whole.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+            shared->copy = whole.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
         }
         return at::empty({0}, tensor.options().device(at::kCPU))
-            .set_(shared->second.storage(), tensor.storage_offset(), tensor.sizes(), tensor.strides());
+            .set_(shared->copy.storage(), tensor.storage_offset(), tensor.sizes(), tensor.strides());
     }
 
-    std::map<const c10::StorageImpl*, at::Tensor> written_;  // memory the operator writes -> all of it, copied once it is asked for
+    // Memory that the operator writes and several of its tensors have; nullptr for any other.
+    Memory* shared_memory(const at::Tensor& tensor) {
+        const auto found = has_plain_memory(tensor) ? memory_.find(tensor.storage().unsafeGetStorageImpl()) : memory_.end();
+        return found != memory_.end() && found->second.written && found->second.tensors > 1 ? &found->second : nullptr;
+    }
+
+    std::map<const c10::StorageImpl*, Memory> memory_;
 };
 
 struct Tolerance {

@@ -47,7 +47,7 @@ class Operator:
             return ""
         if not self.functions:
             return "no DIOPI function"
-        reasons = [f"{_asked_by(variable)} ({calls:,} calls)" for variable, calls in self.asked.items()]
+        reasons = [f"{_asked_by(variable)} ({_calls(calls)})" for variable, calls in self.asked.items()]
         if sum(self.asked.values()) < self.fallback_calls:
             taken = "some calls are not taken (dtype, layout, condition)"
             reasons.append(
@@ -122,6 +122,10 @@ class Coverage:
             "copied_bytes": sum(o.copied_bytes for o in self.operators),
             "operators": [{**asdict(o), "reason": o.reason} for o in self.operators],
         }
+
+
+def _calls(count: int) -> str:
+    return "1 call" if count == 1 else f"{count:,} calls"
 
 
 def _asked_by(variable: str) -> str:

@@ -124,11 +124,11 @@ def test_reasons_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         x + x
         monkeypatch.delenv("DIPU_WITH_DIOPI_LIBRARY")
     reasons = {o.name: o.reason for o in found.operators}
-    assert reasons["aten::sub.Tensor"] == "DIPU_FORCE_FALLBACK_OPS_LIST names it (1 calls)"
+    assert reasons["aten::sub.Tensor"] == "DIPU_FORCE_FALLBACK_OPS_LIST names it (1 call)"
     assert reasons["aten::_linalg_det"] == "no DIOPI function"
     add = reasons["aten::add.Tensor"]
-    assert "DIPU_FORCE_FALLBACK_OPS_LIST names it (1 calls)" in add
-    assert "DIPU_WITH_DIOPI_LIBRARY=DISABLE (1 calls)" in add
+    assert "DIPU_FORCE_FALLBACK_OPS_LIST names it (1 call)" in add
+    assert "DIPU_WITH_DIOPI_LIBRARY=DISABLE (1 call)" in add
     with Coverage() as later:
         x + x
     assert [o.reason for o in later.operators] == [""]
