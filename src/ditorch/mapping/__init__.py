@@ -16,7 +16,6 @@ from ditorch.mapping import (
     factories,
     identity,
     legacy_types,
-    libraries,
     loading,
     memory,
     nccl_lists,
@@ -51,7 +50,6 @@ _PARTS = (
     nccl_lists,
     identity,
     data_parallel,
-    libraries,
     scripting,
     device_names,
 )
