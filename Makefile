@@ -48,9 +48,9 @@ unit: env ## pytest
 
 sweep: env ## PyTorch's operator database on the device, quick form, on aliases and with copies
 	@echo "==> sweep: OpInfo, quick, kernels run on aliases of device memory"
-	@$(ONE_THREAD) DIPU_HOST_ALIAS=1 $(BIN)/python -m torch_dipu.testing.opinfo --quick
+	@$(ONE_THREAD) DIPU_HOST_ALIAS=1 $(BIN)/ditorch torch-tests --device dipu --quick
 	@echo "==> sweep: OpInfo, quick, kernels run on copies"
-	@$(ONE_THREAD) DIPU_HOST_ALIAS=0 $(BIN)/python -m torch_dipu.testing.opinfo --quick
+	@$(ONE_THREAD) DIPU_HOST_ALIAS=0 $(BIN)/ditorch torch-tests --device dipu --quick
 
 conformance: env ## the conformance suite on the simulated chip, quick form
 	@echo "==> conformance: diopi conformance --vendor host --quick"

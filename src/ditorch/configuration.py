@@ -23,6 +23,8 @@ _VARIABLES: dict[str, dict[str, tuple[str, str]]] = {
     "ditorch": {
         "DITORCH_DEVICE": ("", "the framework that ditorch uses; empty: ditorch chooses"),
         "DITORCH_DISABLE_MOCK": ("0", "1: never map the names of cuda"),
+        "DITORCH_SHOW_DEVICE_AS_CUDA": ("1", "0: device.type never equals 'cuda'"),
+        "DITORCH_FP32_COLLECTIVES": ("0", "1: sums of half-precision tensors are made in float32"),
     },
     "torch_dipu": {
         "DIPU_DEVICE": (
