@@ -33,7 +33,9 @@ def page(rows: Sequence[Row], title: str) -> str:
         "title": html.escape(title),
         "style": _asset("page.css"),
         "script": _asset("page.js"),
-        "data": _embedded({"states": list(State), "fields": _FIELDS, "rows": [_values(row) for row in rows]}),
+        "data": _embedded(
+            {"states": list(State), "fields": _FIELDS, "rows": [_values(row) for row in _ordered(rows)]}
+        ),
         "summary": _summary(rows),
     }
     text = _asset("page.html")
@@ -42,6 +44,11 @@ def page(rows: Sequence[Row], title: str) -> str:
     return pieces[0] + "".join(
         parts[name] + rest for name, _, rest in (p.partition("}}") for p in pieces[1:])
     )
+
+
+def _ordered(rows: Sequence[Row]) -> list[Row]:
+    """What has to be looked at comes first."""
+    return sorted(rows, key=lambda row: (not row.result.unexpected, not row.result.listed, row.key))
 
 
 def _values(row: Row) -> list[str | float | int]:

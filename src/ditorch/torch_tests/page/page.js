@@ -28,7 +28,7 @@
 
   const head = (names) => {
     const line = element("tr");
-    names.forEach(([text, isNumber]) => line.append(element("th", text, isNumber ? "number" : "")));
+    names.forEach(([text, isNumber]) => line.append(element("th", text, isNumber ? "number" : text)));
     at("head").replaceChildren(line);
   };
 

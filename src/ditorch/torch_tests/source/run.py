@@ -132,9 +132,8 @@ def _crew(run: SourceRun, file: DeviceFile) -> Crew:
         run.jobs,
         lambda task: run.seconds_each + (_GRACE if run.facts[task[0]].forks else 0.0),
         environment,
-        run.place.start_method,
-        ["torch"],
-        lambda answer: getattr(answer, "spent", False),
+        "spawn",  # torch's helpers look for devices when they are imported: nothing may be there before the device
+        spent=lambda answer: getattr(answer, "spent", False),
     )
 
 
