@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import pickle
 import threading
@@ -119,6 +120,38 @@ def test_torchscript_with_devices_in_it() -> None:
     torch.jit.save(scripted, buffer)
     buffer.seek(0)
     assert torch.jit.load(buffer, map_location="cuda")(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_torchscript_finds_the_names_of_its_caller() -> None:
+    @torch.jit.script
+    class Pair:
+        def __init__(self, x: int) -> None:
+            self.x = x
+
+    @torch.jit.script
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x.to("cuda") * Pair(2).x
+
+    assert doubled(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def test_mixed_precision_treats_losses_as_cuda_does() -> None:
+    """The loss is float32. Its log_softmax is not: torch's list for cuda, unlike the CPU's, has no cross_entropy."""
+    assert not torch._C._dispatch_has_kernel_for_dispatch_key("aten::cross_entropy_loss", "AutocastCUDA")
+    logits = torch.randn(4, 5, device="cuda", dtype=torch.bfloat16)
+    target = torch.tensor([0, 1, 2, 3], device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = torch.nn.functional.cross_entropy(logits, target)
+        product = logits @ logits.t()
+    assert (loss.dtype, product.dtype) == (torch.float32, torch.bfloat16)
+    expected = torch.nn.functional.cross_entropy(logits.float().cpu(), target.cpu())
+    torch.testing.assert_close(loss.cpu(), expected, rtol=2.0**-7, atol=0)
+
+
+def test_properties_can_be_copied() -> None:
+    properties = torch.cuda.get_device_properties(0)
+    assert copy.copy(properties).name == copy.deepcopy(properties).name == properties.name
 
 
 def test_other_libraries_do_not_get_memory_that_they_cannot_read() -> None:

@@ -221,8 +221,9 @@ def _collecting(original: Callable[..., Any]) -> Callable[..., Any]:
                 yield manager
         finally:
             del _RULES.pending[group]
-        if async_ops:
-            manager.works = [FinishingWork(work, *finishes) for work in manager.works]
+        if async_ops and manager.works:
+            # The works are waited for in their order, so the last one knows that all are done.
+            manager.works[-1] = FinishingWork(manager.works[-1], *finishes)
         else:
             for finish in finishes:
                 finish()

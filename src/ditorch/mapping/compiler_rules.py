@@ -36,6 +36,7 @@ _ACTIONS = frozenset(
         "reset_max_memory_cached",
         "reset_peak_memory_stats",
         "set_per_process_memory_fraction",
+        "synchronize",
     )
 )
 

@@ -99,12 +99,14 @@ class CudaProperties:
         return getattr(self._properties, "gcnArchName", self._properties.name)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # copy and pickle ask before there are properties
+            raise AttributeError(name)
         try:
             return getattr(self._properties, name)
         except AttributeError:
+            known = ", ".join(known for known in dir(self._properties) if not known.startswith("_"))
             raise NotMappedAttribute(
-                f"torch.cuda.get_device_properties(...).{name}: the device does not tell it; it tells "
-                f"{', '.join(sorted(vars(self._properties)))}"
+                f"torch.cuda.get_device_properties(...).{name}: the device does not tell it; it tells {known}"
             ) from None
 
     def __repr__(self) -> str:

@@ -108,10 +108,9 @@ def _external(patches: Patches, target: Target) -> None:
         "collects its ranges knows cuda devices only; use torch.profiler.profile."
     )
 
-    def enter(self: Any) -> Any:
+    def enter(self: Any) -> None:
         if self.enabled:
             raise NotMapped(message)
-        return self
 
     patches.set(
         nvtx, "__enter__", disguise(enter, nvtx.__enter__, nvtx.__module__, nvtx.__enter__.__qualname__)

@@ -28,8 +28,11 @@ def apply(patches: Patches, target: Target) -> None:
             patches.set_item(table, id(patch.replacement), table[id(patch.original)])
     original = torch.jit.script
 
-    def script(*args: Any, **kwargs: Any) -> Any:
-        made = original(*args, **kwargs)
+    def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        # Names are looked up in the frame of the caller, which is one further away from here.
+        if len(args) < 2:
+            kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
+        made = original(obj, *args, **kwargs)
         for graph in _graphs(made):
             _translate_constants(graph, target)
         return made
