@@ -264,6 +264,21 @@ def test_right_out_and_in_place_forms_pass_and_refusals_of_both_are_counted() ->
         assert (outcome.state, outcome.refused == outcome.samples) == (State.PASSED, dtype == "int64")
 
 
+def test_a_pair_whose_samples_have_no_such_form_is_not_called_passed() -> None:
+    def broadcasting(op: Any, device: str, dtype: torch.dtype, requires_grad: bool, **_: Any) -> Any:
+        yield SampleInput(torch.ones(2, device=device, dtype=dtype), broadcasts_input=True)
+
+    op = planted(
+        "broadcasting",
+        torch.sin,
+        torch.sin,
+        sample_inputs_func=broadcasting,
+        inplace_variant=torch.Tensor.sin_,
+    )
+    outcome = judged(op, Check.INPLACE)
+    assert (outcome.state, outcome.reason) == (State.SKIPPED, "No sample of the operator has this form.")
+
+
 def test_samples_with_gaps_find_an_operator_that_ignores_strides() -> None:
     def ignores_strides(x: torch.Tensor) -> torch.Tensor:
         return torch.sin(x.as_strided(x.shape, torch.empty(x.shape).stride()))

@@ -63,7 +63,7 @@ def _causes(rows: Sequence[Row]) -> list[str]:
         groups.setdefault(key, []).append(row.dtype or row.case)
     if not groups:
         return ["Everything that was run passes.", ""]
-    lines = ["Everything that was run and does not pass, and what the device's file says not to run:", ""]
+    lines = ["Everything that was run and does not pass, and what was left out for a reason of ours:", ""]
     lines += [_line(["file or check", "operator", "result", "cases", "cause"]), _line(["---"] * 5)]
     for (file, operator, state, cause), cases in sorted(groups.items()):
         shown = ", ".join(sorted(set(cases))[:12]) + (" ..." if len(set(cases)) > 12 else "")

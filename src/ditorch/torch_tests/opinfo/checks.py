@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ditorch.torch_tests.model import Check, Outcome
 from ditorch.torch_tests.opinfo import dtypes
 from ditorch.torch_tests.opinfo.compare import Comparison, Mismatch
-from ditorch.torch_tests.opinfo.judge import Arguments, Judge, call
+from ditorch.torch_tests.opinfo.judge import Arguments, Judge, call, parts_of
 from ditorch.torch_tests.opinfo.sides import SEED, random_like
 from ditorch.torch_tests.opinfo.transfer import Transfer
 from ditorch.torch_tests.processes import one_line
@@ -43,11 +43,7 @@ def _wants_grad(judge: Judge) -> bool:
 
 
 def _forward(judge: Judge, sample: Any) -> None:
-    judge.compare_call(judge.op.op, _parts(sample))
-
-
-def _parts(sample: Any) -> Arguments:
-    return sample.input, sample.args, sample.kwargs
+    judge.compare_call(judge.op.op, parts_of(sample))
 
 
 # in place
@@ -55,10 +51,10 @@ def _parts(sample: Any) -> Arguments:
 
 def _inplace(judge: Judge, sample: Any) -> None:
     if sample.broadcasts_input or not isinstance(sample.input, torch.Tensor):
-        judge.compared += 1  # there is no such form of this sample
+        judge.formless += 1
         return
     # A copy: several samples of an operator may share their first argument.
-    arguments = Transfer("cpu")(_parts(sample))
+    arguments = Transfer("cpu")(parts_of(sample))
     judge.compare_run(lambda given: _in_place(judge, given), arguments, "in place")
 
 
@@ -72,14 +68,14 @@ def _in_place(judge: Judge, arguments: Arguments) -> Any:
 
 
 def _out(judge: Judge, sample: Any) -> None:
-    arguments = _parts(sample)
+    arguments = parts_of(sample)
     if "out" in arguments[2]:
         judge.compare_call(judge.op.op, arguments, "out=")
         return
     result = call(judge.op.op, Transfer("cpu")(arguments))
     outs = tree_leaves(result)
     if isinstance(result, Exception) or not all(_can_be_out(out) for out in outs):
-        judge.compared += 1  # there is no such form of this sample
+        judge.formless += 1
         return
     for name, blank in _outs(outs, judge.samples <= _SAMPLES_OF_OTHER_OUTS):
         kwargs = {key: value for key, value in arguments[2].items() if key not in ("device", "dtype")}
@@ -119,7 +115,7 @@ def _write(judge: Judge, arguments: Arguments) -> Any:
 
 
 def _gradient(judge: Judge, sample: Any) -> None:
-    arguments, finish = _parts(sample), sample.output_process_fn_grad
+    arguments, finish = parts_of(sample), sample.output_process_fn_grad
     sides = Transfer("cpu")(arguments), judge.moved(arguments, Transfer(judge.options.device))
 
     def backward(given: Any) -> Any:
@@ -172,12 +168,12 @@ def _noncontiguous(judge: Judge, sample: Any) -> None:
     """The same numbers in tensors with gaps: result, and gradient where there is one."""
     if any(
         isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided
-        for leaf in tree_leaves(_parts(sample))
+        for leaf in tree_leaves(parts_of(sample))
     ):
-        judge.compared += 1  # gaps are a matter of strided tensors
+        judge.formless += 1  # gaps are a matter of strided tensors
         return
     loose = sample.noncontiguous()
-    plain = tree_map(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, _parts(loose))
+    plain = tree_map(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, parts_of(loose))
     judge.compare_call(judge.op.op, Transfer("cpu")(plain))
     if _wants_grad(judge):
         _gradient(judge, loose)
@@ -187,7 +183,7 @@ def _noncontiguous(judge: Judge, sample: Any) -> None:
 
 
 def _errors(judge: Judge, due: Any) -> None:
-    arguments = _parts(due.sample_input)
+    arguments = parts_of(due.sample_input)
     moved = judge.moved(arguments, Transfer(judge.options.device))
     cpu = call(judge.op.op, arguments)
     device = judge.waited(lambda given: call(judge.op.op, given), moved)

@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ditorch.torch_tests.opinfo.compare import Mismatch
-from ditorch.torch_tests.opinfo.judge import Arguments, DeviceError, Judge, call
+from ditorch.torch_tests.opinfo.judge import Arguments, DeviceError, Judge, call, parts_of
 from ditorch.torch_tests.opinfo.plan import ALL_DTYPES, name_of
 from ditorch.torch_tests.opinfo.transfer import Transfer
 from ditorch.torch_tests.processes import one_line
@@ -51,8 +51,8 @@ def ask(judge: Judge, dtype: torch.dtype) -> None:
 
 def _like_the_cpu(judge: Judge, run: Callable[[Any], Any], samples: list[Any], what: str) -> None:
     for index, sample in enumerate(samples):
-        moved = judge.moved(_parts(sample), Transfer(judge.options.device))
-        cpu, device = run(_parts(sample)), judge.waited(run, moved)
+        moved = judge.moved(parts_of(sample), Transfer(judge.options.device))
+        cpu, device = run(parts_of(sample)), judge.waited(run, moved)
         judge.compared += 1
         judge.both_raised(cpu, device, f"{what}, sample {index}: ")
 
@@ -64,7 +64,7 @@ def _as_declared(
     declared = judge.op.supported_backward_dtypes(held_to) if backward else judge.op.supported_dtypes(held_to)
     refusals = []
     for sample in samples:
-        moved = judge.moved(_parts(sample), Transfer(judge.options.device))
+        moved = judge.moved(parts_of(sample), Transfer(judge.options.device))
         refusals.append(judge.waited(run, moved))
         judge.compared += 1
     error = next((found for found in refusals if isinstance(found, Exception)), None)
@@ -72,10 +72,6 @@ def _as_declared(
         raise DeviceError(f"{what}: declared, but refused: {one_line(error)}") from error
     if error is None and samples and dtype not in declared:
         raise Mismatch(f"{what}: accepted, but not declared for {held_to}")
-
-
-def _parts(sample: Any) -> Arguments:
-    return sample.input, sample.args, sample.kwargs
 
 
 def _forward(judge: Judge) -> Callable[[Any], Any]:

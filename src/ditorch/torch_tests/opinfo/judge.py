@@ -30,7 +30,7 @@ from ditorch.torch_tests.opinfo.transfer import Transfer
 from ditorch.torch_tests.opinfo.wider import Wider, can_be_wider, category_for
 from ditorch.torch_tests.processes import one_line
 
-__all__ = ["Arguments", "DeviceError", "Judge"]
+__all__ = ["Arguments", "DeviceError", "Judge", "call", "parts_of"]
 
 Arguments = tuple[Any, Any, dict[str, Any]]
 """First argument, further ones, keywords: the parts of a sample."""
@@ -54,6 +54,7 @@ class Judge:
         self.tolerance = tolerance_for(op, pair, options)
         self.samples = self.compared = self.restrided = 0
         self.wider = self.verdict = self.refused = 0
+        self.formless = 0  # samples that have no such form, e.g. one that broadcasts has none in place
         self.last_refusal: Exception | None = None  # the last exception that both sides raised
         self.problems: list[Problem] = []
 
@@ -66,11 +67,13 @@ class Judge:
         except Exception as error:  # making samples runs on the CPU only: no fault of the device
             why = f"samples cannot be made: {one_line(error)}"
             self.problems.append(Problem(State.ERROR, why, traceback.format_exc()))
-        if not self.compared and not self.problems:
-            self.problems.append(Problem(State.ERROR, self._why_nothing()))
-        seconds = time.perf_counter() - start
         counts = (self.restrided, self.wider, self.verdict, self.refused)
-        return Outcome(self.pair, self.samples, seconds, self.problems, *counts)
+        outcome = Outcome(self.pair, self.samples, time.perf_counter() - start, self.problems, *counts)
+        if self.formless and self.formless == self.samples:
+            outcome.known, outcome.reason = State.SKIPPED, "No sample of the operator has this form."
+        elif not self.compared and not self.problems:
+            outcome.problems.append(Problem(State.ERROR, self._why_nothing()))
+        return outcome
 
     def sample_inputs(self, dtype: torch.dtype, wants_grad: bool = False) -> Iterator[Any]:
         """Samples of the database on the CPU.
@@ -229,6 +232,11 @@ class Judge:
 # An integer tensor cannot hold the sine of itself, and some operators want dense memory: where both sides say so, that is
 # agreement. The samples of the other checks are supposed to run.
 _REFUSALS_COUNT = (Check.OUT, Check.INPLACE, Check.NONCONTIGUOUS, Check.ERRORS, Check.DTYPES)
+
+
+def parts_of(sample: Any) -> Arguments:
+    """What a sample of the database passes to its operator."""
+    return sample.input, sample.args, sample.kwargs
 
 
 def call(function: Callable[..., Any], arguments: Arguments) -> Any:
