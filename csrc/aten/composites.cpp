@@ -98,6 +98,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
 int64_t attention_choice(const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& mask, double dropout,
                          bool causal, std::optional<double> scale, bool grouped) {
     const auto math = static_cast<int64_t>(sdp::SDPBackend::math);
+    // torch.compile traces with tensors that have no memory to alias; torch's own definition is traced then.
+    if (query.key_set().has_any(c10::python_ks)) return math;
     if (!vendor().has(DIPU_FEATURE_ALIAS_ATTENTION) || (mask && mask->requires_grad())) return math;
     if (query.layout() != at::kStrided || query.is_nested()) return math;
     std::optional<Tensor> cpu_mask = mask;
