@@ -70,6 +70,11 @@ def fill(**changes: Any) -> Any:
     return ops.fill_kv_cache(**{**given, **changes})
 
 
+def one_cache_for_both() -> Any:
+    cache = ones(2, 4, 2, 8)
+    return fill(key_cache=cache, value_cache=cache)
+
+
 def moe(**changes: Any) -> Tensor:
     given: dict[str, Any] = {
         "hidden_states": ones(3, 8), "gate_up_weights": ones(4, 12, 8), "down_weights": ones(4, 8, 6),
@@ -163,6 +168,7 @@ WRONG: list[tuple[str, str, Callable[[], Any]]] = [
     ("fused_attention", "mask", lambda: ops.fused_attention(ones(1, 3, 2, 8), ones(1, 3, 2, 8), ones(1, 3, 2, 8), [ones(2, 3)])),
     ("fill_kv_cache", "kv_indices", lambda: fill(kv_indices=ints(0, 1))),
     ("fill_kv_cache", "key", lambda: fill(key=ones(3, 16))),
+    ("fill_kv_cache", "value_cache", one_cache_for_both),
     ("fill_kv_cache", "key_cache", lambda: fill(key=ones(3, 2, 4))),
     ("fill_contiguous_kvcache", "key_state", lambda: append(*[ones(1, 2, 2, 4)] * 2, ones(2, 1, 2, 4), ones(1, 1, 2, 4))),
     ("get_cache_len", "cache", lambda: ops.get_cache_len(ones(2, 3))),

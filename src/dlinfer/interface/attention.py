@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dlinfer.interface.checks import has_dtype, has_rank, has_shape, is_vector, same_device, same_dtype, wrong
+from dlinfer.interface.checks import (
+    FLOATS,
+    INTEGERS,
+    has_dtype,
+    has_rank,
+    has_shape,
+    is_vector,
+    same_device,
+    same_dtype,
+    wrong,
+)
 from dlinfer.interface.declaration import Operator, nothing
 from dlinfer.interface.paging import check_block_table, check_table_values, length_list, query_lengths
 from dlinfer.interface.sequences import check_extras, check_heads, check_output, check_paged
@@ -177,6 +187,11 @@ def _check_decode(
     kv_zeros: Tensor | None = None,
     quant_bits: int = 0,
 ) -> None:
+    plain = (
+        not quant_bits and kv_scales is None and kv_zeros is None and alibi_slopes is None and soft_cap >= 0
+    )
+    if plain and _fits(query, key_cache, value_cache, block_table, kv_lengths, attn_output):
+        return
     size_v = check_paged(_DECODE, query, key_cache, value_cache, kv_scales, kv_zeros, quant_bits)
     batch = check_block_table(_DECODE, block_table, kv_lengths, query)
     if query.shape[0] % max(batch, 1) or (query.shape[0] and not batch):
@@ -187,6 +202,39 @@ def _check_decode(
         )
     check_output(_DECODE, attn_output, query, size_v)
     check_extras(_DECODE, query, None, alibi_slopes, soft_cap)
+
+
+def _fits(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    kv_lengths: Tensor,
+    output: Tensor,
+) -> bool:
+    """The common call at a glance, for it is made by every layer for every token; False: look closely."""
+    shape, pages, dtype, device = query.shape, key_cache.shape, query.dtype, query.device
+    table = block_table.shape
+    return (
+        len(shape) == 3
+        and len(pages) == 4
+        and len(table) == 2
+        and value_cache.shape == pages
+        and output.shape == shape
+        and shape[2] == pages[3]
+        and pages[1] > 0
+        and pages[2] > 0
+        and shape[1] % pages[2] == 0
+        and kv_lengths.shape == table[:1]
+        and table[0] > 0
+        and shape[0] % table[0] == 0
+        and dtype in FLOATS
+        and key_cache.dtype == value_cache.dtype == output.dtype == dtype
+        and block_table.dtype in INTEGERS
+        and kv_lengths.dtype in INTEGERS
+        and key_cache.device == value_cache.device == output.device == device
+        and (block_table.device == device or block_table.device.type == "cpu")
+    )
 
 
 def _decode_values(
@@ -222,7 +270,7 @@ _OUTPUT = (
     "written: [tokens, heads, value_size], dtype of query. It may share memory with query, row over row"
     " (attn_output[t, h] on query[t, h, :value_size])"
 )
-_SCALE = "factor of the scores"
+_SCALE = "factor of the scores, which are computed in float32; weights may be rounded to the dtype of query"
 _MASK = "[tokens, at least the longest key length]: bool, true hides a key; or floating, added to the scores. On top of causal"
 _CACHE_K = (
     "[blocks, block_size, kv_heads, size], dtype of query, or quantised as `fill_kv_cache` does; any strides"

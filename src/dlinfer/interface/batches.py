@@ -92,7 +92,7 @@ OPERATORS = (
             "value": "like key, perhaps with another head size",
             "num_heads": "heads of query",
             "input_layout": "BSH, BSND or BNSD, for all of them",
-            "softmax_scale": "factor of the scores",
+            "softmax_scale": "factor of the scores, which are computed in float32; weights may be rounded to the dtype of query",
         },
         results="like query, with the size of value heads",
         check=_check_increment,

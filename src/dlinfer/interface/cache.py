@@ -5,7 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dlinfer.interface.checks import INTEGERS, has_dtype, has_rank, has_shape, same_device, same_dtype, wrong
+from dlinfer.interface.checks import (
+    FLOATS,
+    INTEGERS,
+    has_dtype,
+    has_rank,
+    has_shape,
+    same_device,
+    same_dtype,
+    wrong,
+)
 from dlinfer.interface.declaration import Operator, nothing
 from dlinfer.interface.paging import check_cache, check_scale, check_slots
 
@@ -44,6 +53,10 @@ def _check_fill(
     value_zero: Tensor | None = None,
     quant_bits: int = 0,
 ) -> None:
+    if not quant_bits and value is not None and value_cache is not None:
+        scales = key_scale is None and key_zero is None and value_scale is None and value_zero is None
+        if scales and _fits(key, key_cache, value, value_cache, kv_indices):
+            return
     _side("key", key, key_cache, key_scale, key_zero, quant_bits)
     if (value is None) != (value_cache is None):
         missing = "value" if value is None else "value_cache"
@@ -62,6 +75,24 @@ def _check_fill(
     has_shape(_FILL, "kv_indices", kv_indices, [key.shape[0]], "one slot for each token")
     if kv_indices.device != key.device and kv_indices.device.type != "cpu":
         raise wrong(_FILL, "kv_indices", f"is on {kv_indices.device}, expected {key.device} or cpu")
+
+
+def _fits(key: Tensor, key_cache: Tensor, value: Tensor, value_cache: Tensor, kv_indices: Tensor) -> bool:
+    """The common call at a glance, for it is made by every layer for every token; False: look closely."""
+    shape, pages, dtype, device = key.shape, key_cache.shape, key.dtype, key.device
+    return (
+        len(shape) == 3
+        and len(pages) == 4
+        and shape[1:] == pages[2:]
+        and value.shape == shape
+        and value_cache.shape == pages
+        and kv_indices.shape == shape[:1]
+        and dtype in FLOATS
+        and key_cache.dtype == value.dtype == value_cache.dtype == dtype
+        and kv_indices.dtype in INTEGERS
+        and key_cache.device == value.device == value_cache.device == device
+        and (kv_indices.device == device or kv_indices.device.type == "cpu")
+    )
 
 
 def _fill_values(

@@ -204,7 +204,7 @@ OPERATORS = (
             "key": "[blocks, block_size, 1, size], a paged cache, dtype of query",
             "value": "[blocks, block_size, 1, value_size], the same; often key itself",
             "sparse_indices": "[tokens, 1, chosen], int32 or int64: places in the token's sequence, each once; -1: none",
-            "softmax_scale": "factor of the scores",
+            "softmax_scale": "factor of the scores, which are computed in float32; weights may be rounded to the dtype of query",
             **_PAGES,
             "query_rope": "[tokens, heads, rope], dtype of query",
             "key_rope": "[blocks, block_size, 1, rope], a paged cache",

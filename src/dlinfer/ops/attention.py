@@ -327,9 +327,11 @@ def _caches(
 
 def _output(query: Tensor, attn_output: Tensor | None, size_v: int) -> Tensor:
     """Where the result goes: what the caller gave, or new memory shaped like query."""
-    if attn_output is None:
-        return query.new_empty([*query.shape[:-1], size_v])
-    return attn_output
+    if attn_output is not None:
+        return attn_output
+    if query.shape[-1] == size_v:
+        return torch.empty_like(query, memory_format=torch.contiguous_format)
+    return query.new_empty([*query.shape[:-1], size_v])
 
 
 def _run_prefill(

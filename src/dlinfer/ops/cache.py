@@ -78,13 +78,19 @@ def fill_kv_cache(
     value_scale, value_zero = _pair("v_scales_zeros", v_scales_zeros)
     # Keys alone: the cache of an indexer, given twice, or values that are part of the keys and have no cache.
     alone = value_cache is key_cache or not value_cache.shape[-1]
+    if value_cache is key_cache and value is not key:
+        raise DlinferArgumentError(
+            "fill_kv_cache",
+            "value_cache",
+            "is key_cache itself, expected another cache for values that are not the keys",
+        )
     call(
         _fill,
         rows("fill_kv_cache", "key", key),
         pages(key_cache),
         None if alone else rows("fill_kv_cache", "value", value),
         None if alone else pages(value_cache),
-        kv_indices.reshape(-1),
+        kv_indices if kv_indices.dim() == 1 else kv_indices.reshape(-1),
         key_scale if bits else None,
         key_zero if bits else None,
         value_scale if bits and not alone else None,

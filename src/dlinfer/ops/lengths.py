@@ -59,7 +59,7 @@ def check_even(name: str, lengths: Tensor, tokens: int, batch: int) -> None:
         return
     found = lengths.tolist()
     new = tokens // batch
-    if found not in ([new] * batch, [new * (i + 1) for i in range(batch)]):
+    if found.count(new) != batch and found != list(range(new, tokens + 1, new or 1)):
         raise DlinferArgumentError(
             name,
             "q_seq_len",

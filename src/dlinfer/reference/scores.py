@@ -41,6 +41,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, sight: Sight, mask: Tensor
     # A query that sees nothing gets zeros; NaN of an input stays.
     blind = (scores == -torch.inf).all(-1, keepdim=True)
     weights = torch.softmax(scores.masked_fill(blind, 0), -1).masked_fill(blind, 0)
+    # As kernels with matrix units do, and as the declarations say: weights have the dtype of the query.
+    weights = weights.to(query.dtype).to(kind)
     result = weights @ value.to(kind).transpose(0, 1).unsqueeze(1)
     return result.permute(2, 0, 1, 3).reshape(new, heads, size_v).to(query.dtype)
 

@@ -79,6 +79,7 @@ def sparse_flash_attention(
         hidden = ~_chosen(sparse_indices[rows, 0], length)
         weights = torch.softmax((scores * softmax_scale).masked_fill(hidden.unsqueeze(1), -torch.inf), -1)
         weights = weights.masked_fill(hidden.all(-1).reshape(-1, 1, 1), 0)
+        weights = weights.to(query.dtype).to(kind)
         result[rows] = (weights @ pages.read(value, sequence, length)[:, 0]).to(query.dtype)
     return result
 
