@@ -69,14 +69,6 @@ def _double_by_default() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-class FiniteFactors(Factors):
-    """Leaves infinities alone: a mask of them times a rounding would be nothing at all."""
-
-    def applied(self, value: Any) -> Any:
-        moved = super().applied(value)
-        return moved if moved is value else torch.where(value.isfinite(), moved, value)
-
-
 class TrainingReference:
     """The training of one model on the CPU; the protocol is that of `op_tools.verdict.Reference`."""
 
@@ -94,7 +86,7 @@ class TrainingReference:
         return self._truth
 
     def perturbed(self, seed: int) -> list[Tensor]:
-        factors = FiniteFactors(seed, ROUNDING)
+        factors = Factors(seed, ROUNDING)
         with InnerRoundings(factors):
             return self._in_double(lambda value: factors.applied(value.double()))
 

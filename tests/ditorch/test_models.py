@@ -196,11 +196,6 @@ def llama(mapped: ModuleType) -> Callable[..., dict[str, Any]]:
     return trained
 
 
-FUSED_ATTENTION = pytest.mark.xfail(
-    strict=True, reason="the device chooses its attention kernel with memory that traced tensors do not have"
-)
-
-
 class TestWaysToTrain:
     def test_autocast_in_bfloat16(self, llama: Callable[..., dict[str, Any]]) -> None:
         exact, cpu, dipu = llama()["losses"], llama(cpu=True, bf16=True)["losses"], llama(bf16=True)["losses"]
@@ -216,7 +211,7 @@ class TestWaysToTrain:
         assert recomputed["device"] == "dipu:0"
         assert recomputed["generated"] == plain["generated"]
 
-    @pytest.mark.parametrize("attention", ["eager", pytest.param("sdpa", marks=FUSED_ATTENTION)])
+    @pytest.mark.parametrize("attention", ["eager", "sdpa"])
     def test_compiled(self, attention: str, llama: Callable[..., dict[str, Any]]) -> None:
         plain = llama(attention)["losses"]
         torch._dynamo.reset()
