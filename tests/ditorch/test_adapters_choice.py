@@ -184,3 +184,13 @@ def test_a_device_registered_with_torch_keeps_the_package_out() -> None:
     for program in ended.values():
         assert "this process has given torch's one place for such a device to 'dipu'" in program.err
         assert "set TORCH_DEVICE_BACKEND_AUTOLOAD=0" in program.err
+
+
+@pytest.mark.slow
+def test_import_torch_leaves_the_place_to_the_package_that_is_asked_for(tmp_path: Path) -> None:
+    place = installed(tmp_path, "torch_npu")
+    settings = environment(DITORCH_DEVICE="npu", PYTHONPATH=str(place))
+    done = subprocess.run(
+        [sys.executable, "-c", _SHOW], env=settings, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert _used(Ended(done.returncode, done.stdout, done.stderr)).startswith("npu:0")

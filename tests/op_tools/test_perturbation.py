@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from op_tools.reference.perturbation import Factors
+from op_tools.reference.perturbation import Factors, InnerRoundings
 
 
 def test_values_move_by_the_size_asked_for_and_the_same_seed_moves_them_the_same_way() -> None:
@@ -31,3 +31,10 @@ def test_what_is_not_computed_in_double_precision_is_left_alone() -> None:
     single = torch.ones(4)
     assert Factors(0, 1e-3).applied(single) is single
     assert Factors(0, 1e-3).applied("text") == "text"
+
+
+def test_rounded_numbers_stay_whole() -> None:
+    """A 3 that became 2.9999999 would be stored as 2, and wrong integers would pass as noise."""
+    with InnerRoundings(Factors(0, 2**-20)):
+        rounded = torch.linspace(-8, 8, 1001, dtype=torch.float64).mul(1.7).round()
+    assert torch.equal(rounded, rounded.trunc())

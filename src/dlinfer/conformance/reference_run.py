@@ -5,7 +5,7 @@ What a verdict of op_tools asks for (`op_tools.verdict.Reference`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ class ReferenceRun:
 
     def perturbed(self, seed: int) -> list[Any] | None:
         factors = Factors(seed, ROUNDING)
-        with _Roundings(factors):
+        with InnerRoundings(factors):
             return self._run(self.changed(lambda value: factors.applied(_raised(value))))
 
     def variant(self, seed: int) -> tuple[list[Any], list[Any]] | None:
@@ -91,21 +91,6 @@ class ReferenceRun:
 
     def _run(self, arguments: dict[str, Any]) -> list[Any]:
         return flat(self.operator, self.func(**arguments), arguments)
-
-
-class _Roundings(InnerRoundings):
-    """Whole numbers stay whole: a moved 3 would become 2 when it is stored as an integer."""
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        if func is torch.ops.aten.round.default:
-            return func(*args, **(kwargs or {}))
-        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def _raised(value: Tensor) -> Tensor:
