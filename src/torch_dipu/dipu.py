@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from diopi.table import load as _load_table
 from torch_dipu import _C
 from torch_dipu.memory import (
     empty_cache,
@@ -55,6 +54,7 @@ __all__ = [
     "memory_allocated", "memory_reserved", "memory_snapshot", "memory_stats", "memory_summary", "op_counts", "option",
     "reset_accumulated_memory_stats", "reset_op_counts", "reset_peak_memory_stats", "seed", "seed_all", "set_device",
     "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "set_stream", "stream", "synchronize", "vendor",
+    "vendor_name",
 ]  # fmt: skip
 
 
@@ -170,7 +170,7 @@ class _Properties:
 
 
 def get_device_properties(device: Place = None) -> _Properties:
-    return _Properties(**_C.properties(index_of(device)), vendor=vendor()["name"])
+    return _Properties(**_C.properties(index_of(device)), vendor=vendor_name())
 
 
 def get_device_name(device: Place = None) -> str:
@@ -213,7 +213,15 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 def vendor() -> dict[str, Any]:
     """The vendor in use: name, library, version of its interface, features, number of operators."""
-    return _C.describe_vendor([name for name, entry in _load_table().entries.items() if entry is not None])
+    from diopi.table import load  # takes a moment, which only those who ask for it should spend
+
+    return _C.describe_vendor([name for name, entry in load().entries.items() if entry is not None])
+
+
+def vendor_name() -> str:
+    """The vendor's name alone, for those who ask often: counting its operators takes the whole operator table."""
+    name: str = _C.describe_vendor([])["name"]
+    return name
 
 
 def option(name: str) -> str:

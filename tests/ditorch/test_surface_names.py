@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from pathlib import Path
 
@@ -30,6 +31,23 @@ def test_a_refused_name_says_why(name: str, mapped: types.ModuleType) -> None:
         mapped.NotMapped, match=rf"torch\.cuda\.{name} is not available on 'dipu': .{{20,}}\."
     ):
         getattr(torch.cuda, name)(*REFUSED[name])
+
+
+def test_arguments_have_the_names_of_torch_cuda(mapped: types.ModuleType) -> None:
+    """`torch.cuda.memory_allocated(device=0)`: the device's functions take the same keywords."""
+    from ditorch.mapping.cuda_module import ways
+
+    mapping = mapped._session.mapping
+    offered = [name for name, way in ways(mapping.target).items() if way in ("offered", "derived")]
+    originals = {p.name: p.original for p in mapping.patches.attributes() if p.owner is torch.cuda}
+    missing = {
+        name: set(inspect.signature(originals[name]).parameters)
+        - set(inspect.signature(getattr(torch.cuda, name)).parameters)
+        for name in offered
+        if isinstance(originals[name], types.FunctionType)
+    }
+    assert len(missing) > 40
+    assert {name: keywords for name, keywords in missing.items() if keywords} == {}
 
 
 def _fails(check: Check, tmp_path: Path) -> bool:
