@@ -69,5 +69,5 @@ def test_what_passes_although_listed_and_what_met_nothing(tmp_path: Path) -> Non
     list_ = known(tmp_path, "sin|cos", extra=ENTRY.format(op="tan", kind="gap", match=""))
     list_.classify(failure(State.PASSED))
     assert list_.now_passing() == ["forward:sin:float32"]
-    assert "forward:tan:*" in list_.unused()
-    assert "forward:sin|cos:*" not in list_.unused()
+    assert "forward:tan:*" in list_.unused(device_file.KnownPair)
+    assert "forward:sin|cos:*" not in list_.unused(device_file.KnownPair)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,8 +109,6 @@ class Expectations:
         """What is listed and passes: stale."""
         return sorted({name for entry in self._entries for name in entry.passed})
 
-    def unused(self, kinds: Iterable[type] = (KnownPair, KnownCase)) -> list[str]:
-        """Entries that met nothing at all: the operator is gone, or its name is misspelt."""
-        return [
-            str(entry) for entry in self._entries if not entry.met and isinstance(entry.entry, tuple(kinds))
-        ]
+    def unused(self, kind: type[KnownPair] | type[KnownCase]) -> list[str]:
+        """Entries of a kind that met nothing at all: the operator is gone, or its name is misspelt."""
+        return [str(entry) for entry in self._entries if not entry.met and isinstance(entry.entry, kind)]

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ditorch.torch_tests.device_file import KnownPair
 from ditorch.torch_tests.model import Check, Outcome, State
 from ditorch.torch_tests.opinfo.sweep import Findings
 
@@ -33,7 +34,7 @@ _REMARKS = {
     "wider": "agree with the wider reference, the CPU does not",
     "verdict": "agree with neither, and their error is one of correct arithmetic (op_tools' verdict)",
 }
-_RARE = (State.TIMEOUT, State.CRASH, State.SKIPPED)
+_ALWAYS = (State.PASSED, State.FAILED, State.ERROR)
 
 
 def write_json(findings: Findings, path: Path) -> None:
@@ -60,7 +61,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
         "planned": dict(Counter(pair.check for pair in findings.planned)),
         "not_run": [str(pair) for pair in findings.not_run],
         "now_passing": known.now_passing() if complete else [],
-        "unused_entries": known.unused() if complete else [],
+        "unused_entries": known.unused(KnownPair) if complete else [],
         "pairs": [_pair(outcome) for outcome in sorted(findings.outcomes, key=lambda found: found.pair)],
     }
 
@@ -88,7 +89,7 @@ def show(findings: Findings, console: Console) -> None:
             console.print(
                 f"[yellow]stale: listed and passes[/], take it off the list: {pair}", soft_wrap=True
             )
-        for entry in findings.expectations.unused():
+        for entry in findings.expectations.unused(KnownPair):
             console.print(
                 f"[yellow]stale: no such pair[/], entry of the list: {escape(entry)}", soft_wrap=True
             )
@@ -99,8 +100,8 @@ def show(findings: Findings, console: Console) -> None:
 
 
 def counted_states(counters: list[Counter[State]]) -> list[State]:
-    """The columns of a table of counts: the rare ones only where there is something to count."""
-    return [state for state in State if state not in _RARE or any(counter[state] for counter in counters)]
+    """The columns of a table of counts: some always, the others where there is something to count."""
+    return [state for state in State if state in _ALWAYS or any(counter[state] for counter in counters)]
 
 
 def coloured(state: State, count: int) -> str:
@@ -112,14 +113,14 @@ def _show_counts(findings: Findings, console: Console) -> None:
     assert facts is not None
     states = counted_states(list(counts.values()))
     table = Table(title=f"OpInfo: {findings.options.device} against cpu, torch {facts.torch_version}")
-    table.add_column("check")
-    for heading in ("pairs", *states, "samples", "work, s"):
-        table.add_column(heading, justify="right")
+    table.add_column("check", no_wrap=True)
+    for heading in ("pairs", *states, "samples", "s"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for check, counter in counts.items():
         mine = [outcome for outcome in findings.outcomes if outcome.pair.check is check]
         cells = [coloured(state, counter[state]) for state in states]
         samples, seconds = sum(o.samples for o in mine), sum(o.seconds for o in mine)
-        table.add_row(check, f"{len(mine):,}", *cells, f"{samples:,}", f"{seconds:,.1f}")
+        table.add_row(check, f"{len(mine):,}", *cells, f"{samples:,}", f"{seconds:,.0f}")
     console.print(table)
     numbers = "the CPU's, compared exactly" if facts.bit_equal_rng else "its own, compared by form only"
     console.print(
