@@ -183,8 +183,11 @@ def test_compare_page_and_tables_read_result_files(tmp_path: Path) -> None:
     fixed = CliRunner().invoke(program, ["compare", str(after), str(before)])
     assert (fixed.exit_code, "1 fixed" in fixed.output) == (1, True)  # "two" fails there again
     document = tmp_path / "t.md"
-    made = CliRunner().invoke(program, ["tables", str(before), str(after), "-o", str(document)])
+    made = CliRunner().invoke(
+        program, ["tables", str(before), str(after), "-o", str(document), "--note", "Hm."]
+    )
     assert made.exit_code == 0
+    assert "Hm." in document.read_text() and "From `b.csv.gz`." in document.read_text()
     assert "| `test_a.py` | 4 | 2 | 2 | 50.00 % | 0 |" in document.read_text()
     assert "| `test_a.py` | `sin` | failed | 1: one | no |" in document.read_text()
     page = tmp_path / "p.html"

@@ -153,10 +153,13 @@ def make_page(
 def make_tables(
     results: Annotated[list[Path], typer.Argument(metavar="RESULTS.csv...")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The Markdown file to write.")],
+    note: Annotated[
+        list[str] | None, typer.Option(help="A sentence for the top; may be given again.")
+    ] = None,
 ) -> None:
     """Make the published tables of one or more result files."""
     with _clear_errors():
-        text = documents.document([rows.read(path) for path in results])
+        text = documents.document({path.name: rows.read(path) for path in results}, note or [])
     output.write_text(text, encoding="utf-8")
     typer.echo(f"{output} written")
 

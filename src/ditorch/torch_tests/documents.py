@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ditorch.torch_tests.model import State
 from ditorch.torch_tests.rows import Row
@@ -17,19 +17,20 @@ in [torch-tests.md](torch-tests.md).
 """
 
 
-def document(runs: Sequence[Sequence[Row]]) -> str:
-    """One section for each device: counts, then everything that does not simply pass, with its cause."""
-    return "\n".join([_HEAD, *(_section(rows) for rows in runs)])
+def document(runs: Mapping[str, Sequence[Row]], notes: Sequence[str] = ()) -> str:
+    """One section for each result file: counts, then everything that does not simply pass, with its cause."""
+    sections = (_section(name, rows) for name, rows in runs.items())
+    return "\n".join([_HEAD, *(f"{note}\n" for note in notes), *sections])
 
 
-def _section(rows: Sequence[Row]) -> str:
+def _section(name: str, rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     counts: dict[str, Counter[State]] = {}
     for row in rows:
         counts.setdefault(row.file, Counter())[row.result] += 1
     states = [state for state in State if any(counter[state] for counter in counts.values())]
-    lines = [f"## {rows[0].device}, torch {rows[0].torch}", ""]
+    lines = [f"## {rows[0].device}, torch {rows[0].torch}", "", f"From `{name}`.", ""]
     lines += [
         _line(["file or check", "cases", *states, "passed of run", "judged wider"]),
         _line(["---"] * (len(states) + 4)),

@@ -114,13 +114,12 @@ def _show_counts(findings: Findings, console: Console) -> None:
     states = counted_states(list(counts.values()))
     table = Table(title=f"OpInfo: {findings.options.device} against cpu, torch {facts.torch_version}")
     table.add_column("check", no_wrap=True)
-    for heading in ("pairs", *states, "samples", "s"):
+    for heading in ("pairs", *states, "samples"):
         table.add_column(heading, justify="right", no_wrap=True)
     for check, counter in counts.items():
         mine = [outcome for outcome in findings.outcomes if outcome.pair.check is check]
         cells = [coloured(state, counter[state]) for state in states]
-        samples, seconds = sum(o.samples for o in mine), sum(o.seconds for o in mine)
-        table.add_row(check, f"{len(mine):,}", *cells, f"{samples:,}", f"{seconds:,.0f}")
+        table.add_row(check, f"{len(mine):,}", *cells, f"{sum(outcome.samples for outcome in mine):,}")
     console.print(table)
     numbers = "the CPU's, compared exactly" if facts.bit_equal_rng else "its own, compared by form only"
     console.print(
