@@ -213,26 +213,25 @@ diopiError_t SiluBackward(diopiContextHandle_t ctx, Out grad_input, In grad_outp
     return steps.finish();
 }
 
-diopiError_t SigmoidBackward(diopiContextHandle_t ctx, Out grad_input, In grad_output, In output) {
-    Steps steps(ctx, "diopiSigmoidBackward");
+// grad * slope, where the slope is a function of the output
+diopiError_t chained(diopiContextHandle_t ctx, const char* name, Out grad_input, In grad_output, In output, Out (*slope)(Steps&, In)) {
+    Steps steps(ctx, name);
     refuse_complex(steps, output);
     grad_output = steps.wide(grad_output);
     output = steps.wide(output);
     grad_input = steps.target(grad_input);
-    Out slope = product(steps, output, complement(steps, output));
-    steps.RUN(diopiMul, grad_input, grad_output, static_cast<In>(slope));
+    steps.RUN(diopiMul, grad_input, grad_output, static_cast<In>(slope(steps, output)));
     return steps.finish();
 }
 
+diopiError_t SigmoidBackward(diopiContextHandle_t ctx, Out grad_input, In grad_output, In output) {
+    return chained(ctx, "diopiSigmoidBackward", grad_input, grad_output, output,
+                   [](Steps& steps, In s) { return product(steps, s, complement(steps, s)); });
+}
+
 diopiError_t TanhBackward(diopiContextHandle_t ctx, Out grad_input, In grad_output, In output) {
-    Steps steps(ctx, "diopiTanhBackward");
-    refuse_complex(steps, output);
-    grad_output = steps.wide(grad_output);
-    output = steps.wide(output);
-    grad_input = steps.target(grad_input);
-    Out slope = complement(steps, product(steps, output, output));
-    steps.RUN(diopiMul, grad_input, grad_output, static_cast<In>(slope));
-    return steps.finish();
+    return chained(ctx, "diopiTanhBackward", grad_input, grad_output, output,
+                   [](Steps& steps, In t) { return complement(steps, product(steps, t, t)); });
 }
 
 diopiError_t Rsqrt(diopiContextHandle_t ctx, Out out, In input) {

@@ -88,6 +88,7 @@ std::optional<at::Scalar> optional_scalar(const diopiScalar_t* value) {
 
 const char* kind_of(const std::exception& error) {
     if (dynamic_cast<const c10::IndexError*>(&error)) return "IndexError: ";
+    if (dynamic_cast<const c10::NotImplementedError*>(&error)) return "NotImplementedError: ";
     if (dynamic_cast<const c10::ValueError*>(&error)) return "ValueError: ";
     if (dynamic_cast<const c10::TypeError*>(&error)) return "TypeError: ";
     return "";

@@ -42,8 +42,8 @@ c10::Storage storage_over(void* data, size_t nbytes) {
     return c10::Storage(c10::Storage::use_byte_size_t(), nbytes, borrowed(data), nullptr, false);
 }
 
-// The operands that a thread has read for the call it is in. Of a call with more of them (lists) the first count: outputs
-// come before inputs. Their tensors are used again when the kernel has finished with them, which saves two allocations each.
+// The operands that a thread has read for the call it is in. Each is compared with the first sixteen: in a call with long lists the
+// outputs are among them. Tensors are used again when the kernel has finished with them, which saves two allocations each.
 class CallTensors {
    public:
     void clear() { count_ = 0; }
@@ -57,10 +57,11 @@ class CallTensors {
             if (is(other, g)) return at::Tensor(other.tensor);
             shares = true;
         }
-        Operand& operand = count_ < known_.size() ? known_[count_++] : beyond_;
+        Operand& operand = count_ < known_.size() ? known_[count_] : beyond_;
+        if (!reuse || !take_again(operand.tensor, g)) operand.tensor = make(g);
         operand.begin = g.begin;
         operand.end = g.end();
-        if (!reuse || !take_again(operand.tensor, g)) operand.tensor = make(g);
+        if (count_ < known_.size()) ++count_;
         if (shares) share(handle, operand);
         return at::Tensor(operand.tensor);
     }
@@ -71,6 +72,7 @@ class CallTensors {
         TensorPointer tensor;
     };
 
+    // In place: one tensor, as on the CPU.
     static bool is(const Operand& operand, const Geometry& g) {
         return operand.begin == g.begin && operand.tensor->dtype() == g.dtype && operand.tensor->sizes() == g.sizes &&
                operand.tensor->strides() == g.strides;

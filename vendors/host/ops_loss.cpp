@@ -42,7 +42,7 @@ Tensor checked_targets(const Tensor& input, const Tensor& target, const Given& w
     TORCH_CHECK(!weight || (weight->dim() == 1 && weight->size(0) == count), "weight must hold one number for each of the ", count,
                 " classes");
     const Tensor places = target.to(at::kLong).masked_fill(target.to(at::kLong).eq(ignore_index), 0);
-    TORCH_CHECK(!places.numel() || (count > 0 && places.min().item<int64_t>() >= 0 && places.max().item<int64_t>() < count),
+    TORCH_CHECK_INDEX(!places.numel() || (count > 0 && places.min().item<int64_t>() >= 0 && places.max().item<int64_t>() < count),
                 "a target is not a class: they must be in [0, ", count, ")");
     return places;
 }
