@@ -1,6 +1,8 @@
 // Factories, views, storages: what every tensor of the device is made of.
 #include <ATen/EmptyTensor.h>
+#include <ATen/Context.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/ResizeCommon.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/unfold_native.h>
@@ -21,15 +23,27 @@ int device_for(const std::optional<at::Device>& device, const std::optional<at::
     return index;
 }
 
+// torch.use_deterministic_algorithms: what nobody wrote has a known content.
+bool fills_new_memory() {
+    const auto& settings = at::globalContext();
+    return settings.deterministicAlgorithms() && settings.deterministicFillUninitializedMemory();
+}
+
+at::Tensor known(at::Tensor tensor) {
+    if (C10_UNLIKELY(fills_new_memory())) at::native::fill_empty_deterministic_(tensor);
+    return tensor;
+}
+
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout, std::optional<at::Device> device,
                  std::optional<bool> pinned, std::optional<at::MemoryFormat> format) {
     OnDevice here(device_for(device, layout, pinned));
-    return at::detail::empty_generic(size, device_allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype), format);
+    return known(
+        at::detail::empty_generic(size, device_allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype), format));
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                          std::optional<at::Device> device, std::optional<bool> pinned) {
-    return empty_strided_on(device_for(device, layout, pinned), size, stride, c10::dtype_or_default(dtype));
+    return known(empty_strided_on(device_for(device, layout, pinned), size, stride, c10::dtype_or_default(dtype)));
 }
 
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
@@ -38,8 +52,10 @@ const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::opt
     const size_t bytes = at::detail::computeStorageNbytesContiguous(size, self.dtype().itemsize(), static_cast<size_t>(self.storage_offset()));
     impl->set_sizes_contiguous(size);
     auto* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+    const auto before = static_cast<int64_t>(storage->nbytes());
     if (self.numel() > 0 && bytes > storage->nbytes()) resize_storage(storage, self.device().index(), bytes);
     if (format && *format != at::MemoryFormat::Preserve) impl->empty_tensor_restride(*format);
+    if (C10_UNLIKELY(fills_new_memory())) at::native::fill_resize_deterministic_(self, before);
     return self;
 }
 

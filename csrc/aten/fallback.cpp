@@ -22,7 +22,7 @@ struct Operands {
     size_t first;
     int device = -1;
     bool sparse = false;
-    bool cpu_tensor = false;   // one with dimensions
+    bool cpu_tensor = false;   // one with dimensions, or one to be written: only numbers may come from the CPU
     bool cpu_operand = false;  // any, scalars too
 
     template <class Visit>
@@ -41,7 +41,7 @@ struct Operands {
         }
     }
 
-    void look(const at::Tensor& tensor) {
+    void look(const at::Tensor& tensor, bool written) {
         if (!tensor.defined()) return;
         if (tensor.is_privateuseone()) {
             const int here = tensor.device().index();
@@ -51,7 +51,7 @@ struct Operands {
             sparse = sparse || tensor.layout() != at::kStrided;
         } else if (tensor.is_cpu()) {
             cpu_operand = true;
-            cpu_tensor = cpu_tensor || tensor.dim() > 0;
+            cpu_tensor = cpu_tensor || written || tensor.dim() > 0;
         }
     }
 
@@ -188,7 +188,7 @@ Asked count_asked(OpRecord& record, Form form) {
 
 void fallback(OpRecord& record, torch::jit::Stack* stack) {
     Operands operands{record, *stack, stack->size() - record.written.size()};
-    operands.each_tensor([&](const at::Tensor& tensor, bool) { operands.look(tensor); });
+    operands.each_tensor([&](const at::Tensor& tensor, bool written) { operands.look(tensor, written); });
     operands.check_devices();
     translate_settings(operands);
 

@@ -205,7 +205,7 @@ def profiler_module(tmp_path: Path) -> None:
 def refused_modules(tmp_path: Path) -> None:
     kernel = "template <typename T> T f(T x) { return x; }"
     calls = {
-        "jiterator._create_jit_fn": lambda: torch.cuda.jiterator._create_jit_fn(kernel),
+        "jiterator._create_jit_fn": lambda: torch.cuda.jiterator._create_jit_fn(kernel)(torch.ones(2)),
         "tunable.enable": lambda: torch.cuda.tunable.enable(True),
         "gds.GdsFile": lambda: torch.cuda.gds.GdsFile("file", 0),
     }

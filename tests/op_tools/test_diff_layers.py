@@ -13,9 +13,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from small_llama import LENGTH, VOCABULARY, Llama
+from small_trainings import TRAININGS
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from training import TRAININGS
 
 from op_tools.diff.layer_growth import Measured, grown, measured_growth
 from op_tools.diff.layer_values import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from training import TRAININGS
+from small_trainings import TRAININGS
 
 import op_tools
 from op_tools.cli import app, run

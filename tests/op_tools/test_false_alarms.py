@@ -6,7 +6,7 @@ import csv
 
 import pytest
 import torch
-from training import DEVICE, TRAININGS
+from small_trainings import DEVICE, TRAININGS
 
 import op_tools
 

@@ -8,7 +8,7 @@ import os
 
 import pytest
 import torch
-from training import DEVICE, TRAININGS, Outcome
+from small_trainings import DEVICE, TRAININGS, Outcome
 
 import op_tools
 

@@ -23,6 +23,7 @@ def integers(device: str, *values: int) -> torch.Tensor:
 
 MISTAKES: dict[str, tuple[type[Exception], Call]] = {
     "embedding": (IndexError, lambda d: F.embedding(integers(d, 9), ones(d, 4, 3))),
+    "nll_loss": (IndexError, lambda d: F.nll_loss(ones(d, 2, 3), integers(d, 0, 5))),
     "index_select": (IndexError, lambda d: ones(d, 4).index_select(0, integers(d, 7))),
     "index": (IndexError, lambda d: ones(d, 4)[integers(d, 7)]),
     "index_put": (IndexError, lambda d: ones(d, 4).index_put_((integers(d, 7),), ones(d, 1))),

@@ -37,7 +37,7 @@ class DipuAdapter(ExtensionAdapter):
 
     def vendor(self) -> str:
         try:
-            return self._package().dipu.vendor()["name"]
+            return self._package().dipu.vendor_name()
         except RuntimeError:
             # As the device itself does: importing works, and the first use tells what is wrong.
             return "no vendor: see `dipu doctor`"

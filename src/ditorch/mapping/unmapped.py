@@ -81,6 +81,9 @@ REFUSED_SUBMODULES: dict[str, str] = {
     "tunable": "kernels are not chosen by torch on this device, so there is nothing to tune",
 }
 
+# torch makes such a kernel anywhere and refuses when it is called; PyTorch's own operator database makes some at import.
+_MAKERS = frozenset(("jiterator._create_jit_fn", "jiterator._create_multi_output_jit_fn"))
+
 
 def reason_for(name: str, device_type: str) -> str:
     """One sentence for the error message of `torch.cuda.<name>`."""
@@ -100,6 +103,8 @@ def placeholder(name: str, original: Any, device_type: str) -> Any:
         raise NotMapped(message)
 
     *place, leaf = f"torch.cuda.{name}".split(".")
+    if name in _MAKERS:
+        return lambda *args, **kwargs: refuse
     if isinstance(original, type):
         return type(leaf, (), {"__new__": refuse, "__module__": ".".join(place), "__doc__": message})
     refuse.__name__ = refuse.__qualname__ = leaf

@@ -1,0 +1,44 @@
+"""New memory: of known content where torch promises it, and never on another device than the operands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.int32, torch.uint8, torch.bool, torch.complex64]
+)
+def test_deterministic_algorithms_fill_what_nobody_wrote(dtype: torch.dtype) -> None:
+    made = [
+        (
+            torch.empty(3, dtype=dtype, device=device),
+            torch.empty_strided((2, 2), (1, 2), dtype=dtype, device=device),
+        )
+        for device in ("cpu", "dipu")
+    ]
+    for cpu, dipu in zip(*made, strict=True):
+        torch.testing.assert_close(dipu.cpu(), cpu, equal_nan=True)
+
+
+@pytest.mark.usefixtures("deterministic")
+def test_only_the_new_part_of_a_resized_tensor_is_filled() -> None:
+    grown = torch.ones(2, device="dipu").resize_(5)
+    assert grown[:2].cpu().tolist() == [1.0, 1.0] and grown[2:].cpu().isnan().all()
+
+
+def test_a_result_cannot_be_a_number_on_the_cpu() -> None:
+    """Operands without dimensions may come from the CPU; what is written may not."""
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        torch.nonzero(torch.ones(3, device="dipu"), out=torch.empty([], dtype=torch.long))
+    assert (torch.ones(2, device="dipu") * torch.tensor(3.0)).cpu().tolist() == [3.0, 3.0]
