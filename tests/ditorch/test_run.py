@@ -40,7 +40,7 @@ def work(x):
 
 x = torch.ones(4, 4, device="cuda", requires_grad=True)
 work(x).backward()
-print("device", x.device.type, sys.argv[1:])
+print("device", x.device, sys.argv[1:])
 how = sys.argv[1] if len(sys.argv) > 1 else ""
 if how == "three":
     sys.exit(3)
@@ -289,7 +289,7 @@ def test_a_program_leaves_as_it_would_leave_without_us(tmp_path: Path) -> None:
     assert [row["name"].rpartition(".")[2] for row in open_run(tmp_path / "killed").rows("observe")] == [
         "matmul", "relu", "sum",
     ]  # fmt: skip
-    assert (without_tools.code, without_tools.out) == (3, "device dipu ['three']\n")
+    assert (without_tools.code, without_tools.out) == (3, "device dipu:0 ['three']\n")
     assert not without_tools.err
     assert broken.code == 1 and broken.err.startswith(f'  File "{tmp_path}/broken.py", line 1')
     for one in (three, text, raised, interrupted):  # every summary was printed, and where the rows are
@@ -315,8 +315,8 @@ def test_tools_before_and_after_the_script(tmp_path: Path) -> None:
             "work.py",
         ],
     )
-    assert "device dipu ['--lr']" in before.out
-    assert "device dipu ['--lr', '--tool', 'x']" in after.out
+    assert "device dipu:0 ['--lr']" in before.out
+    assert "device dipu:0 ['--lr', '--tool', 'x']" in after.out
     assert lines_of(tmp_path, "one/op_observe_result") == lines_of(tmp_path, "two/op_observe_result") == 3
     assert lines_of(tmp_path, "three/op_observe_result") == 1
     assert "OpOverflowCheck checked" in several.out
@@ -396,7 +396,7 @@ class Answer:
 
 def work(queue):
     x = torch.ones(3, device="cuda")
-    queue.put(Answer((x + x).device.type))
+    queue.put(Answer(str((x + x).device)))
 
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
@@ -413,7 +413,7 @@ def test_spawned_processes_have_the_mapping_and_the_tools(tmp_path: Path) -> Non
     write(tmp_path, "spawn.py", SPAWN)
     (ended,) = run_all(tmp_path, ["run", "--tool", "observe", "spawn.py"])
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out.splitlines()[0] == "child dipu True 0"
+    assert ended.out.splitlines()[0] == "child dipu:0 True 0"
     assert lines_of(tmp_path, "op_tools_results/op_observe_result") == 1
 
 

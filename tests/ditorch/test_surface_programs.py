@@ -31,7 +31,12 @@ pytestmark = [pytest.mark.device, pytest.mark.usefixtures("mapped")]
     ],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_a_flag_gives_back_what_was_set(place: str, name: str, values: tuple) -> None:
+def test_a_flag_gives_back_what_was_set(
+    place: str, name: str, values: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # torch's own testing modules, which other tests import, forbid it for the process.
+    frozen = torch.backends.flags_frozen.__globals__
+    monkeypatch.setitem(frozen, "__allow_nonbracketed_mutation_flag", True)
     owner = torch.backends
     for part in place.split("."):
         owner = getattr(owner, part)

@@ -101,7 +101,8 @@ class Comparison:
         self._aliasing(want, got, what)
         if self.values:
             try:
-                check_values(want.detach(), got.detach().cpu(), self.tolerance, what)
+                # Some samples name a device of their own, so the CPU's side may not be on the CPU either.
+                check_values(want.detach().cpu(), got.detach().cpu(), self.tolerance, what)
             except ValueMismatch as mismatch:
                 self._differs = self._differs or mismatch
 

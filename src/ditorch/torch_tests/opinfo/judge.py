@@ -21,6 +21,7 @@ from ditorch.torch_tests.opinfo.compare import Comparison, Mismatch, ValueMismat
 from ditorch.torch_tests.opinfo.plan import NO_DTYPE, dtype_named
 from ditorch.torch_tests.opinfo.sides import (
     SEED,
+    Draws,
     device_function,
     is_factory,
     seed_both,
@@ -210,9 +211,9 @@ class Judge:
         seed_both(self.options.device)
         if self.bit_equal_rng:
             return run(), False
-        before = torch.get_rng_state()
-        result = run()
-        return result, not torch.equal(before, torch.get_rng_state())
+        with Draws() as draws:
+            result = run()
+        return result, draws.seen
 
     def both_raised(self, cpu: Any, device: Any, what: str = "") -> bool:
         """Whether neither side answered; raises where only one did."""

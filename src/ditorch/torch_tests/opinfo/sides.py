@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ditorch.torch_tests.model import Options, Pair
 from ditorch.torch_tests.opinfo.compare import Tolerance, declared_tolerance
 from ditorch.torch_tests.opinfo.plan import NO_DTYPE, dtype_named
 
-__all__ = ["SEED", "device_function", "is_factory", "random_like", "seed_both", "tolerance_for"]
+__all__ = ["SEED", "Draws", "device_function", "is_factory", "random_like", "seed_both", "tolerance_for"]
 
 SEED = 1234
 
@@ -22,6 +23,28 @@ def seed_both(device: str) -> None:
     """Not `torch.manual_seed`: with CUDA compiled in but absent it formats a traceback at every call."""
     torch.default_generator.manual_seed(SEED)
     device_function(device, "manual_seed_all")(SEED)
+
+
+class Draws(TorchDispatchMode):
+    """Whether what runs inside draws random numbers from the default generator.
+
+    The state of the generator does not tell: many entries of the database put it back.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        given = kwargs or {}
+        self.seen |= torch.Tag.nondeterministic_seeded in func.tags and given.get("generator") is None
+        return func(*args, **given)
 
 
 @functools.cache
