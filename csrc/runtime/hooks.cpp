@@ -31,6 +31,8 @@ const at::Generator& default_generator(int device) {
 }
 
 at::Generator engine_of(const at::Generator& generator) {
+    TORCH_CHECK(generator.device().type() == c10::DeviceType::PrivateUse1, "Expected a 'dipu' device type for generator but found '",
+                generator.device().type(), "'");
     return static_cast<GeneratorImpl*>(generator.unsafeGetGeneratorImpl())->engine();
 }
 

@@ -84,6 +84,8 @@ class _HostSide:
 class DiclGroup(ProcessGroup):
     """A process group for device tensors over gloo's for host tensors."""
 
+    supports_splitting = False
+
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
@@ -92,6 +94,10 @@ class DiclGroup(ProcessGroup):
 
     def getBackendName(self) -> str:
         return NAME
+
+    def _get_backend(self, device: Any) -> Any:
+        """Torch asks for it when the group is bound to a device; this group is its own backend."""
+        return self
 
     def getGroupName(self) -> str:
         return self._name

@@ -74,3 +74,17 @@ def test_optimizer_state_travels() -> None:
     for state, other in zip(optimizer.state.values(), restored.state.values(), strict=True):
         assert other["exp_avg"].is_cuda
         assert torch.equal(state["exp_avg"].cpu(), other["exp_avg"].cpu())
+
+
+def test_a_function_that_decides_by_the_name_in_the_file_is_told_cuda() -> None:
+    buffer = io.BytesIO()
+    torch.save(torch.arange(3.0, device="cuda:0"), buffer)
+    buffer.seek(0)
+    seen: list[str] = []
+
+    def place(storage: torch.UntypedStorage, location: str) -> object:
+        seen.append(location)
+        return storage.cuda(1) if location.startswith("cuda") else storage
+
+    loaded = torch.load(buffer, map_location=place)
+    assert seen == ["cuda:0"] and str(loaded.device) == "dipu:1" and loaded.tolist() == [0.0, 1.0, 2.0]

@@ -32,12 +32,16 @@ def test_a_process_group_of_one(run_python, tmp_path, backend: str) -> None:
     result = run_python(
         f"""
         import torch, torch.distributed as dist, ditorch
-        dist.init_process_group({backend!r}, init_method="file://{tmp_path}/store", rank=0, world_size=1)
+        device = torch.device("cuda:0") if {backend!r} == "nccl" else None
+        dist.init_process_group(
+            {backend!r}, init_method="file://{tmp_path}/store", rank=0, world_size=1, device_id=device
+        )
         x = torch.arange(3.0, device="cuda")
         dist.all_reduce(x)
         group = dist.new_group([0], backend="nccl")
         dist.broadcast(x, 0, group=group)
         print(dist.get_backend(), x.tolist(), dist.is_nccl_available())
+        print("as dicl", dist.get_backend() == "dicl", "as a key", dist.get_backend(group) in {{"nccl"}})
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2).cuda(), device_ids=[0])
         model(x).sum().backward()
         print(next(model.parameters()).grad.cpu().tolist())
@@ -45,7 +49,8 @@ def test_a_process_group_of_one(run_python, tmp_path, backend: str) -> None:
         """
     )
     assert "[0.0, 1.0, 2.0] True" in result.stdout
-    assert "dicl" in result.stdout
+    assert "as a key True" in result.stdout
+    assert backend != "nccl" or ("nccl [" in result.stdout and "as dicl True" in result.stdout)
     assert "[[0.0, 1.0, 2.0], [0.0, 1.0, 2.0]]" in result.stdout
 
 

@@ -75,3 +75,12 @@ def test_grad_scaler_scales_and_skips_infinities() -> None:
         scaler.update()
         assert weight.tolist() == [-0.5, -0.5]
         assert scaler.get_scale() == 4.0
+
+
+def test_names_of_arguments_are_those_of_torch() -> None:
+    assert torch.is_autocast_enabled(device_type="cuda") is False
+    torch.set_autocast_enabled(device_type="cuda", enabled=True)
+    assert torch.is_autocast_enabled("cuda") and torch.is_autocast_enabled("dipu")
+    torch.set_autocast_enabled(enabled=False)
+    assert not torch.is_autocast_enabled()
+    assert torch.is_autocast_enabled(device_type="cpu") is False

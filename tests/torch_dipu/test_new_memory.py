@@ -42,3 +42,16 @@ def test_a_result_cannot_be_a_number_on_the_cpu() -> None:
     with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
         torch.nonzero(torch.ones(3, device="dipu"), out=torch.empty([], dtype=torch.long))
     assert (torch.ones(2, device="dipu") * torch.tensor(3.0)).cpu().tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("draw", ["randn", "normal_", "randperm", "bernoulli_"])
+def test_a_generator_of_the_cpu_is_refused(draw: str) -> None:
+    generator = torch.Generator()
+    calls = {
+        "randn": lambda: torch.randn(2, device="dipu", generator=generator),
+        "normal_": lambda: torch.empty(2, device="dipu").normal_(generator=generator),
+        "randperm": lambda: torch.randperm(4, device="dipu", generator=generator),
+        "bernoulli_": lambda: torch.empty(2, device="dipu").bernoulli_(0.5, generator=generator),
+    }
+    with pytest.raises(RuntimeError, match="Expected a 'dipu' device type for generator but found 'cpu'"):
+        calls[draw]()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -34,12 +36,24 @@ def _load(patches: Patches, target: Target) -> None:
 
 
 def _translate_location(location: Any, target: Target) -> Any:
+    if isinstance(location, FunctionType):
+        return _told_cuda(location, target.device_type)
     if not isinstance(location, dict):
         return target.translate(location)
     # A file may carry either name: cuda if it comes from a cuda machine, the device's own if it was saved
     # here.
     translated = {target.translate(key): target.translate(value) for key, value in location.items()}
     return {key: target.translate(value) for key, value in location.items()} | translated
+
+
+def _told_cuda(place: Callable[[Any, str], Any], device_type: str) -> Callable[[Any, str], Any]:
+    """A function that decides by the name in the file knows one name; a file saved here carries the device's own."""
+
+    def told(storage: Any, tag: str) -> Any:
+        own = tag == device_type or tag.startswith(f"{device_type}:")
+        return place(storage, f"cuda{tag[len(device_type) :]}" if own else tag)
+
+    return told
 
 
 def _restore_location(patches: Patches, target: Target) -> None:

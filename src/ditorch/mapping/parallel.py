@@ -96,7 +96,7 @@ def _process_groups(patches: Patches, target: Target, backend: str) -> None:
 def _shown_backend(patches: Patches, backend: str) -> None:
     """`dist.get_backend() == "nccl"`, by which programs choose between the device and the CPU."""
     original = torch.distributed.get_backend
-    shown = device_names.ShownName(backend, also=_SOURCE_BACKEND)
+    shown = device_names.ShownName(_SOURCE_BACKEND, also=backend)
 
     def get_backend(group: Any = None) -> str:
         name = original(group)

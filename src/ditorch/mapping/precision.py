@@ -66,21 +66,22 @@ def _state(patches: Patches, target: Target) -> None:
                 patches.set(module, name, disguise(wrapper, original, module.__name__, name))
     is_enabled, set_enabled = torch.is_autocast_enabled, torch.set_autocast_enabled
     get_dtype, set_dtype = torch.get_autocast_dtype, torch.set_autocast_dtype
-    device_type = target.device_type
+    own = target.device_type
 
     # Without a device type these four mean cuda.
-    def is_autocast_enabled(device: str = device_type) -> bool:
-        return is_enabled(target.translate_type(device))
+    def is_autocast_enabled(device_type: str = own) -> bool:
+        return is_enabled(target.translate_type(device_type))
 
-    def set_autocast_enabled(*args: Any) -> None:
-        device, enabled = args if len(args) == 2 else (device_type, args[0])
-        set_enabled(target.translate_type(device), enabled)
+    def set_autocast_enabled(*args: Any, **kwargs: Any) -> None:
+        names = ("device_type", "enabled") if len(args) + len(kwargs) == 2 else ("enabled",)
+        given = dict(zip(names, args, strict=False)) | kwargs
+        set_enabled(target.translate_type(given.get("device_type", own)), given["enabled"])
 
     def get_autocast_gpu_dtype() -> torch.dtype:
-        return get_dtype(device_type)
+        return get_dtype(own)
 
     def set_autocast_gpu_dtype(dtype: torch.dtype) -> None:
-        set_dtype(device_type, dtype)
+        set_dtype(own, dtype)
 
     for wrapper in (
         is_autocast_enabled,
