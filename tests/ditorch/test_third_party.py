@@ -138,7 +138,7 @@ def test_ddp_started_by_torchrun_with_nccl_by_name(tmp_path: Path) -> None:
         json.loads((tmp_path / name).read_text()) for name in ("cpu.0.json", "dipu.0.json", "dipu.1.json")
     )
     assert [rank["device"] for rank in ranks] == ["dipu:0", "dipu:1"]
-    assert {rank["backend"] for rank in ranks} == {"dicl"} and cpu["backend"] == "gloo"
+    assert {rank["backend"] for rank in ranks} == {"nccl"} and cpu["backend"] == "gloo"
     assert ranks[0]["weights"] == ranks[1]["weights"] == cpu["weights"], (
         "equal on both ranks, and to the CPU's"
     )
