@@ -146,7 +146,7 @@ reduced = torch.arange(3.0, device="cuda")
 dist.all_reduce(reduced)
 second = dist.new_group([0], backend="cuda:nccl")
 dist.broadcast(reduced, 0, group=second)
-seen["processes"] = [dist.get_backend(), reduced.tolist(), dist.is_nccl_available()]
+seen["processes"] = [dist.distributed_c10d.get_backend(), reduced.tolist(), dist.is_nccl_available()]
 seen["process calls"] = called("process group")
 dist.destroy_process_group()
 
