@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "diopi": {"op_tools"},
     "torch_dipu": {"diopi", "ditorch", "op_tools"},
     "dicp": {"diopi", "torch_dipu", "op_tools"},
-    "dlinfer": {"diopi", "torch_dipu", "op_tools"},
+    "dlinfer": {"diopi", "ditorch", "torch_dipu", "op_tools"},  # ditorch: names of CUDA for serving frameworks
 }
 EXCEPTIONS = {("ditorch/adapters/dipu.py", "torch_dipu")}
 
@@ -41,7 +41,8 @@ VENDORS = re.compile(
     r"|metax|iluvatar|hygon|ppu|enflame|topsgraph|kunlun\w*|nvidia|droplet|libdiopi_host|dipu_host_(?!to_)\w+)\b",
     re.IGNORECASE,
 )
-VENDOR_FOLDERS = {"adapters", "adaptors", "vendor", "vendors"}
+# lmdeploy_ext: module names that LMDeploy imports, fixed by it.
+VENDOR_FOLDERS = {"adapters", "adaptors", "vendor", "vendors", "lmdeploy_ext"}
 
 
 def _sources(*folders: str) -> Iterator[Path]:

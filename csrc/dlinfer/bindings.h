@@ -1,0 +1,10 @@
+// The functions that put the operators of a family into the module.
+#pragma once
+#include <torch/csrc/python_headers.h>
+#include <pybind11/pybind11.h>
+
+namespace dlinfer {
+
+void bind_layers(pybind11::module_& module);
+
+}  // namespace dlinfer

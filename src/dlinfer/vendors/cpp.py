@@ -1,0 +1,24 @@
+"""The vendor `cpp`: vectorised, multi-threaded kernels for memory that the CPU can read (`cpu`, and `dipu` on the host)."""
+
+from __future__ import annotations
+
+from dlinfer import __version__
+from dlinfer.vendors.model import Vendor
+
+try:
+    from dlinfer import _cpp
+except ImportError as error:  # not built, or built for another torch
+    _MISSING: str | None = f"its library cannot be loaded: {error}"
+    _KERNELS = {}
+else:
+    _MISSING = None
+    _KERNELS = {name: getattr(_cpp, name) for name in ("rms_norm",)}
+
+VENDOR = Vendor(
+    name="cpp",
+    version=__version__,
+    kernels=_KERNELS,
+    devices=("cpu", "dipu"),
+    priority=100,
+    problem=lambda: _MISSING,
+)
