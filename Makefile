@@ -29,7 +29,7 @@ demo: env ## train a small GPT on the device 'dipu' beside the CPU and show wher
 	@echo "==> demo: examples/train_gpt.py, $(DEMO_STEPS) steps"
 	@KINETO_LOG_LEVEL=6 $(BIN)/python examples/train_gpt.py --steps $(DEMO_STEPS)
 
-test: env lint generated unit sweep conformance ## everything CI checks: lint, generated files, tests, quick sweeps
+test: env lint generated sweep conformance unit ## everything CI checks: lint, generated files, quick sweeps, tests
 	@echo "==> test: all passed"
 
 lint: env ## ruff and mypy
@@ -52,9 +52,12 @@ sweep: env ## PyTorch's operator database on the device, quick form, on aliases 
 	@echo "==> sweep: OpInfo, quick, kernels run on copies"
 	@$(ONE_THREAD) DIPU_HOST_ALIAS=0 $(BIN)/ditorch torch-tests --device dipu --quick
 
-conformance: env ## the conformance suite on the simulated chip, quick form
+conformance: env ## the conformance suites: DIOPI on the simulated chip (quick form), dlinfer's vendors for the CPU
 	@echo "==> conformance: diopi conformance --vendor host --quick"
 	@$(ONE_THREAD) $(BIN)/diopi conformance --vendor host --quick
+	@echo "==> conformance: dlinfer conformance, vendors ref and cpp"
+	@$(ONE_THREAD) $(BIN)/dlinfer conformance --vendor ref
+	@$(ONE_THREAD) $(BIN)/dlinfer conformance --vendor cpp
 
 bench: env ## time per operator and per training step, relative to the CPU
 	@echo "==> bench: benchmarks/device_overhead.py, one thread"
