@@ -3,40 +3,136 @@
 #include <cmath>
 
 #include "parallel.h"
+#include "scratch.h"
 #include "vector.h"
 
 namespace dlinfer::DLINFER_LEVEL {
 namespace {
 
+/// step(i, count) for sixteen elements at a time; the last ones may be fewer.
+template <typename Step>
+inline void sixteens(int64_t size, Step&& step) {
+    int64_t i = 0;
+    for (; i + WIDTH <= size; i += WIDTH) step(i, WIDTH);
+    if (i < size) step(i, size - i);
+}
+
+template <typename Element>
+inline F load_upto(const Element* from, int64_t count) {
+    return count == WIDTH ? load(from) : load_some(from, count);
+}
+template <typename Element>
+inline void store_upto(F value, Element* to, int64_t count) {
+    count == WIDTH ? store(value, to) : store_some(value, to, count);
+}
+
 template <typename Element>
 float mean_square(const Element* row, int64_t size) {
     F total = fill(0);
-    int64_t i = 0;
-    for (; i + WIDTH <= size; i += WIDTH) {
-        const F value = load(row + i);
+    sixteens(size, [&](int64_t i, int64_t count) {
+        const F value = load_upto(row + i, count);
         total += value * value;
-    }
-    if (i < size) {
-        const F value = load_some(row + i, size - i);
-        total += value * value;
-    }
+    });
     return sum(total) / static_cast<float>(size);
 }
 
 template <typename Element>
-void norm_rows(const NormRows& given, int64_t begin, int64_t end) {
-    const auto* weight = static_cast<const Element*>(given.weight);
-    for (int64_t r = begin; r < end; r++) {
-        const auto* row = static_cast<const Element*>(given.hidden) + r * given.size;
-        auto* result = static_cast<Element*>(given.result) + r * given.size;
+void add(const Element* one, const Element* other, Element* result, int64_t size) {
+    sixteens(size, [&](int64_t i, int64_t count) {
+        store_upto(load_upto(one + i, count) + load_upto(other + i, count), result + i, count);
+    });
+}
+
+// ---- quantising ----
+
+constexpr float LEAST = 1e-7f, LARGEST = 127.0f;
+
+/// The largest magnitude. As integers magnitudes have the same order, and what is no number is above all of them.
+template <typename Element>
+float largest_magnitude(const Element* row, int64_t size) {
+    U largest = {};
+    sixteens(size, [&](int64_t i, int64_t count) {
+        const U magnitude = bits_as<U>(load_upto(row + i, count)) & 0x7fffffffu;
+        largest = magnitude > largest ? magnitude : largest;
+    });
+    uint32_t best = 0;
+    for (int i = 0; i < WIDTH; i++) best = largest[i] > best ? largest[i] : best;
+    return bits_as<float>(best);
+}
+
+inline float scale_for(float largest) { return (largest < LEAST ? LEAST : largest) / LARGEST; }
+
+/// Rounds halves to even: at this size a float has no digits behind the point.
+inline F rounded(F value) {
+    constexpr float SHIFT = 12582912.0f;
+    return (value + SHIFT) - SHIFT;
+}
+
+template <typename Element>
+void quantise(const Element* row, float scale, int8_t* result, int64_t size) {
+    sixteens(size, [&](int64_t i, int64_t count) {
+        const F value = rounded(load_upto(row + i, count) / fill(scale));
+        const I8 bytes = __builtin_convertvector(__builtin_convertvector(value, I), I8);
+        std::memcpy(result + i, &bytes, static_cast<size_t>(count));
+    });
+}
+
+// ---- norms ----
+
+template <typename Element, typename Weight>
+struct Norm {
+    const NormRows& given;
+    const Weight* weight;
+
+    /// Writes to Element, or in float to what is quantised next.
+    template <typename Result>
+    void scaled(const Element* row, Result* result) const {
         const F factor = fill(1.0f / std::sqrt(mean_square(row, given.size) + given.epsilon));
-        int64_t i = 0;
-        for (; i + WIDTH <= given.size; i += WIDTH) store(load(row + i) * factor * load(weight + i), result + i);
-        if (i < given.size) {
-            const int64_t rest = given.size - i;
-            store_some(load_some(row + i, rest) * factor * load_some(weight + i, rest), result + i, rest);
+        sixteens(given.size, [&](int64_t i, int64_t count) {
+            store_upto(load_upto(row + i, count) * factor * load_upto(weight + i, count), result + i, count);
+        });
+    }
+
+    void rows(int64_t begin, int64_t end) const {
+        Scratch<float> wide(given.quantised ? given.size : 0);
+        for (int64_t r = begin; r < end; r++) {
+            const int64_t start = r * given.size;
+            const Element* row = static_cast<const Element*>(given.hidden) + start;
+            if (given.residual) {
+                Element* total = static_cast<Element*>(given.sum) + start;
+                add(row, static_cast<const Element*>(given.residual) + start, total, given.size);
+                row = total;
+            }
+            if (!given.quantised) {
+                scaled(row, static_cast<Element*>(given.result) + start);
+                continue;
+            }
+            scaled(row, wide.data);
+            given.scales[r] = scale_for(largest_magnitude(wide.data, given.size));
+            quantise(wide.data, given.scales[r], given.quantised + start, given.size);
         }
     }
+};
+
+template <typename Element>
+void norm_rows(const NormRows& given, int64_t begin, int64_t end) {
+    if (given.weight_is_float)
+        Norm<Element, float>{given, static_cast<const float*>(given.weight)}.rows(begin, end);
+    else
+        Norm<Element, Element>{given, static_cast<const Element*>(given.weight)}.rows(begin, end);
+}
+
+template <typename Element>
+void quant_rows(const QuantRows& given) {
+    const auto* hidden = static_cast<const Element*>(given.hidden);
+    if (given.one_scale) *given.scales = scale_for(largest_magnitude(hidden, given.rows * given.size));
+    parallel(given.rows, 16, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; r++) {
+            const Element* row = hidden + r * given.size;
+            if (!given.one_scale) given.scales[r] = scale_for(largest_magnitude(row, given.size));
+            quantise(row, given.scales[given.one_scale ? 0 : r], given.quantised + r * given.size, given.size);
+        }
+    });
 }
 
 }  // namespace
@@ -47,6 +143,12 @@ void rms_norm(const NormRows& given) {
         if (given.kind == Kind::bf16) norm_rows<Bfloat16>(given, begin, end);
         if (given.kind == Kind::f16) norm_rows<Half>(given, begin, end);
     });
+}
+
+void quantise_rows(const QuantRows& given) {
+    if (given.kind == Kind::f32) quant_rows<float>(given);
+    if (given.kind == Kind::bf16) quant_rows<Bfloat16>(given);
+    if (given.kind == Kind::f16) quant_rows<Half>(given);
 }
 
 }  // namespace dlinfer::DLINFER_LEVEL

@@ -5,6 +5,14 @@ from __future__ import annotations
 from dlinfer import __version__
 from dlinfer.vendors.model import Vendor
 
+_NAMES = (
+    "rms_norm",
+    "add_rms_norm",
+    "rms_norm_w8a8",
+    "add_rms_norm_w8a8",
+    "dynamic_quant",
+)
+
 try:
     from dlinfer import _cpp
 except ImportError as error:  # not built, or built for another torch
@@ -12,7 +20,7 @@ except ImportError as error:  # not built, or built for another torch
     _KERNELS = {}
 else:
     _MISSING = None
-    _KERNELS = {name: getattr(_cpp, name) for name in ("rms_norm",)}
+    _KERNELS = {name: getattr(_cpp, name) for name in _NAMES}
 
 VENDOR = Vendor(
     name="cpp",
