@@ -1,0 +1,152 @@
+"""The names of cuda lead to the plain CPU: as few of them as LMDeploy uses, made with ditorch's machinery.
+
+Unlike ditorch's mapping for a device, this one does not pretend: `torch.cuda.is_available()` stays false, and tensors do
+not say that they are on cuda. So other libraries in the process go on using the CPU as they did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from ditorch.mapping.patches import Patches
+    from ditorch.mapping.target import Target
+
+__all__ = ["install"]
+
+_MEMORY = "DLINFER_CPU_MEMORY"
+_GIB = 1 << 30
+_NEW_METHODS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
+
+
+@functools.cache
+def install() -> Patches:
+    """Make the names; once in a process. The changes can be taken back with the answer's `remove`."""
+    _load_machinery()
+    from ditorch.mapping import compiler_rules, factories, overrides
+    from ditorch.mapping.patches import Patches
+    from ditorch.mapping.target import Target
+
+    patches = Patches()
+    target = Target(device_type="cpu", module=torch.cpu)
+    factories.apply(patches, target)
+    _methods(patches, target)
+    _cuda_module(patches)
+    overrides.apply(patches)
+    # The compiler decides by identity what a function is, so its tables are made from torch's own functions.
+    compiler_rules.build_rules()
+    patches.install()
+    return patches
+
+
+def _load_machinery() -> None:
+    """Import ditorch without letting it choose a device for cuda's names, and without its line about that."""
+    before = os.environ.get("DITORCH_DISABLE_MOCK")
+    os.environ["DITORCH_DISABLE_MOCK"] = "1"
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            import ditorch  # noqa: F401
+    finally:
+        if before is None:
+            del os.environ["DITORCH_DISABLE_MOCK"]
+        else:
+            os.environ["DITORCH_DISABLE_MOCK"] = before
+
+
+def _methods(patches: Patches, target: Target) -> None:
+    from ditorch.mapping.wrapping import disguise, translate_first, translate_keyword
+
+    tensor = torch.Tensor
+    ways: dict[str, Callable[..., Any]] = dict.fromkeys(_NEW_METHODS, translate_keyword)
+    for name, way in (ways | {"to": translate_first}).items():
+        original = getattr(tensor, name)
+        patches.set(tensor, name, disguise(way(original, target), original, "torch", f"Tensor.{name}"))
+
+    def cuda(
+        self: torch.Tensor, device: Any = None, non_blocking: bool = False, **kwargs: Any
+    ) -> torch.Tensor:
+        return self
+
+    def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+        return self  # no copy engine reads it
+
+    patches.set(tensor, "cuda", disguise(cuda, tensor.cuda, "torch", "Tensor.cuda"))
+    patches.set(tensor, "pin_memory", disguise(pin_memory, tensor.pin_memory, "torch", "Tensor.pin_memory"))
+    # nn.Module.to reads its arguments with this private function.
+    parse = torch._C._nn._parse_to
+
+    def _parse_to(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(target.translate(value) for value in args[:1]) + args[1:]
+        if "device" in kwargs:
+            kwargs["device"] = target.translate(kwargs["device"])
+        return parse(*args, **kwargs)
+
+    patches.set(torch._C._nn, "_parse_to", disguise(_parse_to, parse, "torch._C._nn", "_parse_to"))
+
+
+class _Stream(torch.cpu.Stream):
+    """Work is done when the call that does it returns, so a stream is always done."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None: ...
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or _Event()
+
+
+class _Event(torch.cpu.Event):
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+
+def _memory(device: Any = None) -> tuple[int, int]:
+    """Free and total memory for the engine. The CPU's belongs to others too, so the engine is given a share."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    return free, total
+
+
+def _properties(device: Any = None) -> SimpleNamespace:
+    return SimpleNamespace(
+        name="cpu",
+        major=0,
+        minor=0,
+        total_memory=_memory()[1],
+        multi_processor_count=os.cpu_count(),
+        uuid="cpu",
+    )
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None: ...
+
+
+def _cuda_module(patches: Patches) -> None:
+    here = torch.cpu
+    names: dict[str, Any] = {
+        "Stream": _Stream,
+        "Event": _Event,
+        "current_stream": here.current_stream,
+        "default_stream": here.current_stream,
+        "stream": here.stream,
+        "synchronize": here.synchronize,
+        "empty_cache": _nothing,
+        "set_device": here.set_device,
+        "current_device": lambda: 0,
+        "mem_get_info": _memory,
+        "get_device_properties": _properties,
+        "get_device_name": lambda device=None: "cpu",
+    }
+    for name, replacement in names.items():
+        patches.set(torch.cuda, name, replacement)

@@ -1,0 +1,1 @@
+"""Graph runners, under the module names that LMDeploy imports."""

@@ -1,0 +1,15 @@
+"""Import names that LMDeploy fixes for chips. dlinfer's own vendors are in `dlinfer.vendors`."""
+
+from __future__ import annotations
+
+__all__ = ["vendor_name"]
+
+
+def __getattr__(name: str) -> str:
+    """`vendor_name`: whose kernels serve the engine's device."""
+    if name != "vendor_name":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dlinfer.framework.lmdeploy_ext.starting import start
+    from dlinfer.vendors import chosen
+
+    return chosen(start().value).name
