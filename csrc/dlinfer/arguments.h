@@ -15,7 +15,20 @@ public:
     const std::string operator_name, argument;
 };
 
-/// Memory that kernels may read and write now: waits for what a device still has to do on it.
-void settle(const at::Tensor& tensor);
+/// Address of memory that is not the CPU's, after all queued work on it is done. Raises if the host cannot reach it.
+void* host_address(const at::Tensor& tensor);
+
+/// Where kernels read and write a tensor's elements, once all queued work on them is done. The address of a tensor on another
+/// device is never its data_ptr(). Ask after everything that torch itself does to the tensor (contiguous(), to()).
+inline const void* readable(const at::Tensor& tensor) { return tensor.is_cpu() ? tensor.const_data_ptr() : host_address(tensor); }
+inline void* writable(const at::Tensor& tensor) { return tensor.is_cpu() ? tensor.mutable_data_ptr() : host_address(tensor); }
+template <typename Element>
+const Element* readable(const at::Tensor& tensor) {
+    return static_cast<const Element*>(readable(tensor));
+}
+template <typename Element>
+Element* writable(const at::Tensor& tensor) {
+    return static_cast<Element*>(writable(tensor));
+}
 
 }  // namespace dlinfer

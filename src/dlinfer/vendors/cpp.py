@@ -22,11 +22,31 @@ else:
     _MISSING = None
     _KERNELS = {name: getattr(_cpp, name) for name in _NAMES}
 
-VENDOR = Vendor(
+
+class HostVendor(Vendor):
+    """Serves `dipu` only where the CPU can reach the memory of the chip behind it."""
+
+    def serves(self, device: str) -> bool:
+        return super().serves(device) and (device != "dipu" or _reaches_dipu())
+
+
+def _reaches_dipu() -> bool:
+    try:
+        from torch_dipu import _C
+    except ImportError:
+        return False
+    try:
+        return _C.has_alias()
+    except RuntimeError:  # no chip can be loaded; whoever makes a tensor there is told why
+        return False
+
+
+VENDOR = HostVendor(
     name="cpp",
     version=__version__,
     kernels=_KERNELS,
     devices=("cpu", "dipu"),
     priority=100,
+    values="own",
     problem=lambda: _MISSING,
 )
