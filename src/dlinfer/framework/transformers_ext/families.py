@@ -1,0 +1,177 @@
+"""Decoders whose layers are known, and what the operators need of each layer.
+
+All of them share one form: RMS norm, attention with rotary embedding, RMS norm, gated MLP, both with a residual. What is not
+exactly that form is not touched: adapters, quantised or sharded layers, hooks, subclasses with code of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dlinfer.framework.transformers_ext.projections import (
+    Dense,
+    Precision,
+    Projection,
+    Quantised,
+    join,
+    quantised,
+    together,
+)
+
+__all__ = ["FAMILIES", "Layer", "Parts", "layer_of", "parts_of", "problem_of"]
+
+FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
+"""Names of transformers' classes, without `Model`."""
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The linear layers of a decoder layer, by what runs as one operator."""
+
+    qkv: tuple[nn.Linear, nn.Linear, nn.Linear]
+    out: nn.Linear
+    gate_up: tuple[nn.Linear, nn.Linear]
+    down: nn.Linear
+
+    def __iter__(self) -> Iterator[nn.Linear]:
+        yield from (*self.qkv, self.out, *self.gate_up, self.down)
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A decoder layer as the operators see it."""
+
+    input_norm: Tensor
+    qkv: Projection
+    query_norm: Tensor | None
+    key_norm: Tensor | None
+    out: Projection
+    post_norm: Tensor
+    gate_up: Projection
+    down: Projection
+    heads: tuple[int, int]
+    """Of queries, of keys."""
+    size: int
+    scale: float
+    window_left: int
+    """Keys that a query sees before its own; -1: all."""
+    epsilon: float
+    source: Parts
+    separate: tuple[tuple[nn.Linear, Quantised], ...]
+    """For layers in few bits: each linear layer with its part of the weight."""
+
+
+def family_of(module: nn.Module) -> str | None:
+    """Which known decoder a module is."""
+    kind = type(module)
+    for name in FAMILIES:
+        if kind.__name__ == f"{name}Model" and kind.__module__.startswith("transformers.models."):
+            return name
+    return None
+
+
+def parts_of(layer: Any) -> Parts:
+    """The linear layers of a decoder layer of transformers."""
+    attention, mlp = layer.self_attn, layer.mlp
+    return Parts(
+        (attention.q_proj, attention.k_proj, attention.v_proj),
+        attention.o_proj,
+        (mlp.gate_proj, mlp.up_proj),
+        mlp.down_proj,
+    )
+
+
+def problem_of(decoder: Any) -> str | None:
+    """Why a decoder of a known family cannot run on the operators, or None."""
+    family = family_of(decoder)
+    if getattr(decoder.config, "hidden_act", None) != "silu":
+        return f"its activation is {getattr(decoder.config, 'hidden_act', None)!r}, not 'silu'"
+    for name, module in decoder.named_modules():
+        problem = _problem_of_module(module, family)
+        if problem is not None and module is not decoder:
+            return f"{name} {problem}"
+    kinds = {(p.dtype, p.device) for p in decoder.parameters()}
+    if len(kinds) != 1:
+        return f"its weights are of several kinds: {', '.join(sorted(f'{d} on {v}' for d, v in kinds))}"
+    dtype, device = kinds.pop()
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64) or device.type == "meta":
+        return f"its weights are {dtype} on {device}"
+    return None
+
+
+def _problem_of_module(module: nn.Module, family: str | None) -> str | None:
+    kind = type(module)
+    known = kind.__module__.startswith("transformers.") and kind.__name__.startswith(
+        (str(family), "SiLU", "GradientCheckpointing")
+    )
+    if not known and kind not in (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU):
+        return f"is a {kind.__module__}.{kind.__qualname__}"
+    if "forward" in vars(module):
+        return "has a forward of its own (another library has changed it)"
+    for held in _HOOKS:
+        for hook in getattr(module, held).values():
+            # transformers' own: silent unless hidden states are asked for, and then the layers run as ever.
+            if "output_capturing_hook" not in getattr(hook, "__qualname__", ""):
+                return "has hooks"
+    return None
+
+
+def layer_of(layer: Any, config: Any, precision: Precision | None) -> Layer:
+    """One decoder layer for the operators. Without `precision` its linear layers then share joined weights."""
+    attention, source = layer.self_attn, parts_of(layer)
+    window = getattr(attention, "sliding_window", None)
+    if not hasattr(attention, "sliding_window") and family_of_layer(layer) == "Mistral":
+        window = config.sliding_window
+    queries, size = source.qkv[0].out_features, attention.head_dim
+    separate: list[tuple[nn.Linear, Quantised]] = []
+
+    def projection(*linears: nn.Linear) -> Projection:
+        if precision is None:
+            return Dense(*join(linears)) if len(linears) > 1 else Dense(linears[0].weight, linears[0].bias)
+        whole = _joined(linears, precision)
+        separate.extend(_pieces(linears, whole))
+        return whole
+
+    query_norm, key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+    return Layer(
+        input_norm=layer.input_layernorm.weight,
+        qkv=projection(*source.qkv),
+        query_norm=None if query_norm is None else query_norm.weight,
+        key_norm=None if key_norm is None else key_norm.weight,
+        out=projection(source.out),
+        post_norm=layer.post_attention_layernorm.weight,
+        gate_up=projection(*source.gate_up),
+        down=projection(source.down),
+        heads=(queries // size, source.qkv[1].out_features // size),
+        size=size,
+        scale=attention.scaling,
+        window_left=-1 if window is None else window - 1,
+        epsilon=layer.input_layernorm.variance_epsilon,
+        source=source,
+        separate=tuple(separate),
+    )
+
+
+def family_of_layer(layer: nn.Module) -> str:
+    """Of a decoder layer of a known family."""
+    return type(layer).__name__.removesuffix("DecoderLayer")
+
+
+def _joined(linears: tuple[nn.Linear, ...], precision: Precision) -> Quantised:
+    # Parts of a weight of 4 bits must begin at whole int32s.
+    if any(linear.out_features % 8 for linear in linears):
+        precision = "int8"
+    return quantised(*together(linears), precision)
+
+
+def _pieces(linears: tuple[nn.Linear, ...], whole: Quantised) -> Iterator[tuple[nn.Linear, Quantised]]:
+    start = 0
+    for linear in linears:
+        yield linear, whole.part(start, start + linear.out_features)
+        start += linear.out_features

@@ -1,0 +1,255 @@
+"""The forward of a decoder on the operators: all layers in one loop, no module in between.
+
+What it cannot do runs through transformers' own layers (`plain`): gradients, caches of other kinds, hidden states of layers,
+masks that are more than padding.
+"""
+
+from __future__ import annotations
+
+from functools import update_wrapper
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils import logging
+
+from dlinfer.framework.transformers_ext.batches import Batch, plan
+from dlinfer.framework.transformers_ext.cache import PagedLayer, adopt
+from dlinfer.framework.transformers_ext.families import Layer, layer_of
+from dlinfer.framework.transformers_ext.projections import Dense, Precision, Quantised
+from dlinfer.interface.registry import OVERLOADS
+
+__all__ = ["Head", "Linear", "Stack"]
+
+_rms_norm = OVERLOADS["rms_norm"]
+_add_rms_norm = OVERLOADS["add_rms_norm"]
+_rotary = OVERLOADS["apply_rotary_pos_emb"]
+_fill = OVERLOADS["fill_kv_cache"]
+_fresh = OVERLOADS["prefill_attention"]
+_paged = OVERLOADS["paged_prefill_attention"]
+_decode = OVERLOADS["paged_decode_attention"]
+_silu_and_mul = OVERLOADS["silu_and_mul"]
+_logger = logging.get_logger(__name__)
+
+
+class Stack:
+    """Stands in the place of `forward` of one decoder."""
+
+    def __init__(self, decoder: Any, precision: Precision | None) -> None:
+        self.decoder = decoder
+        self.precision = precision
+        self._plain = type(decoder).forward
+        # generate and others look at the signature.
+        update_wrapper(self, self._plain)
+        self.layers: list[Layer] = []
+        self._known: list[tuple[int, int]] = []
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads the weights of the decoder."""
+        config = self.decoder.config
+        self.layers = [
+            layer_of(layer, config, self.precision)
+            for layer in self.decoder.layers[: config.num_hidden_layers]
+        ]
+        for layer in self.layers:
+            for linear, part in layer.separate:
+                linear.forward = Linear(part)  # type: ignore[method-assign]
+        self._windowed = any(layer.window_left >= 0 for layer in self.layers)
+        self._known = self._fingerprint()
+
+    def _fingerprint(self) -> list[tuple[int, int]]:
+        """Where the weights lie, and for those that were rounded whether they were written since."""
+        rounded = self.precision is not None
+        return [
+            (linear.weight.data_ptr(), linear.weight._version if rounded else 0)
+            for layer in self.layers
+            for linear in layer.source
+        ]
+
+    def __call__(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Any = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """`forward` of the decoder."""
+        decoder = self.decoder
+        cached = decoder.config.use_cache if use_cache is None else use_cache
+        found = None
+        if self._can(kwargs, attention_mask, position_ids, past_key_values, cached):
+            if (input_ids is None) == (inputs_embeds is None):
+                raise ValueError("give either input_ids or inputs_embeds")
+            states = decoder.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+            cache = DynamicCache() if past_key_values is None and cached else past_key_values
+            if cache is None or adopt(cache, len(self.layers)):
+                held = None if cache is None else cache.layers
+                found = plan(states, attention_mask, None if held is None else held[0], self._windowed)
+        if found is None:
+            return self._plain(
+                decoder,
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                past_key_values=past_key_values,
+                inputs_embeds=inputs_embeds,
+                use_cache=use_cache,
+                **kwargs,
+            )
+        if found.fresh and self._fingerprint() != self._known:
+            self.refresh()
+        hidden = self._run(states, position_ids, found, held)
+        return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=cache if cached else None)
+
+    def _can(
+        self, kwargs: dict[str, Any], mask: Any, positions: Tensor | None, cache: Any, cached: bool
+    ) -> bool:
+        """Whether this call is one for the operators, as far as that can be told without its numbers."""
+        decoder = self.decoder
+        if torch.compiler.is_compiling() or decoder.training:
+            return False
+        if torch.is_grad_enabled() and any(p.requires_grad for p in decoder.parameters()):
+            _logger.warning_once(
+                "dlinfer: gradients are wanted, so transformers' own layers run, which are slower."
+                " Under torch.no_grad() (generate uses it) dlinfer's operators run."
+            )
+            return False
+        config = decoder.config
+        wanted = (
+            kwargs.get(flag, getattr(config, flag, None))
+            for flag in ("output_attentions", "output_hidden_states")
+        )
+        if any(wanted) or kwargs.get("return_dict", config.return_dict) is False:
+            return False
+        if any(
+            value is not None and value is not False
+            for name, value in kwargs.items()
+            if name not in _HARMLESS
+        ):
+            return False
+        if not getattr(config, "is_causal", True) or (mask is not None and not isinstance(mask, Tensor)):
+            return False
+        # Sequences behind each other in one row are told by their positions only.
+        packed = positions is not None and mask is None and cache is None and not cached
+        return not packed and (positions is None or positions.dim() == 2)
+
+    def _run(
+        self, states: Tensor, positions: Tensor | None, batch: Batch, held: list[PagedLayer] | None
+    ) -> Tensor:
+        decoder = self.decoder
+        sequences, new = batch.shape
+        if positions is None:
+            seen = 0 if held is None else held[0].seen
+            positions = torch.arange(seen, seen + new, device=states.device).unsqueeze(0)
+        cos, sin = decoder.rotary_emb(states, position_ids=positions)
+        if cos.shape[0] != sequences:
+            cos, sin = cos.expand(sequences, -1, -1), sin.expand(sequences, -1, -1)
+        cos, sin, residual = batch.packed(cos), batch.packed(sin), batch.packed(states)
+        where = None if held is None else self._places(batch, held, residual)
+        hidden = None
+        for index, layer in enumerate(self.layers):
+            if hidden is None:
+                norm = _rms_norm(residual, layer.input_norm, layer.epsilon)
+            else:
+                norm, residual = _add_rms_norm(hidden, residual, layer.input_norm, layer.epsilon)
+            pages = None if held is None else held[index].pages()
+            attended = _attention(layer, norm, cos, sin, batch, pages, where)
+            norm, residual = _add_rms_norm(layer.out(attended), residual, layer.post_norm, layer.epsilon)
+            hidden = layer.down(_silu_and_mul(layer.gate_up(norm)))
+        hidden, _ = _add_rms_norm(hidden, residual, decoder.norm.weight, decoder.norm.variance_epsilon)
+        for layer in held or ():
+            layer.advance(new, batch.kept)
+        return batch.unpacked(hidden)
+
+    def _places(self, batch: Batch, held: list[PagedLayer], like: Tensor) -> tuple[Tensor, Tensor]:
+        """Slots of the new tokens, and the table of pages; all layers have the same."""
+        for layer, cache in zip(self.layers, held, strict=False):
+            cache.reserve(batch.shape[0], batch.max_kv, like, layer.heads[1], layer.size)
+        capacity = held[0].capacity
+        return batch.slots(capacity, like.device), batch.table(capacity, like.device)
+
+
+# What callers of a decoder hand through without meaning anything to it.
+_HARMLESS = frozenset(
+    {"return_dict", "output_attentions", "output_hidden_states", "logits_to_keep", "cache_position"}
+)
+
+
+def _attention(
+    layer: Layer,
+    norm: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    batch: Batch,
+    pages: tuple[Tensor, Tensor] | None,
+    where: tuple[Tensor, Tensor] | None,
+) -> Tensor:
+    """[tokens, heads * size]: what a layer's heads found."""
+    (heads, kv_heads), size = layer.heads, layer.size
+    query, key, value = (
+        layer.qkv(norm).view(-1, heads + 2 * kv_heads, size).split((heads, kv_heads, kv_heads), 1)
+    )
+    if layer.query_norm is not None and layer.key_norm is not None:
+        query = _rms_norm(query, layer.query_norm, layer.epsilon)
+        key = _rms_norm(key, layer.key_norm, layer.epsilon)
+    query, key = _rotary(query, key, cos, sin)
+    # The result may lie on the query: nothing reads that any more.
+    if pages is not None and where is not None:
+        _fill(key, pages[0], value, pages[1], where[0])
+    if batch.steps and pages is not None and where is not None:
+        _decode(
+            query,
+            *pages,
+            where[1],
+            batch.kv_lengths,
+            batch.max_kv,
+            query,
+            layer.scale,
+            None,
+            layer.window_left,
+        )
+    elif batch.fresh:
+        _fresh(
+            query, key, value, batch.ends, batch.kv_lengths, batch.max_new, query, layer.scale, True, None, None,
+            layer.window_left,
+        )  # fmt: skip
+    else:
+        assert pages is not None and where is not None, "tokens before this call are in a cache"
+        _paged(
+            query, *pages, where[1], batch.ends, batch.kv_lengths, batch.max_new, batch.max_kv, query, layer.scale,
+            True, None, None, layer.window_left,
+        )  # fmt: skip
+    return query.view(-1, heads * size)
+
+
+class Linear:
+    """Stands in the place of `forward` of a linear layer whose weight was rounded."""
+
+    def __init__(self, weight: Quantised) -> None:
+        self.weight = weight
+
+    def __call__(self, input: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and input.requires_grad:
+            raise RuntimeError(
+                "weights of few bits have no gradients: call the model under torch.no_grad(), or restore(model) first"
+            )
+        return self.weight(input)
+
+
+class Head:
+    """Stands in the place of `forward` of the last linear layer, whose weight may be tied to the embedding."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        self.linear = linear
+
+    def __call__(self, input: Tensor) -> Tensor:
+        linear = self.linear
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return nn.Linear.forward(linear, input)
+        return Dense(linear.weight, linear.bias)(input)
