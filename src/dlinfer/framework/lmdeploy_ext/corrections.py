@@ -1,0 +1,71 @@
+"""What LMDeploy 0.18 gets wrong on the way to dlinfer's operators, put right from outside.
+
+Each correction is a function of its own, and tests/dlinfer/test_lmdeploy_models.py compares with transformers what it changes.
+A later LMDeploy that is right by itself makes it do nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import torch
+
+from dlinfer.framework.lmdeploy_ext.device_types import serves
+
+__all__ = ["install"]
+
+
+@functools.cache
+def install() -> None:
+    """Apply all corrections; once in a process."""
+    _keep_float32()
+    _stretch_rotary_of_llama31()
+
+
+def _keep_float32() -> None:
+    """`dtype="auto"` serves a model in the dtype that its config.json names.
+
+    LMDeploy makes float16 of float32, and its settings have no word for float32. On a CPU that is slower and less exact.
+    """
+    from lmdeploy.pytorch import config
+
+    original = config._update_torch_dtype
+
+    @functools.wraps(original)
+    def update(model_config: Any, dtype: str, device_type: str = "auto") -> Any:
+        updated = original(model_config, dtype, device_type=device_type)
+        if dtype == "auto" and serves(device_type) and _saved_dtype(model_config.hf_config) is torch.float32:
+            updated.dtype = torch.float32
+        return updated
+
+    config._update_torch_dtype = update
+
+
+def _saved_dtype(hf_config: Any) -> torch.dtype | None:
+    """What config.json says, for the whole model or for its language model; nothing for quantised weights."""
+    if getattr(hf_config, "quantization_config", None):
+        return None
+    for part in (hf_config, getattr(hf_config, "text_config", None), getattr(hf_config, "llm_config", None)):
+        dtype = getattr(part, "dtype", None)
+        if dtype is not None:
+            return getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    return None
+
+
+def _stretch_rotary_of_llama31() -> None:
+    """Llama 3.1 stretches its rotary embedding from the original length; LMDeploy hands over the new length in its place."""
+    from lmdeploy.pytorch.backends.dlinfer import rotary_embedding
+    from lmdeploy.pytorch.backends.rotary_embedding import RopeType
+
+    original = rotary_embedding._build_rotary_embedding
+
+    @functools.wraps(original)
+    def build(spec: Any) -> Any:
+        if spec.emb_type == RopeType.Llama3:
+            length = spec.llama3_params.original_max_position_embeddings
+            spec = dataclasses.replace(spec, max_position_embeddings=length)
+        return original(spec)
+
+    rotary_embedding._build_rotary_embedding = build
