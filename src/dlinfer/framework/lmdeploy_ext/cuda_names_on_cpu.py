@@ -10,7 +10,9 @@ import contextlib
 import functools
 import io
 import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["install"]
 
-_MEMORY = "DLINFER_CPU_MEMORY"
-_GIB = 1 << 30
 _NEW_METHODS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
 
 
@@ -112,10 +112,22 @@ class _Event(torch.cpu.Event):
 
 
 def _memory(device: Any = None) -> tuple[int, int]:
-    """Free and total memory for the engine. The CPU's belongs to others too, so the engine is given a share."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    return free, total
+    """Free and total bytes, by which LMDeploy sizes its caches; psutil is one of its dependencies."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    limit = _limit_of_container()
+    return min(memory.available, limit), min(memory.total, limit)
+
+
+def _limit_of_container() -> int:
+    """What is left of a container's memory; the machine's own figures do not know of it."""
+    group = Path("/sys/fs/cgroup")
+    try:
+        most, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
+        return int(most) - int(used)
+    except (OSError, ValueError):  # no such control group, or "max": no limit
+        return sys.maxsize
 
 
 def _properties(device: Any = None) -> SimpleNamespace:

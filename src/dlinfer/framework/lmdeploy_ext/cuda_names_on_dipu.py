@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import os
 
+from dlinfer.framework.lmdeploy_ext.places import VARIABLE, PlaceError
+
 __all__ = ["install"]
+
+_SETTING = "DITORCH_DEVICE"
+_PACKAGE = "torch_dipu"
 
 
 def install() -> None:
     """Start ditorch for dipu, unless the program has imported it before."""
-    os.environ.setdefault("DITORCH_DEVICE", "dipu")
+    os.environ.setdefault(_SETTING, "dipu")
     import ditorch
 
     ditorch.enable()
+    if not ditorch.framework.startswith(_PACKAGE):
+        raise PlaceError(
+            f"{VARIABLE}=dipu cannot be followed: ditorch was started for {ditorch.framework} "
+            f"({_SETTING}={os.environ[_SETTING]}). Set {_SETTING}=dipu, or unset it."
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 
 from dlinfer.framework.lmdeploy_ext.places import Place, chosen_place
 
@@ -12,12 +13,29 @@ __all__ = ["start"]
 @functools.cache
 def start() -> Place:
     """Once in a process: choose the place of tensors and make the names that LMDeploy uses for it."""
+    _take_back_names_of_cuda()
     place = chosen_place()
     _map_names_of_cuda(place)
     from dlinfer.vendor.ascend import device_module
 
     device_module.install(place)
+    # LMDeploy's own modules, which are imported by now or import torch's names that exist from here on.
+    from dlinfer.framework.lmdeploy_ext import corrections, engines, generation
+
+    for part in (corrections, engines, generation):
+        part.install()
     return place
+
+
+def _take_back_names_of_cuda() -> None:
+    """Only torch's own names tell what devices there are.
+
+    They may be mapped already: mmengine, which LMDeploy uses for its chat templates, imports torch_dipu where it is
+    installed, and that import maps them.
+    """
+    ditorch = sys.modules.get("ditorch")
+    if ditorch is not None:
+        ditorch.disable()
 
 
 def _map_names_of_cuda(place: Place) -> None:

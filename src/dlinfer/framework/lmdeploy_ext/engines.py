@@ -1,0 +1,58 @@
+"""What engines of LMDeploy need of a process with one device: refusals that name the cause, no traces of earlier engines."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from dlinfer.framework.lmdeploy_ext.device_types import serves
+
+__all__ = ["install"]
+
+
+@functools.cache
+def install() -> None:
+    """Once in a process."""
+    _refuse_several_processes()
+    _forget_earlier_engines()
+
+
+def _refuse_several_processes() -> None:
+    """More than one rank needs a process for each, with collectives between devices, which nothing here starts.
+
+    LMDeploy would look for them in a cluster and wait, or fail at a shape far from the cause.
+    """
+    from lmdeploy.pytorch.check_env.dist import DistChecker
+
+    original = DistChecker.check
+
+    @functools.wraps(original)
+    def check(self: Any) -> None:
+        if serves(self.device_type) and self.world_size > 1:
+            self.log_and_exit(
+                mod_name="dlinfer",
+                message=f"tp={self.tp}, dp={self.dp}, ep={self.ep} ask for {self.world_size} processes, and dlinfer "
+                "serves LMDeploy in one. Use tp=1, dp=1 and ep=1; a server on each device gives more throughput.",
+            )
+        original(self)
+
+    DistChecker.check = check
+
+
+def _forget_earlier_engines() -> None:
+    """LMDeploy keeps the slots of its caches in a class, sized by the first engine of the process."""
+    from lmdeploy.pytorch.backends.dlinfer.ascend import AscendOpsBackend
+    from lmdeploy.pytorch.backends.dlinfer.camb import CambOpsBackend
+    from lmdeploy.pytorch.backends.dlinfer.maca import MacaOpsBackend
+
+    for backend in (AscendOpsBackend, CambOpsBackend, MacaOpsBackend):
+        backend.build_graph_runner = staticmethod(_forgetting(backend, backend.build_graph_runner))
+
+
+def _forgetting(backend: Any, original: Any) -> Any:
+    @functools.wraps(original)
+    def build_graph_runner(*args: Any, **kwargs: Any) -> Any:
+        backend.total_slots = None
+        return original(*args, **kwargs)
+
+    return build_graph_runner
