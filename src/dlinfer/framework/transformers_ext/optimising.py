@@ -10,8 +10,8 @@ from torch import nn
 
 from dlinfer.framework.transformers_ext.attention import NAME
 from dlinfer.framework.transformers_ext.families import FAMILIES, family_of, problem_of
-from dlinfer.framework.transformers_ext.projections import Precision, quantised, separate
-from dlinfer.framework.transformers_ext.stack import Head, Linear, Stack
+from dlinfer.framework.transformers_ext.projections import Precision, separate
+from dlinfer.framework.transformers_ext.stack import Head, Stack
 
 __all__ = ["describe", "optimise", "restore"]
 
@@ -71,11 +71,7 @@ def _optimise_head(model: Any, weights: Precision | None) -> str | None:
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if type(head) is not nn.Linear or "forward" in vars(head):
         return None
-    if weights is None:
-        head.forward = Head(head)  # type: ignore[method-assign]
-    else:
-        # 8 bits in any case: what it gives is compared with each other, not summed up.
-        head.forward = Linear(quantised(head.weight, head.bias, "int8"))  # type: ignore[method-assign]
+    head.forward = Head(head, weights)  # type: ignore[method-assign]
     return next(name for name, module in model.named_modules() if module is head)
 
 

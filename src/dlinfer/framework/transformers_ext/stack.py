@@ -18,7 +18,7 @@ from transformers.utils import logging
 from dlinfer.framework.transformers_ext.batches import Batch, plan
 from dlinfer.framework.transformers_ext.cache import PagedLayer, adopt
 from dlinfer.framework.transformers_ext.families import Layer, layer_of
-from dlinfer.framework.transformers_ext.projections import Dense, Precision, Quantised
+from dlinfer.framework.transformers_ext.projections import Dense, Precision, Quantised, quantised
 from dlinfer.interface.registry import OVERLOADS
 
 __all__ = ["Head", "Linear", "Stack"]
@@ -82,6 +82,11 @@ class Stack:
         """`forward` of the decoder."""
         decoder = self.decoder
         cached = decoder.config.use_cache if use_cache is None else use_cache
+        # Weights do not change within a text; looking at each of them for every token would cost.
+        if (
+            past_key_values is None or not past_key_values.get_seq_length()
+        ) and self._fingerprint() != self._known:
+            self.refresh()
         found = None
         if self._can(kwargs, attention_mask, position_ids, past_key_values, cached):
             if (input_ids is None) == (inputs_embeds is None):
@@ -102,8 +107,6 @@ class Stack:
                 use_cache=use_cache,
                 **kwargs,
             )
-        if found.fresh and self._fingerprint() != self._known:
-            self.refresh()
         hidden = self._run(states, position_ids, found, held)
         return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=cache if cached else None)
 
@@ -229,7 +232,7 @@ def _attention(
 
 
 class Linear:
-    """Stands in the place of `forward` of a linear layer whose weight was rounded."""
+    """Stands in the place of `forward` of a linear layer whose weight was rounded by the stack."""
 
     def __init__(self, weight: Quantised) -> None:
         self.weight = weight
@@ -245,11 +248,25 @@ class Linear:
 class Head:
     """Stands in the place of `forward` of the last linear layer, whose weight may be tied to the embedding."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, precision: Precision | None) -> None:
         self.linear = linear
+        self.precision = precision
+        self._known = (0, 0)
+        self._rounded: Linear | None = None
 
     def __call__(self, input: Tensor) -> Tensor:
         linear = self.linear
+        if self.precision is not None:
+            return self._in_few_bits()(input)
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return nn.Linear.forward(linear, input)
         return Dense(linear.weight, linear.bias)(input)
+
+    def _in_few_bits(self) -> Linear:
+        linear = self.linear
+        state = (linear.weight.data_ptr(), linear.weight._version)
+        if self._rounded is None or state != self._known:
+            # 8 bits in any case: its results are compared with each other, not summed up with others.
+            self._rounded = Linear(quantised(linear.weight, linear.bias, "int8"))
+            self._known = state
+        return self._rounded

@@ -1,0 +1,310 @@
+"""`optimise` beside plain transformers: the same tokens and scores in every way of generating, and clear words elsewhere."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM
+from transformers_models import KNOWN, generated, padded, same, small
+
+from dlinfer.framework.transformers_ext import describe, optimise, restore
+from dlinfer.framework.transformers_ext.projections import quantised
+from dlinfer.framework.transformers_ext.stack import Stack
+
+pytestmark = pytest.mark.unit
+WAYS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "beams": {"num_beams": 3},
+    "several": {"do_sample": True, "num_return_sequences": 2},
+    "chunks": {"prefill_chunk_size": 4},
+    "without a cache": {"use_cache": False},
+}
+CLOSE = {"atol": 5e-5, "rtol": 5e-5}
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many tokens went through the stack, call by call."""
+    seen: list[int] = []
+    run = Stack._run
+
+    def counted(self: Stack, states: Any, positions: Any, batch: Any, held: Any) -> Any:
+        seen.append(states.shape[1])
+        return run(self, states, positions, batch, held)
+
+    monkeypatch.setattr(Stack, "_run", counted)
+    yield seen
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", KNOWN)
+def test_generates_what_transformers_does(name: str, way: str, runs: list[int]) -> None:
+    model = small(name)
+    expected = generated(model, padded(), **WAYS[way])
+    same(generated(optimise(model), padded(), **WAYS[way]), expected)
+    assert len(runs) == len(expected.scores) + (2 if way == "chunks" else 0)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_restored_models_are_transformers_own(name: str, runs: list[int]) -> None:
+    model = small(name)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    expected = generated(model, padded())
+    restore(optimise(model))
+    assert torch.equal(generated(model, padded()).sequences, expected.sequences)
+    assert runs == []
+    assert not any("forward" in vars(module) for module in model.modules())
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    for key, value in after.items():
+        assert torch.equal(value, before[key])
+        if "proj" in key:
+            assert value.untyped_storage().nbytes() == value.nbytes
+
+
+def test_a_conversation_continues_on_its_cache(runs: list[int]) -> None:
+    model = small("qwen2")
+    ids = padded()["input_ids"]
+    with torch.no_grad():
+        expected = model(ids).logits
+        optimise(model)
+        first = model(ids[:, :5])
+        second = model(ids[:, 5:6], past_key_values=first.past_key_values)
+        third = model(ids[:, 6:], past_key_values=second.past_key_values)
+    torch.testing.assert_close(torch.cat((first.logits, second.logits, third.logits), 1), expected, **CLOSE)
+    assert runs == [5, 1, 5]
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_masks_with_holes(name: str, runs: list[int]) -> None:
+    """Pages leave hidden tokens out, which a window would count: then transformers' own layers must run."""
+    model = small(name)
+    ids = padded()["input_ids"]
+    mask = torch.ones_like(ids)
+    mask[0, 3:6] = 0
+    mask[2, 8:] = 0
+    with torch.no_grad():
+        expected = model(ids, attention_mask=mask).logits[mask == 1]
+        found = optimise(model)(ids, attention_mask=mask).logits[mask == 1]
+    torch.testing.assert_close(found, expected, **CLOSE)
+    assert runs == ([11] if name == "llama" else [])
+
+
+def test_a_mask_that_changes_its_mind() -> None:
+    """Tokens that were stored are hidden later: both paths on one cache."""
+    model = small("llama")
+    ids = padded()["input_ids"]
+    mask = torch.ones_like(ids)
+    later = torch.cat((mask, torch.ones(3, 1, dtype=mask.dtype)), 1)
+    later[1, 2:5] = 0
+
+    def logits() -> torch.Tensor:
+        with torch.no_grad():
+            first = model(ids, attention_mask=mask)
+            return model(ids[:, :1], attention_mask=later, past_key_values=first.past_key_values).logits
+
+    expected = logits()
+    optimise(model)
+    torch.testing.assert_close(logits(), expected, **CLOSE)
+
+
+def test_what_the_operators_cannot_give_comes_from_transformers(runs: list[int]) -> None:
+    model = small("llama")
+    inputs = padded()
+    with torch.no_grad():
+        expected = model(**inputs, output_hidden_states=True).hidden_states
+        found = optimise(model)(**inputs, output_hidden_states=True).hidden_states
+    seen = inputs["attention_mask"] == 1
+    assert len(found) == len(expected) == 4
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one[seen], other[seen], **CLOSE)
+    assert runs == []
+    assert isinstance(model.model(inputs["input_ids"][:, :1], return_dict=False), tuple)
+
+
+def test_gradients_are_transformers_own() -> None:
+    model = small("llama")
+    ids = padded()["input_ids"]
+
+    def gradients() -> list[torch.Tensor]:
+        model.zero_grad()
+        model(ids, labels=ids).loss.backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    expected = gradients()
+    optimise(model)
+    found = gradients()
+    assert len(found) == len(expected) > 20
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_an_optimiser_of_weights_still_reaches_the_joined_ones(runs: list[int]) -> None:
+    model, other = small("llama"), small("llama")
+    optimise(model)
+    for changed in (model, other):
+        with torch.no_grad():
+            for parameter in changed.parameters():
+                parameter.mul_(0.9)
+    same(generated(model, padded(), 4), generated(other, padded(), 4))
+    assert len(runs) == 4
+
+
+@pytest.mark.parametrize("weights", [None, "int8"])
+def test_weights_that_moved_are_read_again(weights: Any, runs: list[int]) -> None:
+    model, other = optimise(small("llama"), weights), small("llama")
+    state = {key: value * 1.1 for key, value in other.state_dict().items()}
+    model.load_state_dict(state, assign=weights is None)
+    other.load_state_dict(state)
+    if weights is not None:
+        optimise(other, weights)
+    same(generated(model, padded(), 4), generated(other, padded(), 4))
+    model.to(torch.float64)
+    with torch.no_grad():
+        assert model(padded()["input_ids"]).logits.dtype == torch.float64
+    assert len(runs) == (5 if weights is None else 9)
+
+
+def test_a_copy_is_a_model_of_its_own(runs: list[int]) -> None:
+    model = optimise(small("llama"))
+    expected = generated(model, padded(), 4)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    same(generated(other, padded(), 4), expected)
+    assert len(runs) == 8
+
+
+def test_a_saved_model_is_the_model(tmp_path: Path) -> None:
+    model = optimise(small("qwen2"))
+    expected = generated(model, padded())
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="dlinfer")
+    same(generated(loaded, padded()), expected)
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@pytest.mark.parametrize("name", KNOWN)
+def test_few_bits_are_the_rounded_weights(name: str, weights: Any, runs: list[int]) -> None:
+    """Beside transformers with each weight rounded by another account of the same rule."""
+    model, other = small(name), small(name)
+    for module in other.modules():
+        if isinstance(module, nn.Linear):
+            bits = 8 if weights == "int8" or module is other.lm_head else 4
+            module.weight = nn.Parameter(_rounded(module.weight.detach(), bits), requires_grad=False)
+    expected = generated(other, padded())
+    optimise(model, weights)
+    same(generated(model, padded()), expected)
+    assert len(runs) == len(expected.scores)
+    # Transformers' own layers, which run for other caches, have the same rounded weights.
+    same(
+        generated(model, padded(), use_cache=True, cache_implementation="static", disable_compile=True),
+        expected,
+    )
+    restore(model)
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_what_fits_no_groups_gets_eight_bits() -> None:
+    assert quantised(torch.randn(16, 64), None, "int4").weight.dtype == torch.int32
+    assert quantised(torch.randn(16, 48), None, "int4").weight.dtype == torch.int8
+    assert quantised(torch.randn(12, 64), None, "int4").weight.dtype == torch.int8
+
+
+def test_rows_of_zeros_stay_zeros() -> None:
+    for weights in ("int8", "int4"):
+        assert quantised(torch.zeros(8, 32), None, weights)(torch.ones(1, 32)).eq(0).all()
+
+
+def _rounded(weight: torch.Tensor, bits: int) -> torch.Tensor:
+    rows = weight.double()
+    if bits == 8:
+        step = rows.abs().amax(1, keepdim=True) / 127
+        return ((rows / step).round() * step).float()
+    groups = rows.reshape(rows.shape[0], -1, 32)
+    low = groups.amin(-1, keepdim=True)
+    step = (groups.amax(-1, keepdim=True) - low) / 15
+    return (((groups - low) / step).round() * step + low).reshape(rows.shape).float()
+
+
+def test_few_bits_have_no_gradients() -> None:
+    model = optimise(small("llama"), "int8")
+    with pytest.raises(RuntimeError, match=r"no gradients: call the model under torch\.no_grad\(\)"):
+        model(padded()["input_ids"])
+
+
+def test_an_unknown_model_gets_attention_and_is_told() -> None:
+    model = small("gemma2")
+    model.set_attn_implementation("eager")
+    expected = generated(model, padded())
+    with pytest.warns(UserWarning, match=r"Gemma2ForCausalLM gets dlinfer's attention only.*Llama, Mistral"):
+        optimise(model)
+    assert describe(model) == "attention on dlinfer"
+    same(generated(model, padded()), expected)
+    restore(model)
+    assert model.config._attn_implementation == "eager"
+
+
+class Adapted(nn.Linear):
+    """Stands for a layer of a library of adapters."""
+
+
+def _adapt(model: Any) -> None:
+    model.model.layers[1].mlp.up_proj = Adapted(64, 96)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_adapt, r"layers\.1\.mlp\.up_proj is a .*Adapted"),
+        (lambda m: m.model.layers[0].register_forward_hook(lambda *_: None), r"layers\.0 has hooks"),
+        (lambda m: m.model.layers[2].half(), "weights are of several kinds"),
+        (lambda m: setattr(m.config, "hidden_act", "gelu"), "activation is 'gelu'"),
+    ],
+)
+def test_a_known_model_that_was_changed_is_left_alone(change: Any, said: str) -> None:
+    model = small("llama")
+    change(model)
+    with pytest.warns(UserWarning, match=said):
+        optimise(model)
+    assert "forward" not in vars(model.model)
+    assert "as in transformers" in describe(model)
+
+
+def test_hidden_states_asked_for_before_leave_no_hooks_that_matter() -> None:
+    model = small("llama")
+    with torch.no_grad():
+        model(padded()["input_ids"], output_hidden_states=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimise(model)
+    assert describe(model).splitlines() == [
+        "attention on dlinfer",
+        "model: 3 layers on dlinfer, weights as they were",
+        "lm_head: on dlinfer, weights as they were",
+    ]
+
+
+def test_wrong_use_is_named() -> None:
+    model = small("llama")
+    with pytest.raises(ValueError, match="weights is 'int7', expected None, 'int8' or 'int4'"):
+        optimise(model, "int7")
+    with pytest.raises(TypeError, match="not a Linear"):
+        optimise(nn.Linear(2, 2))
+    with pytest.raises(RuntimeError, match="not optimised"):
+        restore(model)
+    with pytest.raises(RuntimeError, match="optimised already"):
+        optimise(optimise(model))
+    with pytest.raises(ValueError, match="either input_ids or inputs_embeds"), torch.no_grad():
+        model.model()
