@@ -31,4 +31,7 @@ Element* writable(const at::Tensor& tensor) {
     return static_cast<Element*>(writable(tensor));
 }
 
+/// Elements of a row lie side by side (or there is at most one).
+inline bool has_dense_rows(const at::Tensor& tensor) { return tensor.dim() == 0 || tensor.size(-1) <= 1 || tensor.stride(-1) == 1; }
+
 }  // namespace dlinfer

@@ -20,5 +20,8 @@ PYBIND11_MODULE(_cpp, module) {
             PyErr_SetObject(type.ptr(), made.ptr());
         }
     });
+    dlinfer::bind_attention(module);
+    dlinfer::bind_cache(module);
+    dlinfer::bind_rotary(module);
     dlinfer::bind_layers(module);
 }

@@ -6,6 +6,16 @@ from dlinfer import __version__
 from dlinfer.vendors.model import Vendor
 
 _NAMES = (
+    "paged_decode_attention",
+    "paged_prefill_attention",
+    "prefill_attention",
+    "fused_attention",
+    "incre_flash_attention",
+    "fill_kv_cache",
+    "fill_contiguous_kvcache",
+    "get_cache_len",
+    "apply_rotary_pos_emb",
+    "apply_rotary_pos_emb_interleaved",
     "rms_norm",
     "add_rms_norm",
     "rms_norm_w8a8",

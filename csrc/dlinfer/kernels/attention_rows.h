@@ -1,0 +1,85 @@
+// Rows of keys and values as floats, whatever holds them.
+#pragma once
+#include "attention.h"
+#include "registers.h"
+
+namespace dlinfer::DLINFER_LEVEL {
+
+/// Keys that are looked at together. A row's sums are always added in steps of as many, from the first key on.
+constexpr int64_t TILE = 64;
+
+/// Where the rows of a tile are: rows behind the last one are the last one again.
+struct RowPointers {
+    const float* at[TILE];
+    const float* operator()(int64_t row) const { return at[row]; }
+};
+
+static inline void restore_row(const uint8_t* from, bool is_signed, int64_t size, const float* scale, const float* zero, float* to) {
+    const auto* same = reinterpret_cast<const int8_t*>(from);
+    if (is_signed && zero)
+        for (int64_t i = 0; i < size; i++) to[i] = (static_cast<float>(same[i]) - zero[i]) * scale[i];
+    else if (is_signed)
+        for (int64_t i = 0; i < size; i++) to[i] = static_cast<float>(same[i]) * scale[i];
+    else if (zero)
+        for (int64_t i = 0; i < size; i++) to[i] = (static_cast<float>(from[i]) - zero[i]) * scale[i];
+    else
+        for (int64_t i = 0; i < size; i++) to[i] = static_cast<float>(from[i]) * scale[i];
+}
+
+static inline void restore_halves(const uint8_t* from, int64_t size, const float* scale, const float* zero, float* to) {
+    const int64_t half = size / 2;
+    for (int64_t i = 0; i < half; i++) {
+        to[i] = static_cast<float>(from[i] & 15);
+        to[i + half] = static_cast<float>(from[i] >> 4);
+    }
+    if (zero)
+        for (int64_t i = 0; i < size; i++) to[i] -= zero[i];
+    for (int64_t i = 0; i < size; i++) to[i] *= scale[i];
+}
+
+static inline void float_row(const Side& side, int64_t head, const char* from, float* to) {
+    const float* scale = side.scales ? side.scales + head * side.size : nullptr;
+    const float* zero = side.zeros ? side.zeros + head * side.size : nullptr;
+    const auto* bytes = reinterpret_cast<const uint8_t*>(from);
+    switch (side.stored) {
+        case Stored::f32: return widen_row(reinterpret_cast<const float*>(from), side.size, to);
+        case Stored::bf16: return widen_row(reinterpret_cast<const Bfloat16*>(from), side.size, to);
+        case Stored::f16: return widen_row(reinterpret_cast<const Half*>(from), side.size, to);
+        case Stored::i8:
+        case Stored::u8: restore_row(bytes, side.stored == Stored::i8, side.size, scale, zero, to); break;
+        case Stored::u4: restore_halves(bytes, side.size, scale, zero, to); break;
+    }
+    for (int64_t i = side.size; i < padded(side.size); i++) to[i] = 0;
+}
+
+/// Whether rows can be read where they lie. Otherwise a tile of them is copied first.
+static inline bool lies_ready(const Side& side) { return side.stored == Stored::f32 && side.size % LANES == 0; }
+
+/// Finds (or makes in `copy`, TILE rows of padded size) the rows of `count` keys from `first` on.
+static inline void find_rows(const Attention& all, const Side& side, const Sequence& sequence, int64_t offset, int64_t head, int64_t first,
+                             int64_t count, float* copy, RowPointers& rows) {
+    const char* base = side.data + offset + head * side.head_stride;
+    const bool ready = lies_ready(side);
+    const int64_t step = padded(side.size);
+    int64_t column = all.table ? first / all.block_size : 0, place = all.table ? first % all.block_size : first;
+    const int64_t places = all.table ? all.block_size : INT64_MAX;
+    for (int64_t row = 0; row < count; column++, place = 0) {
+        int64_t block = 0;
+        if (all.table) {
+            const int64_t entry = sequence.table_offset + column;
+            block = all.table_is_long ? static_cast<const int64_t*>(all.table)[entry] : static_cast<const int32_t*>(all.table)[entry];
+        }
+        const char* from = base + block * side.block_stride + place * side.token_stride;
+        for (; row < count && place < places; row++, place++, from += side.token_stride) {
+            if (ready) {
+                rows.at[row] = reinterpret_cast<const float*>(from);
+            } else {
+                float_row(side, head, from, copy + row * step);
+                rows.at[row] = copy + row * step;
+            }
+        }
+    }
+    for (int64_t row = count; row < TILE; row++) rows.at[row] = rows.at[count - 1];
+}
+
+}  // namespace dlinfer::DLINFER_LEVEL
