@@ -8,6 +8,7 @@ namespace dlinfer {
 void bind_attention(pybind11::module_& module);
 void bind_cache(pybind11::module_& module);
 void bind_layers(pybind11::module_& module);
+void bind_matmul(pybind11::module_& module);
 void bind_rotary(pybind11::module_& module);
 
 }  // namespace dlinfer

@@ -6,6 +6,7 @@
 #include "arguments.h"
 #include "bindings.h"
 #include "forms.h"
+#include "kernels/activation.h"
 #include "kernels/norms.h"
 
 namespace dlinfer {
@@ -94,6 +95,20 @@ Two dynamic_quant_of(const Tensor& x, at::ScalarType quant_dtype, const std::str
     return {quantised, scales};
 }
 
+Tensor silu_and_mul_of(const Tensor& input_tensor, int64_t dim) {
+    if (!has_kind(input_tensor.scalar_type())) return reference<Tensor>("silu_and_mul", input_tensor, dim);
+    const Tensor input = input_tensor.contiguous();
+    at::DimVector shape(input.sizes());
+    auto& half = shape[static_cast<size_t>(dim < 0 ? dim + input.dim() : dim)];
+    half /= 2;
+    const Tensor result = at::empty(shape, input.options());
+    if (!result.numel()) return result;
+    const int64_t size = half * input.stride(dim);
+    DLINFER_PICK(silu_and_mul)
+    ({input.const_data_ptr(), result.mutable_data_ptr(), result.numel() / size, size, kind_of(input.scalar_type())});
+    return result;
+}
+
 }  // namespace
 
 void bind_layers(pybind11::module_& module) {
@@ -104,6 +119,7 @@ void bind_layers(pybind11::module_& module) {
     module.def("add_rms_norm_w8a8", &add_rms_norm_w8a8_of, Free());
     using pybind11::arg;
     module.def("dynamic_quant", &dynamic_quant_of, arg("x"), arg("quant_dtype"), arg("quant_granularity") = "PER_TOKEN", Free());
+    module.def("silu_and_mul", &silu_and_mul_of, arg("input_tensor"), arg("dim") = -1, Free());
 }
 
 }  // namespace dlinfer

@@ -24,4 +24,5 @@ PYBIND11_MODULE(_cpp, module) {
     dlinfer::bind_cache(module);
     dlinfer::bind_rotary(module);
     dlinfer::bind_layers(module);
+    dlinfer::bind_matmul(module);
 }

@@ -96,7 +96,11 @@ static inline F load(const Half* from) {
 #endif
 }
 static inline F load(const int8_t* from) {
+#if defined(__AVX512F__)  // the compiler would move the bytes one by one
+    return bits_as<F>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(read<__m128i>(from))));
+#else
     return __builtin_convertvector(__builtin_convertvector(read<I8>(from), I), F);
+#endif
 }
 
 static inline void store(F value, float* to) { std::memcpy(to, &value, sizeof value); }

@@ -21,6 +21,8 @@ _NAMES = (
     "rms_norm_w8a8",
     "add_rms_norm_w8a8",
     "dynamic_quant",
+    "silu_and_mul",
+    "linear",
 )
 
 try:

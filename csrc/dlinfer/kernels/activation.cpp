@@ -1,0 +1,53 @@
+#include "activation.h"
+
+#include "parallel.h"
+#include "registers.h"
+
+namespace dlinfer::DLINFER_LEVEL {
+namespace {
+
+constexpr int64_t PIECE = 1024;  // elements that are not divided among threads
+
+/// x / (1 + exp(-x)), without an exponential that could be infinite.
+inline V silu(V x) {
+    const V power = exponential(bits_as<V>(bits_as<VI>(x) | INT32_MIN));
+    return x * (x < 0.0f ? power : splat(1.0f)) / (power + 1.0f);
+}
+
+template <typename Element>
+void gated(const Element* gate, const Element* up, Element* result, int64_t size) {
+    int64_t i = 0;
+    for (; i + LANES <= size; i += LANES) store_lanes(silu(load_lanes(gate + i)) * load_lanes(up + i), result + i);
+    if (i == size) return;
+    Element first[LANES] = {}, second[LANES] = {}, product[LANES];
+    const auto bytes = sizeof(Element) * static_cast<size_t>(size - i);
+    std::memcpy(first, gate + i, bytes);
+    std::memcpy(second, up + i, bytes);
+    store_lanes(silu(load_lanes(first)) * load_lanes(second), product);
+    std::memcpy(result + i, product, bytes);
+}
+
+template <typename Element>
+void gated_blocks(const GatedBlocks& given) {
+    const auto* input = static_cast<const Element*>(given.input);
+    auto* result = static_cast<Element*>(given.result);
+    const int64_t pieces = (given.size + PIECE - 1) / PIECE;
+    parallel(given.blocks * pieces, 16, [&](int64_t begin, int64_t end) {
+        for (int64_t p = begin; p < end; p++) {
+            const int64_t block = p / pieces, start = p % pieces * PIECE;
+            const int64_t count = given.size - start < PIECE ? given.size - start : PIECE;
+            const Element* gate = input + block * 2 * given.size + start;
+            gated(gate, gate + given.size, result + block * given.size + start, count);
+        }
+    });
+}
+
+}  // namespace
+
+void silu_and_mul(const GatedBlocks& given) {
+    if (given.kind == Kind::f32) gated_blocks<float>(given);
+    if (given.kind == Kind::bf16) gated_blocks<Bfloat16>(given);
+    if (given.kind == Kind::f16) gated_blocks<Half>(given);
+}
+
+}  // namespace dlinfer::DLINFER_LEVEL

@@ -1,0 +1,20 @@
+// Gated activations.
+#pragma once
+#include <cstdint>
+
+#include "kinds.h"
+#include "levels.h"
+
+namespace dlinfer {
+
+/// blocks times `size` gates followed by `size` numbers that they gate; the results have neither gaps.
+struct GatedBlocks {
+    const void* input;  // [blocks, 2, size]
+    void* result;       // [blocks, size]
+    int64_t blocks, size;
+    Kind kind;
+};
+
+}  // namespace dlinfer
+
+DLINFER_DECLARE(void silu_and_mul(const GatedBlocks& blocks))

@@ -1,0 +1,164 @@
+#include "gemm.h"
+#include "gemm_tile.h"
+#include "parallel.h"
+#include "scratch.h"
+
+namespace dlinfer::DLINFER_LEVEL {
+namespace {
+
+// Results that are finished together; a multiple of every tile_columns and of WIDTH.
+constexpr int64_t BLOCK = 16;
+
+/// Weights as they are stored.
+template <typename Element>
+struct Weights {
+    const Element* weight;
+    int64_t stride, ahead;
+
+    [[gnu::always_inline]] F operator()(int c, int64_t k) const {
+        // What the next tile reads: the memory's own guesses stop at the end of each row.
+        __builtin_prefetch(weight + c * stride + k + ahead);
+        return load(weight + c * stride + k);
+    }
+    [[gnu::always_inline]] F operator()(int c, int64_t k, int64_t count) const { return load_some(weight + c * stride + k, count); }
+};
+
+template <typename Element, bool GROUPED>
+struct RowProduct {
+    const Product& given;
+    const float* x;
+    int64_t x_stride;
+
+    const Element* weights(int64_t n) const { return static_cast<const Element*>(given.weight) + n * given.weight_stride; }
+
+    /// Sums of ROWS rows and `count` columns from n on, to sums[row][column].
+    template <int ROWS, int COLUMNS>
+    [[gnu::noinline]] void tile(const float* rows, int64_t n, float (*sums)[BLOCK]) const {
+        F acc[ROWS][COLUMNS] = {};
+        const Weights<Element> read{weights(n), given.weight_stride, COLUMNS * given.weight_stride};
+        if constexpr (GROUPED) {
+            grouped(acc, rows, n, read);
+        } else {
+            add_products(acc, rows, x_stride, 0, given.in, read);
+        }
+        F flat[ROWS * COLUMNS];
+        each<ROWS * COLUMNS>([&](auto i) INLINED { flat[i] = acc[i / COLUMNS][i % COLUMNS]; });
+        const F total = sums_of(flat);
+        float lanes[WIDTH];
+        store(total, lanes);
+        for (int r = 0; r < ROWS; r++) std::memcpy(sums[r], lanes + r * COLUMNS, sizeof(float) * COLUMNS);
+    }
+
+    template <int ROWS, int COLUMNS>
+    [[gnu::always_inline]] void grouped(F (&acc)[ROWS][COLUMNS], const float* rows, int64_t n, const Weights<Element>& read) const {
+        for (int64_t g = 0, begin = 0; begin < given.in; g++, begin += given.group) {
+            F factor[COLUMNS], shift[COLUMNS];
+            each<COLUMNS>([&](auto c) INLINED {
+                factor[c] = fill(given.factor[g * given.out + n + c]);
+                shift[c] = fill(given.shift ? given.shift[g * given.out + n + c] : 0.0f);
+            });
+            add_products(acc, rows, x_stride, begin, begin + given.group, [&](auto c, int64_t k, auto... count) INLINED {
+                return (read(c, k, count...) + shift[c]) * factor[c];
+            });
+        }
+    }
+
+    /// Columns n to n + count (at most BLOCK), all tiles of COLUMNS of them, the rest one by one.
+    template <int ROWS>
+    void columns(const float* rows, int64_t n, int64_t count, float (*sums)[BLOCK]) const {
+        constexpr int COLUMNS = tile_columns(ROWS);
+        int64_t c = 0;
+        for (; c + COLUMNS <= count; c += COLUMNS)
+            tile<ROWS, COLUMNS>(rows, n + c, reinterpret_cast<float(*)[BLOCK]>(&sums[0][c]));
+        for (; c < count; c++) tile<ROWS, 1>(rows, n + c, reinterpret_cast<float(*)[BLOCK]>(&sums[0][c]));
+    }
+
+    void finish(int64_t row, int64_t rows, int64_t n, int64_t count, const float (*sums)[BLOCK]) const {
+        const F scale = given.scale ? load_some(given.scale + n, count) : fill(1);
+        const F bias = given.bias ? load_some(given.bias + n, count) : fill(0);
+        for (int64_t r = 0; r < rows; r++) {
+            const F value = load(sums[r]) * scale + bias;
+            const int64_t place = (row + r) * given.result_stride + n;
+            if (given.result_kind == Kind::f32) store_some(value, static_cast<float*>(given.result) + place, count);
+            if (given.result_kind == Kind::bf16) store_some(value, static_cast<Bfloat16*>(given.result) + place, count);
+            if (given.result_kind == Kind::f16) store_some(value, static_cast<Half*>(given.result) + place, count);
+        }
+    }
+
+    template <int ROWS>
+    void some_rows(int64_t rows, int64_t row, int64_t n, int64_t count) const {
+        if constexpr (ROWS > 1)
+            if (rows < ROWS) return some_rows<ROWS - 1>(rows, row, n, count);
+        float sums[ROWS][BLOCK] = {};
+        columns<ROWS>(x + row * x_stride, n, count, sums);
+        finish(row, ROWS, n, count, sums);
+    }
+
+    void run(int64_t begin, int64_t end) const {
+        // Tiles of equal heights: 9 rows are 5 and 4, not 8 and 1.
+        const int64_t tiles = (given.rows + TILE_ROWS - 1) / TILE_ROWS;
+        for (int64_t n = begin; n < end; n += BLOCK) {
+            const int64_t count = end - n < BLOCK ? end - n : BLOCK;
+            for (int64_t t = 0, row = 0; t < tiles; t++) {
+                const int64_t rows = (given.rows - row + tiles - t - 1) / (tiles - t);
+                some_rows<TILE_ROWS>(rows, row, n, count);
+                row += rows;
+            }
+        }
+    }
+};
+
+/// Rows of floats at the beginnings of cache lines: a vector that lies across two lines costs two reads.
+struct AlignedRows {
+    Scratch<float> scratch;
+    const float* data;
+    int64_t stride;
+
+    explicit AlignedRows(const Product& given) : scratch(fits(given) ? 0 : given.rows * padded(given.in)) {
+        data = scratch.data ? scratch.data : static_cast<const float*>(given.x);
+        stride = scratch.data ? padded(given.in) : given.x_stride;
+        if (!scratch.data) return;
+        if (given.x_kind == Kind::f32) copy<float>(given);
+        if (given.x_kind == Kind::bf16) copy<Bfloat16>(given);
+        if (given.x_kind == Kind::f16) copy<Half>(given);
+    }
+
+    static int64_t padded(int64_t size) { return (size + WIDTH - 1) / WIDTH * WIDTH; }
+    static bool fits(const Product& given) {
+        const auto address = reinterpret_cast<uintptr_t>(given.x) | static_cast<uintptr_t>(given.x_stride * 4);
+        return given.x_kind == Kind::f32 && address % 64 == 0;
+    }
+
+    template <typename Element>
+    void copy(const Product& given) {
+        for (int64_t r = 0; r < given.rows; r++) {
+            const auto* row = static_cast<const Element*>(given.x) + r * given.x_stride;
+            float* to = scratch.data + r * stride;
+            int64_t i = 0;
+            for (; i + WIDTH <= given.in; i += WIDTH) store(load(row + i), to + i);
+            if (i < given.in) store(load_some(row + i, given.in - i), to + i);
+        }
+    }
+};
+
+template <typename Element, bool GROUPED>
+void multiply(const Product& given) {
+    const AlignedRows rows(given);
+    const RowProduct<Element, GROUPED> product{given, rows.data, rows.stride};
+    // A part is worth a thread from about 64 K weights on.
+    const int64_t blocks = (given.out + BLOCK - 1) / BLOCK, grain = 65536 / (BLOCK * (given.in + 1)) + 1;
+    parallel(blocks, grain, [&](int64_t begin, int64_t end) {
+        product.run(begin * BLOCK, end * BLOCK < given.out ? end * BLOCK : given.out);
+    });
+}
+
+}  // namespace
+
+void multiply_rows(const Product& given) {
+    if (given.stored == Stored::f32) multiply<float, false>(given);
+    if (given.stored == Stored::bf16) multiply<Bfloat16, false>(given);
+    if (given.stored == Stored::f16) multiply<Half, false>(given);
+    if (given.stored == Stored::int8) given.group ? multiply<int8_t, true>(given) : multiply<int8_t, false>(given);
+}
+
+}  // namespace dlinfer::DLINFER_LEVEL
