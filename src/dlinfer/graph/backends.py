@@ -1,0 +1,112 @@
+"""Graph backends by name: who runs a captured graph.
+
+A backend of this package, one that another package announces by an entry point of the group `dlinfer.graph_backends`
+(its object is a `Backend`, or a function that takes a graph and its inputs as `torch.compile` calls it), or any backend
+that torch knows. `DLINFER_GRAPH_BACKEND` names the one to use where the program does not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+import torch
+
+from dlinfer.graph.errors import GraphError, UnknownBackendError
+
+GROUP = "dlinfer.graph_backends"
+VARIABLE = "DLINFER_GRAPH_BACKEND"
+DEFAULT = "eager"
+NO_GRAPH = "none"
+"""In place of a backend: the program runs as it is."""
+
+Runner = Callable[..., Any]
+Compiler = Callable[[torch.fx.GraphModule, list[Any]], Runner]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Makes a function of a captured graph; the function is then called with the graph's inputs."""
+
+    name: str
+    compiler: Compiler
+    fixed_sizes: bool = False
+    """It prepares each batch size by itself (records or specialises): callers should pad batches to a few sizes."""
+
+
+# The backends of this package: name, and where its `Backend` is. Modules are imported when they are asked for.
+_OWN = {
+    "eager": "dlinfer.graph.executor",
+    "aten": "dlinfer.graph.lowering",
+    "cudagraphs": "dlinfer.graph.cuda_graphs",
+}
+# Names that are promised by packages which may not bring their entry point yet.
+_PROMISED = {"dicp": "the dicp package brings it as an entry point of the group 'dlinfer.graph_backends'"}
+_REGISTERED: dict[str, Backend] = {}
+
+
+def register(backend: Backend) -> None:
+    """Adds a backend for this process; it comes before others of the same name."""
+    _REGISTERED[backend.name] = backend
+
+
+def chosen() -> str:
+    """The name that DLINFER_GRAPH_BACKEND gives, or the default."""
+    return os.environ.get(VARIABLE, "").strip() or DEFAULT
+
+
+def find(name: str | None = None) -> Backend:
+    """The backend of that name; without a name, that of DLINFER_GRAPH_BACKEND."""
+    asked = name is not None
+    name = chosen() if name is None else name
+    found = _REGISTERED.get(name) or _find(name)
+    if found is None:
+        where = "backend" if asked else VARIABLE
+        if name in _PROMISED:
+            text = f"is {name!r}, which is not installed here: {_PROMISED[name]}"
+        else:
+            text = f"is {name!r}, which no package here provides"
+        raise UnknownBackendError(f"{where} {text}. Use one of: {', '.join([NO_GRAPH, *names()])}")
+    return found
+
+
+@cache
+def _find(name: str) -> Backend | None:
+    if name in _OWN:
+        return import_module(_OWN[name]).BACKEND
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            return _loaded(name, point.load)
+    if name in torch.compiler.list_backends(exclude_tags=()):
+        # Private module: torch lists its backends in public but looks them up here only.
+        from torch._dynamo import lookup_backend
+
+        return Backend(name, lookup_backend(name))
+    return None
+
+
+def _loaded(name: str, load: Callable[[], Any]) -> Backend:
+    try:
+        found = load()
+    except Exception as error:
+        raise GraphError(
+            f"graph backend {name!r} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    if isinstance(found, Backend):
+        return found
+    if callable(found):
+        return Backend(name, found)
+    raise GraphError(
+        f"graph backend {name!r} is a {type(found).__name__}, expected a dlinfer.graph.Backend or a function (graph, inputs)"
+    )
+
+
+def names() -> list[str]:
+    """The backends that can be asked for here, without those that torch has for its own tests and for debugging."""
+    announced = [point.name for point in entry_points(group=GROUP)]
+    return list(dict.fromkeys([*_OWN, *_REGISTERED, *announced, *torch.compiler.list_backends()]))
