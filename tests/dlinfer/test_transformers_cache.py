@@ -84,13 +84,14 @@ def test_hidden_tokens_are_not_stored_but_counted() -> None:
 def test_pages_are_views() -> None:
     layer = PagedLayer()
     layer.reserve(2, 3 * BLOCK, torch.empty(0), HEADS, SIZE)
-    pages, _ = layer.pages()
+    assert layer.pages is not None
+    pages, _ = layer.pages
     pages[layer.capacity // BLOCK + 1, 5] = 7.0
     assert layer.keys is not None
     assert layer.keys[1, BLOCK + 5].eq(7).all()
     before = pages.clone()
     layer.reserve(2, layer.capacity + 1, torch.empty(0), HEADS, SIZE)
-    grown, _ = layer.pages()
+    grown, _ = layer.pages
     assert grown.shape[0] > before.shape[0]
     assert layer.keys[1, BLOCK + 5].eq(7).all()
     assert layer.keys.sum() == before.sum()

@@ -33,6 +33,8 @@ class PagedLayer(CacheLayerMixin):
         """Tokens that went by, hidden ones included: the length that transformers knows."""
         self.kept: Tensor | None = None
         """[batch, seen] of bool: which of them are stored; None: all are."""
+        self.pages: tuple[Tensor, Tensor] | None = None
+        """Keys and values as paged caches [blocks, BLOCK, heads, size]: views, page after page of each sequence."""
 
     # ---- what the stack of layers uses ----
 
@@ -44,18 +46,16 @@ class PagedLayer(CacheLayerMixin):
         """Room for `tokens` in each sequence. Grows by half at least, so that growing costs little for each token."""
         if self.keys is None:
             shape = [batch, _pages(tokens + BLOCK) * BLOCK, heads, size]
-            self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
+            self._hold(like.new_zeros(shape), like.new_zeros(shape))
             self.dtype, self.device = like.dtype, like.device
             self.is_initialized = True
         elif tokens > self.capacity and self.values is not None:
             capacity = _pages(max(tokens, self.capacity * 3 // 2)) * BLOCK
-            self.keys, self.values = _grown(self.keys, capacity), _grown(self.values, capacity)
+            self._hold(_grown(self.keys, capacity), _grown(self.values, capacity))
 
-    def pages(self) -> tuple[Tensor, Tensor]:
-        """Keys and values as paged caches [blocks, BLOCK, heads, size]: views, page after page of each sequence."""
-        keys, values = self.keys, self.values
-        assert keys is not None and values is not None, "reserve comes first"
-        return keys.view(-1, BLOCK, *keys.shape[2:]), values.view(-1, BLOCK, *values.shape[2:])
+    def _hold(self, keys: Tensor, values: Tensor) -> None:
+        self.keys, self.values = keys, values
+        self.pages = keys.view(-1, BLOCK, *keys.shape[2:]), values.view(-1, BLOCK, *values.shape[2:])
 
     def advance(self, tokens: int, kept: Tensor | None) -> None:
         """Counts tokens whose keys are in the pages now."""
@@ -105,7 +105,7 @@ class PagedLayer(CacheLayerMixin):
         return self.seen + query_length, 0
 
     def reset(self) -> None:
-        self.keys = self.values = self.kept = None
+        self.keys = self.values = self.kept = self.pages = None
         self.is_initialized = False
         self.seen = 0
 
@@ -127,7 +127,7 @@ class PagedLayer(CacheLayerMixin):
 
     def _each(self, change: Any) -> None:
         if self.keys is not None and self.values is not None:
-            self.keys, self.values = change(self.keys), change(self.values)
+            self._hold(change(self.keys), change(self.values))
         self.kept = None if self.kept is None else change(self.kept)
 
 

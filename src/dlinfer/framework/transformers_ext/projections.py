@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dlinfer.interface.registry import OVERLOADS
+from dlinfer.framework.transformers_ext.kernels import Kernels
 
 __all__ = [
     "GROUP",
@@ -24,9 +24,7 @@ __all__ = [
 ]
 
 Precision = Literal["int8", "int4"]
-Projection = Callable[[Tensor], Tensor]
-_linear = OVERLOADS["linear"]
-_quant_matmul = OVERLOADS["weight_quant_matmul"]
+Projection = Callable[[Tensor, Kernels], Tensor]
 GROUP = 32
 """Inputs that share a scale and an offset in 4 bits."""
 _NIBBLES = 8  # elements of 4 bits in an int32
@@ -39,8 +37,8 @@ class Dense:
     weight: Tensor
     bias: Tensor | None
 
-    def __call__(self, states: Tensor) -> Tensor:
-        return _linear(states, self.weight, self.bias)
+    def __call__(self, states: Tensor, run: Kernels) -> Tensor:
+        return run.linear(states, self.weight, self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +51,8 @@ class Quantised:
     bias: Tensor | None
     group: int
 
-    def __call__(self, states: Tensor) -> Tensor:
-        return _quant_matmul(states, self.weight, self.scale, self.offset, self.bias, self.group)
+    def __call__(self, states: Tensor, run: Kernels) -> Tensor:
+        return run.weight_quant_matmul(states, self.weight, self.scale, self.offset, self.bias, self.group)
 
     def part(self, start: int, end: int) -> Quantised:
         """Some of the outputs; a view."""

@@ -18,19 +18,11 @@ from transformers.utils import logging
 from dlinfer.framework.transformers_ext.batches import Batch, plan
 from dlinfer.framework.transformers_ext.cache import PagedLayer, adopt
 from dlinfer.framework.transformers_ext.families import Layer, layer_of
+from dlinfer.framework.transformers_ext.kernels import Kernels, kernels
 from dlinfer.framework.transformers_ext.projections import Dense, Precision, Quantised, quantised
-from dlinfer.interface.registry import OVERLOADS
 
 __all__ = ["Head", "Linear", "Stack"]
 
-_rms_norm = OVERLOADS["rms_norm"]
-_add_rms_norm = OVERLOADS["add_rms_norm"]
-_rotary = OVERLOADS["apply_rotary_pos_emb"]
-_fill = OVERLOADS["fill_kv_cache"]
-_fresh = OVERLOADS["prefill_attention"]
-_paged = OVERLOADS["paged_prefill_attention"]
-_decode = OVERLOADS["paged_decode_attention"]
-_silu_and_mul = OVERLOADS["silu_and_mul"]
 _logger = logging.get_logger(__name__)
 
 
@@ -155,17 +147,19 @@ class Stack:
             cos, sin = cos.expand(sequences, -1, -1), sin.expand(sequences, -1, -1)
         cos, sin, residual = batch.packed(cos), batch.packed(sin), batch.packed(states)
         where = None if held is None else self._places(batch, held, residual)
+        run = kernels(states.device.type)
         hidden = None
         for index, layer in enumerate(self.layers):
             if hidden is None:
-                norm = _rms_norm(residual, layer.input_norm, layer.epsilon)
+                norm = run.rms_norm(residual, layer.input_norm, layer.epsilon)
             else:
-                norm, residual = _add_rms_norm(hidden, residual, layer.input_norm, layer.epsilon)
-            pages = None if held is None else held[index].pages()
-            attended = _attention(layer, norm, cos, sin, batch, pages, where)
-            norm, residual = _add_rms_norm(layer.out(attended), residual, layer.post_norm, layer.epsilon)
-            hidden = layer.down(_silu_and_mul(layer.gate_up(norm)))
-        hidden, _ = _add_rms_norm(hidden, residual, decoder.norm.weight, decoder.norm.variance_epsilon)
+                norm, residual = run.add_rms_norm(hidden, residual, layer.input_norm, layer.epsilon)
+            pages = None if held is None else held[index].pages
+            attended = _attention(run, layer, norm, cos, sin, batch, pages, where)
+            attended = layer.out(attended, run)
+            norm, residual = run.add_rms_norm(attended, residual, layer.post_norm, layer.epsilon)
+            hidden = layer.down(run.silu_and_mul(layer.gate_up(norm, run)), run)
+        hidden, _ = run.add_rms_norm(hidden, residual, decoder.norm.weight, decoder.norm.variance_epsilon)
         for layer in held or ():
             layer.advance(new, batch.kept)
         return batch.unpacked(hidden)
@@ -185,6 +179,7 @@ _HARMLESS = frozenset(
 
 
 def _attention(
+    run: Kernels,
     layer: Layer,
     norm: Tensor,
     cos: Tensor,
@@ -196,17 +191,19 @@ def _attention(
     """[tokens, heads * size]: what a layer's heads found."""
     (heads, kv_heads), size = layer.heads, layer.size
     query, key, value = (
-        layer.qkv(norm).view(-1, heads + 2 * kv_heads, size).split((heads, kv_heads, kv_heads), 1)
+        layer.qkv(norm, run)
+        .view(-1, heads + 2 * kv_heads, size)
+        .split_with_sizes((heads, kv_heads, kv_heads), 1)
     )
     if layer.query_norm is not None and layer.key_norm is not None:
-        query = _rms_norm(query, layer.query_norm, layer.epsilon)
-        key = _rms_norm(key, layer.key_norm, layer.epsilon)
-    query, key = _rotary(query, key, cos, sin)
+        query = run.rms_norm(query, layer.query_norm, layer.epsilon)
+        key = run.rms_norm(key, layer.key_norm, layer.epsilon)
+    query, key = run.apply_rotary_pos_emb(query, key, cos, sin)
     # The result may lie on the query: nothing reads that any more.
     if pages is not None and where is not None:
-        _fill(key, pages[0], value, pages[1], where[0])
+        run.fill_kv_cache(key, pages[0], value, pages[1], where[0])
     if batch.steps and pages is not None and where is not None:
-        _decode(
+        run.paged_decode_attention(
             query,
             *pages,
             where[1],
@@ -218,13 +215,13 @@ def _attention(
             layer.window_left,
         )
     elif batch.fresh:
-        _fresh(
+        run.prefill_attention(
             query, key, value, batch.ends, batch.kv_lengths, batch.max_new, query, layer.scale, True, None, None,
             layer.window_left,
         )  # fmt: skip
     else:
         assert pages is not None and where is not None, "tokens before this call are in a cache"
-        _paged(
+        run.paged_prefill_attention(
             query, *pages, where[1], batch.ends, batch.kv_lengths, batch.max_new, batch.max_kv, query, layer.scale,
             True, None, None, layer.window_left,
         )  # fmt: skip
@@ -242,7 +239,7 @@ class Linear:
             raise RuntimeError(
                 "weights of few bits have no gradients: call the model under torch.no_grad(), or restore(model) first"
             )
-        return self.weight(input)
+        return self.weight(input, kernels(input.device.type))
 
 
 class Head:
@@ -260,7 +257,7 @@ class Head:
             return self._in_few_bits()(input)
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return nn.Linear.forward(linear, input)
-        return Dense(linear.weight, linear.bias)(input)
+        return Dense(linear.weight, linear.bias)(input, kernels(input.device.type))
 
     def _in_few_bits(self) -> Linear:
         linear = self.linear

@@ -1,0 +1,49 @@
+"""The operators of a decoder, asked for once in a call of it.
+
+torch's dispatcher and the checks of arguments cost as much as a small kernel, in every layer for every token. A decoder makes
+all arguments itself, so it calls the kernels of the chosen vendor directly, unless somebody watches what torch does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from dlinfer.interface.registry import OVERLOADS
+from dlinfer.vendors.selection import RESOLVED, Values, resolve
+
+__all__ = ["Kernels", "kernels"]
+
+
+class Kernels(NamedTuple):
+    """Callables with the arguments of the interface."""
+
+    rms_norm: Any
+    add_rms_norm: Any
+    apply_rotary_pos_emb: Any
+    fill_kv_cache: Any
+    prefill_attention: Any
+    paged_prefill_attention: Any
+    paged_decode_attention: Any
+    silu_and_mul: Any
+    linear: Any
+    weight_quant_matmul: Any
+
+
+def kernels(device: str) -> Kernels:
+    """The kernels that serve a type of device now; torch's operators where modes or profilers are to see them."""
+    if _watched():
+        return Kernels(*(OVERLOADS[name] for name in Kernels._fields))
+    return Kernels(*(_kernel(name, device) for name in Kernels._fields))
+
+
+def _kernel(name: str, device: str) -> Any:
+    found = RESOLVED.get((name, device)) or resolve(name, device)
+    # Who wants every value checked (a vendor, or DLINFER_CHECK=1) gets it.
+    return OVERLOADS[name] if found.values is Values.ALWAYS else found.kernel
+
+
+def _watched() -> bool:
+    # Private: torch has no public question for modes that intercept operators, or for a running profiler.
+    return bool(torch._C._len_torch_dispatch_stack() or torch.autograd._profiler_enabled())
