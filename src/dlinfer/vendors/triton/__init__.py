@@ -1,0 +1,56 @@
+"""The vendor `triton`: kernels for CUDA devices, written in Triton.
+
+They never read or write outside of their tensors, whatever block tables, lengths and indices hold: a bad one gives NaN, or is
+left out. So values are looked at where that is cheap only. With TRITON_INTERPRET=1 the kernels run, slowly, on the CPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+import torch
+
+from dlinfer.interface.declaration import Kernel
+from dlinfer.vendors.model import Vendor
+
+__all__ = ["VENDOR"]
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _kernels() -> Mapping[str, Kernel]:
+    if find_spec("triton") is None:
+        return {}
+    from dlinfer.vendors.triton.kernels import KERNELS
+
+    return KERNELS
+
+
+def _version() -> str:
+    try:
+        return f"triton {version('triton')}"
+    except PackageNotFoundError:
+        return ""
+
+
+def _problem() -> str | None:
+    if find_spec("triton") is None:
+        return "triton is not installed: pip install triton"
+    if not INTERPRETED and not torch.cuda.is_available():
+        return "torch sees no CUDA device (TRITON_INTERPRET=1 runs the kernels on the CPU, slowly)"
+    return None
+
+
+VENDOR = Vendor(
+    name="triton",
+    version=_version(),
+    kernels=_kernels(),
+    devices=("cpu", "cuda") if INTERPRETED else ("cuda",),
+    # Interpreted kernels are for looking at them: they serve only who names the vendor.
+    priority=-2000 if INTERPRETED else 100,
+    values="cheap",
+    problem=_problem,
+)

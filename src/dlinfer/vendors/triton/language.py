@@ -1,0 +1,54 @@
+"""Triton as the kernels use it: the decorator, the target, and what all launches share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+import triton  # type: ignore[import-not-found]
+from torch import Tensor
+
+from dlinfer.interface import OPERATORS
+from dlinfer.reference import KERNELS
+
+HALVES = (torch.float16, torch.bfloat16)
+_MULTIPROCESSORS_WITHOUT_A_DEVICE = 8
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """triton.jit, with a type."""
+    return triton.jit(function)
+
+
+def cdiv(count: int, size: int) -> int:
+    """How many pieces of a size cover a count."""
+    return -(-count // size)
+
+
+def power_above(number: int, least: int = 1) -> int:
+    """The smallest power of two that is at least `number` and `least`."""
+    return 1 << max(number - 1, least - 1, 0).bit_length()
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """How many blocks run at the same time, at least."""
+    if device.type != "cuda":
+        return _MULTIPROCESSORS_WITHOUT_A_DEVICE
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def reference(name: str, *args: Any) -> Any:
+    """The reference in place of a kernel (float64, for instance): checks values first, as it asks for."""
+    OPERATORS[name].values(*args)
+    return KERNELS[name](*args)
+
+
+def beside(numbers: Tensor, device: torch.device) -> Tensor:
+    """Lengths, tables and indices where the kernel runs, without gaps."""
+    if numbers.device != device:
+        # Not waited for: the copy is ordered before the kernel on its stream.
+        numbers = numbers.to(device, non_blocking=True)
+    return numbers if numbers.is_contiguous() else numbers.contiguous()

@@ -1,0 +1,47 @@
+"""Compiles kernels for a GPU on a machine that has none: launches become compilations, arguments stay on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+COMPUTE_CAPABILITY = 90
+
+
+class _Target:
+    """What Triton asks a driver for until a kernel is loaded."""
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", COMPUTE_CAPABILITY, 32)
+
+
+@contextmanager
+def compiling() -> Iterator[list[Any]]:
+    """Inside, every launch of a kernel compiles it, down to machine code, and gives it to the list."""
+    from triton.runtime.driver import driver
+    from triton.runtime.jit import JITFunction
+
+    compiled: list[Any] = []
+    launch, before = JITFunction.run, driver._active
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        kernel = launch(self, *args, grid=grid, warmup=True, **kwargs)
+        compiled.append(kernel)
+        return kernel
+
+    driver.set_active(_Target())
+    JITFunction.run = compile_only
+    try:
+        yield compiled
+    finally:
+        JITFunction.run = launch
+        driver._active = before
