@@ -1,0 +1,95 @@
+"""Small models with random weights through LMDeploy as it is published: the tokens are those of transformers.
+
+Everything runs in one process of its own, started once: see lmdeploy_worker.py.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+from lmdeploy_runs import results_of
+
+if find_spec("lmdeploy") is None:
+    pytest.skip("LMDeploy is not installed", allow_module_level=True)
+
+LANGUAGE_MODELS = ("llama3", "llama31", "internlm2", "internlm25", "qwen2", "mixtral", "qwen2_moe")
+SEEING_MODELS = ("llava", "qwen2_vl")
+ALWAYS = {
+    "rms_norm",
+    "add_rms_norm",
+    "apply_rotary_pos_emb",
+    "fill_kv_cache",
+    "prefill_attention",
+    "paged_decode_attention",
+}
+EXPERTS = {"moe_gating_topk_softmax", "fused_moe"}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return results_of(tmp_path_factory, "lmdeploy_worker", timeout=220)
+
+
+def _answer(results: dict[str, Any], name: str) -> dict[str, Any]:
+    answer = results[name]
+    assert "error" not in answer, answer["error"]
+    return answer  # type: ignore[no-any-return]
+
+
+def test_every_model_ran(results: dict[str, Any]) -> None:
+    assert set(results) == {*LANGUAGE_MODELS, *SEEING_MODELS, "keywords"}
+
+
+@pytest.mark.parametrize("name", [*LANGUAGE_MODELS, *SEEING_MODELS])
+def test_tokens_are_those_of_transformers(results: dict[str, Any], name: str) -> None:
+    answer = _answer(results, name)
+    assert answer["got"] == answer["expected"]
+
+
+@pytest.mark.parametrize("name", [*LANGUAGE_MODELS, *SEEING_MODELS])
+def test_equal_tokens_prove_something(results: dict[str, Any], name: str) -> None:
+    """A model that repeats itself, or answers the same to everything, would be right with broken attention."""
+    expected = _answer(results, name)["expected"]
+    assert all(len(set(tokens)) >= 12 for tokens in expected)
+    assert len({tuple(tokens) for tokens in expected}) == len(expected)
+
+
+@pytest.mark.parametrize("name", [*LANGUAGE_MODELS, *SEEING_MODELS])
+def test_operators_of_dlinfer_did_it(results: dict[str, Any], name: str) -> None:
+    used = set(_answer(results, name)["operators"])
+    wanted = ALWAYS | (EXPERTS if name in ("mixtral", "qwen2_moe") else {"silu_and_mul"})
+    assert wanted <= used
+
+
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+def test_a_model_saved_in_float32_is_served_in_float32(results: dict[str, Any], name: str) -> None:
+    assert _answer(results, name)["dtype"] == "torch.float32"
+
+
+def test_request_output_len_limits_the_answer(results: dict[str, Any]) -> None:
+    answer = _answer(results, "keywords")
+    assert [written for written, _ in answer["plain"]] == [9, 9]
+    assert [written for written, _ in answer["chat"]] == [5, 5]
+    assert answer["alone"] == 3
+    assert answer["stream"] == 6
+    # Without a config of one's own, the end of text may come earlier.
+    assert all(1 <= written <= 4 for written in answer["default"])
+
+
+def test_do_preprocess_decides_about_the_chat_template(results: dict[str, Any]) -> None:
+    answer = _answer(results, "keywords")
+    assert [read for _, read in answer["plain"]] == answer["plain_input"]
+    assert [read for _, read in answer["chat"]] == answer["chat_input"]
+    assert answer["plain_text"] == answer["expected_text"]
+
+
+def test_the_callers_config_is_left_alone(results: dict[str, Any]) -> None:
+    assert _answer(results, "keywords")["callers_config"] == 20
+
+
+def test_a_wrong_length_is_refused(results: dict[str, Any]) -> None:
+    messages = _answer(results, "keywords")["refused"]
+    assert len(messages) == 5
+    assert all("request_output_len" in message and "at least 1" in message for message in messages)
