@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 from torch import Tensor
 
+from dlinfer.vendors.triton import tables
 from dlinfer.vendors.triton.cache import matched
 from dlinfer.vendors.triton.decode_kernels import decode_kernel, sum_kernel
 from dlinfer.vendors.triton.form import Form, form, parts
@@ -15,11 +14,6 @@ from dlinfer.vendors.triton.prefill_kernel import prefill_kernel
 
 Quantised = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, int, int]
 """Scales and zeros of keys, of values, and how far those of two heads, and of two elements, are apart."""
-
-# Programs of a decode for each multiprocessor: enough loads are under way, and late ones fill the gaps of early ones.
-_PROGRAMS = 8
-# Keys that a split has at least, or summing up costs more than it brings.
-_LEAST_KEYS = 128
 
 
 def _quantised(scales: Tensor | None, zeros: Tensor | None, bits: int, heads: int, size: int) -> Quantised:
@@ -42,34 +36,11 @@ def _quantised(scales: Tensor | None, zeros: Tensor | None, bits: int, heads: in
     )
 
 
-@cache
-def _prefill_tile(width: int, itemsize: int) -> tuple[int, int, int, int]:
-    """(rows, keys, warps, stages) for heads of keys and values that take `width` elements together."""
-    if itemsize == 4:
-        return (32, 32, 4, 2) if width <= 256 else (16, 16, 4, 1)
-    if width <= 128:
-        return 128, 64, 4, 3
-    if width <= 256:
-        return 128, 64, 8, 3
-    return (64, 32, 8, 2) if width <= 640 else (32, 32, 8, 1)
-
-
-@cache
-def _decode_tile(width: int, itemsize: int, rows: int) -> tuple[int, int, int, int]:
-    """(rows, keys, warps, stages), as `_prefill_tile`."""
-    rows = min(power_above(rows, 16), 64 if width <= 256 else 16)
-    if itemsize == 4:
-        return min(rows, 32), 32 if width <= 256 else 16, 4, 2
-    if width <= 256:
-        return rows, 64, 4, 3
-    return rows, 32, 4, 2
-
-
 def _form(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    tile: tuple[int, int],
+    tile: tables.Tile,
     paged: bool,
     causal: bool,
     window: tuple[int, int],
@@ -83,9 +54,9 @@ def _form(
     size_v = value.shape[-1] * share
     return form(
         size, *parts(size, bits), size_v, *parts(size_v, bits), bits, quantised[1] is not None, quantised[5] > 0,
-        query.shape[1] // key.shape[-2],
-        key.shape[1] if paged else 0, causal, window[0] >= 0, window[1] >= 0, soft_cap > 0, slopes is not None,
-        mask is not None, mask is not None and mask.dtype == torch.bool, *tile, "tf32" if query.dtype in HALVES else "ieee",
+        query.shape[1] // key.shape[-2], key.shape[1] if paged else 0, causal, window[0] >= 0, window[1] >= 0, soft_cap > 0,
+        slopes is not None, mask is not None, mask is not None and mask.dtype == torch.bool,
+        tile.rows, tile.columns, "tf32" if query.dtype in HALVES else "ieee",
     )  # fmt: skip
 
 
@@ -115,13 +86,13 @@ def _prefill(
     if not sequences:
         attn_output.zero_()
         return
-    rows, keys, warps, stages = _prefill_tile(size + size_v, query.element_size())
+    tile = tables.prefill(size + size_v, query.element_size())
     quantised = _quantised(kv_scales, kv_zeros, bits, kv_heads, size)
     shape = _form(
         query,
         key,
         value,
-        (rows, keys),
+        tile,
         table is not None,
         causal,
         window,
@@ -142,13 +113,13 @@ def _prefill(
         blocks, columns = key.shape[0], table.shape[1]
         room = columns * key.shape[1] if blocks else 0
         key_strides, value_strides = key.stride(), value.stride()
-    tiles = tokens * shape.group // rows + sequences
+    tiles = tokens * shape.group // tile.rows + sequences
     prefill_kernel[(kv_heads, tiles)](
         query, key, value, query if table is None else table, beside(query_ends, device), beside(kv_lengths, device), attn_output,
         query if mask is None else mask, None if alibi_slopes is None else alibi_slopes.contiguous(), *quantised[:4],
         tokens, sequences, room, blocks, columns, 0 if mask is None else mask.shape[1],
         softmax_scale, soft_cap, *window, *query.stride(), *key_strides, *value_strides, *attn_output.stride(),
-        0 if mask is None else mask.stride(0), *quantised[4:], F=shape, num_warps=warps, num_stages=stages,
+        0 if mask is None else mask.stride(0), *quantised[4:], F=shape, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
 
@@ -218,8 +189,8 @@ def paged_prefill_attention(
 
 def splits_of(programs: int, longest: int, device: torch.device) -> int:
     """Into how many parts the keys of a sequence are split, so that the device is busy."""
-    wanted = cdiv(_PROGRAMS * multiprocessors(device), max(programs, 1))
-    return max(1, min(wanted, cdiv(longest, _LEAST_KEYS)))
+    wanted = cdiv(tables.PROGRAMS * multiprocessors(device), max(programs, 1))
+    return max(1, min(wanted, cdiv(longest, tables.LEAST_KEYS)))
 
 
 def paged_decode_attention(
@@ -251,14 +222,14 @@ def paged_decode_attention(
     batch, columns = block_table.shape
     blocks, block_size, kv_heads, _ = key_cache.shape
     new = tokens // batch
-    rows, keys, warps, stages = _decode_tile(size + size_v, query.element_size(), new * heads // kv_heads)
+    tile = tables.decode(size + size_v, query.element_size(), new * heads // kv_heads)
     quantised = _quantised(kv_scales, kv_zeros, quant_bits, kv_heads, size)
     shape = _form(
-        query, key_cache, value_cache, (rows, keys), True, new > 1, (window_left, -1), soft_cap, alibi_slopes,
+        query, key_cache, value_cache, tile, True, new > 1, (window_left, -1), soft_cap, alibi_slopes,
         None, quant_bits, quantised,
     )  # fmt: skip
     room = columns * block_size if blocks else 0
-    programs = kv_heads * cdiv(new * shape.group, rows)
+    programs = kv_heads * cdiv(new * shape.group, tile.rows)
     longest = min(max_kv_len, room) if max_kv_len > 0 else room
     splits = splits_of(programs * batch, longest, device)
     partial = None
@@ -268,7 +239,7 @@ def paged_decode_attention(
         query, key_cache, value_cache, beside(block_table, device), beside(kv_lengths, device), attn_output, partial,
         None if alibi_slopes is None else alibi_slopes.contiguous(), *quantised[:4], new, room, blocks, columns,
         softmax_scale, soft_cap, window_left, *query.stride(), *key_cache.stride(), *value_cache.stride(),
-        *attn_output.stride(), *quantised[4:], heads, kv_heads, F=shape, num_warps=warps, num_stages=stages,
+        *attn_output.stride(), *quantised[4:], heads, kv_heads, F=shape, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     if partial is not None:
         sum_kernel[(heads, tokens)](

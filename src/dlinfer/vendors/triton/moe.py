@@ -6,6 +6,7 @@ import torch
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
+from dlinfer.vendors.triton import tables
 from dlinfer.vendors.triton.activation import gated
 from dlinfer.vendors.triton.arithmetic import find_group
 from dlinfer.vendors.triton.language import HALVES, cdiv, jit, power_above, reference
@@ -150,16 +151,6 @@ def _sum_kernel(
     tl.store(out + token * N + n, total.to(out.dtype.element_ty), mask=n < N)
 
 
-def _tile(count: int, experts: int, half: bool) -> tuple[int, int, int, int]:
-    """(rows, columns, depth, warps): rows as an expert has them on average."""
-    if not half:
-        return 16, 32, 32, 4
-    each = cdiv(count, max(experts, 1))
-    if each <= 32:
-        return (16 if each <= 16 else 32), 64, 128, 4
-    return (64, 64, 64, 4) if each <= 128 else (128, 128, 64, 8)
-
-
 def _inner_rows(weight: Tensor) -> Tensor:
     return weight if weight.stride(2) == 1 else weight.contiguous()
 
@@ -198,17 +189,19 @@ def fused_moe(
     _order_kernel[(experts,)](
         ids, order, ends, count, first_expert, SIZE=min(1024, power_above(count)), num_warps=4
     )
-    rows, columns, depth, warps = _tile(count, experts, half)
-    tiles = count // rows + experts
+    tile = tables.experts(count, experts, half)
+    tiles = count // tile.rows + experts
     inner = torch.empty((count, width), dtype=hidden_states.dtype, device=device)
-    _up_kernel[(cdiv(width, columns), tiles)](
+    _up_kernel[(cdiv(width, tile.columns), tiles)](
         hidden, gate_up, order, ends, inner, experts, size, width, hidden.stride(0), gate_up.stride(0), gate_up.stride(1),
-        TOPK=topk, PRECISION=precision, BLOCK_M=rows, BLOCK_N=columns, BLOCK_K=depth, num_warps=warps, num_stages=3,
+        TOPK=topk, PRECISION=precision, BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     shares = torch.empty((count, size), dtype=torch.float32, device=device)
-    _down_kernel[(cdiv(size, columns), tiles)](
+    _down_kernel[(cdiv(size, tile.columns), tiles)](
         inner, down, order, ends, shares, experts, width, size, down.stride(0), down.stride(1),
-        PRECISION=precision, BLOCK_M=rows, BLOCK_N=columns, BLOCK_K=depth, num_warps=warps, num_stages=3,
+        PRECISION=precision, BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
+        num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     _sum_kernel[(tokens, cdiv(size, 512))](
         shares, topk_weights.contiguous(), ids, out, first_expert, experts, num_experts or experts, size, topk,

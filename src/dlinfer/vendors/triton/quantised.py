@@ -7,8 +7,9 @@ import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
 from dlinfer.interface.norms import fake_quantised
+from dlinfer.vendors.triton import tables
 from dlinfer.vendors.triton.arithmetic import quantised_row, rounded, scaled
-from dlinfer.vendors.triton.language import cdiv, jit, power_above, reference
+from dlinfer.vendors.triton.language import cdiv, jit, reference
 from dlinfer.vendors.triton.norms import LONGEST, row_shape, rows_of
 
 
@@ -192,18 +193,15 @@ def _product(
     out = torch.empty([*a.shape[:-1], features], dtype=out_dtype, device=a.device)
     if not out.numel():
         return out
-    block_m = min(128, power_above(count, 16))
-    block_n, block_k, warps = (
-        (128, 128, 8) if block_m == 128 else (64, 256, 4) if block_m <= 32 else (128, 128, 4)
-    )
+    tile = tables.product(count)
     column_scale = column_scale.reshape(-1)
     row_scale = None if row_scale is None else row_scale.reshape(-1)
-    _w8a8_kernel[(cdiv(count, block_m) * cdiv(features, block_n),)](
+    _w8a8_kernel[(cdiv(count, tile.rows) * cdiv(features, tile.columns),)](
         rows, weight, row_scale, column_scale, bias, out, count, features, size, rows.stride(0), weight.stride(0),
         0 if row_scale is None or row_scale.numel() == 1 else row_scale.stride(0),
         0 if column_scale.numel() == 1 else column_scale.stride(0),
         FLOAT8=a.dtype == torch.float8_e4m3fn, INTEGER_BIAS=bias is not None and bias.dtype == torch.int32,
-        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=warps, num_stages=3,
+        BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out
 

@@ -6,12 +6,10 @@ import torch
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
-from dlinfer.vendors.triton.language import HALVES, cdiv, jit, power_above, reference
+from dlinfer.vendors.triton import tables
+from dlinfer.vendors.triton.language import HALVES, cdiv, jit, reference
 from dlinfer.vendors.triton.norms import rows_of
 from dlinfer.vendors.triton.quantised import tile_of
-
-# Rows of a tile of weights at most, and at least: matrix units take no fewer.
-_STEP, _LEAST_STEP = 64, 16
 
 
 @jit
@@ -140,13 +138,11 @@ def weight_quant_matmul(
     out = torch.empty([*x1.shape[:-1], features], dtype=x1.dtype, device=x1.device)
     count = x.shape[0]
     half = x1.dtype in HALVES
-    block_m = min(128 if half else 32, power_above(count, 16))
-    block_k = max(_LEAST_STEP, min(_STEP, 1 << ((group & -group).bit_length() - 1)))
-    block_n = 64 if block_m <= 64 else 128
-    _weight_kernel[(cdiv(count, block_m) * cdiv(features, block_n),)](
+    tile = tables.weight(count, half, group)
+    _weight_kernel[(cdiv(count, tile.rows) * cdiv(features, tile.columns),)](
         x, weight, scale, offset, None if bias is None else bias.contiguous(), out, count, features, size, group,
         x.stride(0), weight.stride(0), scale.stride(0), 0 if offset is None else offset.stride(0),
         FOUR=four, AWQ=awq, PRECISION="tf32" if half else "ieee",
-        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=4 if block_m <= 64 else 8, num_stages=3,
+        BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out
