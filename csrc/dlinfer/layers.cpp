@@ -39,10 +39,10 @@ struct NormCall {
         const int64_t size = hidden.size(-1);
         if (!hidden.numel()) return;
         DLINFER_PICK(rms_norm)
-        ({hidden.const_data_ptr(), residual.defined() ? residual.const_data_ptr() : nullptr, weight.const_data_ptr(),
-          sum.defined() ? sum.mutable_data_ptr() : nullptr, result.defined() ? result.mutable_data_ptr() : nullptr,
-          quantised.defined() ? quantised.mutable_data_ptr<int8_t>() : nullptr,
-          scales.defined() ? scales.mutable_data_ptr<float>() : nullptr, hidden.numel() / size, size,
+        ({readable(hidden), residual.defined() ? readable(residual) : nullptr, readable(weight),
+          sum.defined() ? writable(sum) : nullptr, result.defined() ? writable(result) : nullptr,
+          quantised.defined() ? writable<int8_t>(quantised) : nullptr, scales.defined() ? writable<float>(scales) : nullptr,
+          hidden.numel() / size, size,
           kind_of(hidden.scalar_type()), weight.scalar_type() == at::kFloat, static_cast<float>(epsilon)});
     }
 };
@@ -90,7 +90,7 @@ Two dynamic_quant_of(const Tensor& x, at::ScalarType quant_dtype, const std::str
     const Tensor scales = at::empty(whole ? at::IntArrayRef{1} : rows.sizes().slice(0, rows.dim() - 1), rows.options().dtype(at::kFloat));
     const int64_t size = rows.size(-1);
     DLINFER_PICK(quantise_rows)
-    ({rows.const_data_ptr(), quantised.mutable_data_ptr<int8_t>(), scales.mutable_data_ptr<float>(), rows.numel() / size, size,
+    ({readable(rows), writable<int8_t>(quantised), writable<float>(scales), rows.numel() / size, size,
       kind_of(rows.scalar_type()), whole});
     return {quantised, scales};
 }
@@ -105,7 +105,7 @@ Tensor silu_and_mul_of(const Tensor& input_tensor, int64_t dim) {
     if (!result.numel()) return result;
     const int64_t size = half * input.stride(dim);
     DLINFER_PICK(silu_and_mul)
-    ({input.const_data_ptr(), result.mutable_data_ptr(), result.numel() / size, size, kind_of(input.scalar_type())});
+    ({readable(input), writable(result), result.numel() / size, size, kind_of(input.scalar_type())});
     return result;
 }
 

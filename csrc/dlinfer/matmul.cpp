@@ -1,7 +1,6 @@
-// Linear layers.
+// Linear layers, with weights as they are and with weights of 8 and 4 bits.
 #include "matmul.h"
 
-#include "arguments.h"
 #include "bindings.h"
 
 namespace dlinfer {
@@ -9,44 +8,120 @@ namespace {
 
 using at::Tensor;
 
-// Up to here a product is limited by the memory that weights come from; from here on torch's own is faster.
-constexpr int64_t FEW_ROWS = 32;
+// Up to here a product is limited by the memory that weights come from; from here on a library is faster.
+constexpr int64_t FEW_ROWS = 32, FEW_ROWS_BY_COLUMNS = 12;
+constexpr int64_t PANEL = 4 * COLUMN_UNIT;  // weights [PANEL, in] that are floats at a time
 
-Stored stored_as(at::ScalarType type) {
-    return type == at::kFloat ? Stored::f32 : type == at::kBFloat16 ? Stored::bf16 : Stored::f16;
+bool few(int64_t rows, bool columns) { return rows <= (columns ? FEW_ROWS_BY_COLUMNS : FEW_ROWS); }
+
+/// Weights become floats panel by panel.
+void multiply_panels(const Product& product, bool columns) {
+    const auto options = at::TensorOptions(at::kFloat);
+    const auto type = product.x_kind == Kind::f32 ? at::kFloat : product.x_kind == Kind::bf16 ? at::kBFloat16 : at::kHalf;
+    const auto x = at::from_blob(const_cast<void*>(product.x), {product.rows, product.in}, {product.x_stride, 1}, options.dtype(type)).to(at::kFloat);
+    const int64_t width = std::min(PANEL, (product.out + COLUMN_UNIT - 1) / COLUMN_UNIT * COLUMN_UNIT);
+    // Zeros: what lies behind the last column is multiplied too.
+    const auto memory = at::zeros({width * product.in}, options), sums = at::empty({product.rows * width}, options);
+    auto* panel = memory.mutable_data_ptr<float>();
+    for (int64_t begin = 0; begin < product.out; begin += width) {
+        const int64_t end = std::min(begin + width, product.out);
+        const int64_t there = columns ? (end - begin + COLUMN_UNIT - 1) / COLUMN_UNIT * COLUMN_UNIT : end - begin;
+        auto part = sums.narrow(0, 0, product.rows * there).view({product.rows, there});
+        const auto weights = memory.narrow(0, 0, there * product.in);
+        if (columns) {
+            DLINFER_PICK(restore_columns)(product, begin, end, panel);
+            at::mm_out(part, x, weights.view({product.in, there}));
+            DLINFER_PICK(finish_columns)(product, begin, end, part.const_data_ptr<float>(), there);
+        } else {
+            DLINFER_PICK(restore_rows)(product, begin, end, panel);
+            at::mm_out(part, x, weights.view({there, product.in}).t());
+            DLINFER_PICK(finish_rows)(product, begin, end, part.const_data_ptr<float>(), there);
+        }
+    }
+}
+
+/// Whether this machine multiplies halves: then torch's product of many rows is faster than one of floats.
+bool multiplies(at::ScalarType type) {
+#if defined(__x86_64__)
+    return type == at::kFloat || (type == at::kBFloat16 ? __builtin_cpu_supports("avx512bf16") : __builtin_cpu_supports("avx512fp16"));
+#else
+    return true;
+#endif
 }
 
 Tensor linear_of(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
-    const int64_t in = weight.size(1), out = weight.size(0), count = in ? x.numel() / in : 0;
-    const bool neighbours = weight.stride(1) == 1 || in == 1;
-    if (!has_kind(x.scalar_type()) || !count || !out || count > FEW_ROWS || !neighbours) return at::linear(x, weight, bias);
+    const auto type = x.scalar_type();
+    if (!has_kind(type) || !x.numel() || !weight.numel()) return at::linear(x, weight, bias);
+    const Weight laid(weight);
     const Rows rows(x);
+    if (!few(rows.count, laid.columns) && multiplies(type)) return at::linear(x, weight, bias);
     const Floats added(bias);
-    const Tensor result = result_like(x, out, x.scalar_type());
-    const Kind kind = kind_of(x.scalar_type());
-    Product product{};
-    product.x = rows.tensor.const_data_ptr();
-    product.x_stride = rows.stride;
-    product.x_kind = product.result_kind = kind;
-    product.weight = weight.const_data_ptr();
-    product.weight_stride = weight.stride(0);
-    product.stored = stored_as(weight.scalar_type());
-    product.result = result.mutable_data_ptr();
-    product.result_stride = out;
-    product.rows = count;
-    product.in = in;
-    product.out = out;
+    const Tensor result = result_like(x, weight.size(0), type);
+    const auto stored = type == at::kFloat ? Stored::f32 : type == at::kBFloat16 ? Stored::bf16 : Stored::f16;
+    auto product = product_of(rows, laid, stored, result);
     product.bias = added.data;
-    DLINFER_PICK(multiply_rows)(product);
+    multiply(product, laid.columns);
+    return result;
+}
+
+Tensor weight_quant_matmul_of(const Tensor& x1, const Tensor& x2, const Tensor& scale, const std::optional<Tensor>& offset,
+                              const std::optional<Tensor>& bias, int64_t group_size) {
+    if (!has_kind(x1.scalar_type()) || !x1.numel() || !x2.numel())
+        return reference<Tensor>("weight_quant_matmul", x1, x2, scale, offset, bias, group_size);
+    const bool packed = x2.scalar_type() == at::kInt, awq = offset && offset->scalar_type() == at::kInt;
+    const int64_t out = x2.size(1) * (packed ? 8 : 1);
+    // Words hold neighbours along the output: they are read by columns, whatever the strides.
+    Weight laid(packed ? (x2.size(1) <= 1 || x2.stride(1) == 1 ? x2 : x2.contiguous()) : x2.t());
+    laid.columns = laid.columns || packed;
+    const Rows rows(x1);
+    const Floats factor(scale), added(bias), shift(awq ? std::nullopt : offset);
+    const Tensor zeros = awq ? offset->contiguous() : Tensor();
+    const Tensor result = result_like(x1, out, x1.scalar_type());
+    auto product = product_of(rows, laid, packed ? (awq ? Stored::int4_awq : Stored::int4) : Stored::int8, result);
+    product.bias = added.data;
+    if (!offset && factor.tensor.numel() == out) {
+        product.scale = factor.data;
+    } else {
+        product.group = group_size ? group_size : product.in;
+        product.factor = factor.data;
+        product.shift = shift.data;
+        product.lowered = awq ? readable<uint32_t>(zeros) : nullptr;
+    }
+    multiply(product, laid.columns);
     return result;
 }
 
 }  // namespace
 
+Product product_of(const Rows& rows, const Weight& weight, Stored stored, const Tensor& result) {
+    Product product{};
+    product.x = readable(rows.tensor);
+    product.x_stride = rows.stride;
+    product.x_kind = kind_of(rows.tensor.scalar_type());
+    product.weight = readable(weight.tensor);
+    product.weight_stride = weight.stride;
+    product.stored = stored;
+    product.result = writable(result);
+    product.result_stride = result.size(-1);
+    product.result_kind = kind_of(result.scalar_type());
+    product.rows = rows.count;
+    product.in = rows.size;
+    product.out = result.size(-1);
+    return product;
+}
+
+void multiply(const Product& product, bool columns) {
+    if (!few(product.rows, columns)) return multiply_panels(product, columns);
+    columns ? DLINFER_PICK(multiply_columns)(product) : DLINFER_PICK(multiply_rows)(product);
+}
+
 void bind_matmul(pybind11::module_& module) {
     using Free = pybind11::call_guard<pybind11::gil_scoped_release>;
     using pybind11::arg;
-    module.def("linear", &linear_of, arg("x"), arg("weight"), arg("bias") = pybind11::none(), Free());
+    const auto none = pybind11::none();
+    module.def("linear", &linear_of, arg("x"), arg("weight"), arg("bias") = none, Free());
+    module.def("weight_quant_matmul", &weight_quant_matmul_of, arg("x1"), arg("x2"), arg("scale"), arg("offset") = none, arg("bias") = none,
+               arg("group_size") = 0, Free());
 }
 
 }  // namespace dlinfer

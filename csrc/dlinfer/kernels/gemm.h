@@ -10,16 +10,18 @@
 
 namespace dlinfer {
 
-/// How weights are stored.
-enum class Stored { f32, bf16, f16, int8, int4_plain, int4_awq };
+/// How weights are stored. int4: eight neighbours along `out` in 32 bits, signed and in order, or unsigned and as AWQ orders them.
+enum class Stored { f32, bf16, f16, int8, int4, int4_awq };
 
-/// result[r, n] = scale[n] * sum over k of x[r, k] * weight[n, k] + bias[n].
+/// result[r, n] = scale[n] * sum over k of x[r, k] * w[k, n] + bias[n].
+///
+/// w is the stored weight, or where there are groups of `group` neighbours along `in`: (weight + shift[g, n]) * factor[g, n].
 struct Product {
     const void* x;  // [rows, in]
     int64_t x_stride;
     Kind x_kind;
 
-    const void* weight;  // [out, in]
+    const void* weight;  // by rows: [out, in]; by columns: [in, out], or [in, out / 8]
     int64_t weight_stride;
     Stored stored;
 
@@ -31,12 +33,25 @@ struct Product {
     const float* scale;  // [out], or null
     const float* bias;   // [out], or null
 
-    // Weights in groups of `group` neighbours along `in`: an element is (weight + shift[g, n]) * factor[g, n]. 0: no groups.
-    int64_t group;
-    const float* factor;  // [groups, out]
-    const float* shift;   // [groups, out], or null
+    int64_t group;            // 0: no groups
+    const float* factor;      // [groups, out]
+    const float* shift;       // [groups, out], or null
+    const uint32_t* lowered;  // by columns: the negative of shift, packed as the weight is [groups, out / 8], or null
 };
+
+/// Columns that are laid out as one when weights are restored by columns.
+constexpr int64_t COLUMN_UNIT = 128;
 
 }  // namespace dlinfer
 
+/// For weights whose neighbours in memory are neighbours along `in`, and along `out`.
 DLINFER_DECLARE(void multiply_rows(const Product& product))
+DLINFER_DECLARE(void multiply_columns(const Product& product))
+
+// For many rows weights are made floats, some columns at a time, and multiplied by a library. Sums of columns `begin` to `end`
+// then become results. By rows a panel is [end - begin, in]; by columns [in, padded], with columns in an order that
+// finish_columns undoes, `begin` a multiple of COLUMN_UNIT and padded the next multiple of it.
+DLINFER_DECLARE(void restore_rows(const Product& product, int64_t begin, int64_t end, float* panel))
+DLINFER_DECLARE(void finish_rows(const Product& product, int64_t begin, int64_t end, const float* sums, int64_t stride))
+DLINFER_DECLARE(void restore_columns(const Product& product, int64_t begin, int64_t end, float* panel))
+DLINFER_DECLARE(void finish_columns(const Product& product, int64_t begin, int64_t end, const float* sums, int64_t stride))

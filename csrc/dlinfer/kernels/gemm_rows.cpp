@@ -1,7 +1,6 @@
-#include "gemm.h"
+#include "gemm_operands.h"
 #include "gemm_tile.h"
 #include "parallel.h"
-#include "scratch.h"
 
 namespace dlinfer::DLINFER_LEVEL {
 namespace {
@@ -73,25 +72,13 @@ struct RowProduct {
         for (; c < count; c++) tile<ROWS, 1>(rows, n + c, reinterpret_cast<float(*)[BLOCK]>(&sums[0][c]));
     }
 
-    void finish(int64_t row, int64_t rows, int64_t n, int64_t count, const float (*sums)[BLOCK]) const {
-        const F scale = given.scale ? load_some(given.scale + n, count) : fill(1);
-        const F bias = given.bias ? load_some(given.bias + n, count) : fill(0);
-        for (int64_t r = 0; r < rows; r++) {
-            const F value = load(sums[r]) * scale + bias;
-            const int64_t place = (row + r) * given.result_stride + n;
-            if (given.result_kind == Kind::f32) store_some(value, static_cast<float*>(given.result) + place, count);
-            if (given.result_kind == Kind::bf16) store_some(value, static_cast<Bfloat16*>(given.result) + place, count);
-            if (given.result_kind == Kind::f16) store_some(value, static_cast<Half*>(given.result) + place, count);
-        }
-    }
-
     template <int ROWS>
     void some_rows(int64_t rows, int64_t row, int64_t n, int64_t count) const {
         if constexpr (ROWS > 1)
             if (rows < ROWS) return some_rows<ROWS - 1>(rows, row, n, count);
         float sums[ROWS][BLOCK] = {};
         columns<ROWS>(x + row * x_stride, n, count, sums);
-        finish(row, ROWS, n, count, sums);
+        for (int r = 0; r < ROWS; r++) finish(given, row + r, n, count, load(sums[r]));
     }
 
     void run(int64_t begin, int64_t end) const {
@@ -108,39 +95,6 @@ struct RowProduct {
     }
 };
 
-/// Rows of floats at the beginnings of cache lines: a vector that lies across two lines costs two reads.
-struct AlignedRows {
-    Scratch<float> scratch;
-    const float* data;
-    int64_t stride;
-
-    explicit AlignedRows(const Product& given) : scratch(fits(given) ? 0 : given.rows * padded(given.in)) {
-        data = scratch.data ? scratch.data : static_cast<const float*>(given.x);
-        stride = scratch.data ? padded(given.in) : given.x_stride;
-        if (!scratch.data) return;
-        if (given.x_kind == Kind::f32) copy<float>(given);
-        if (given.x_kind == Kind::bf16) copy<Bfloat16>(given);
-        if (given.x_kind == Kind::f16) copy<Half>(given);
-    }
-
-    static int64_t padded(int64_t size) { return (size + WIDTH - 1) / WIDTH * WIDTH; }
-    static bool fits(const Product& given) {
-        const auto address = reinterpret_cast<uintptr_t>(given.x) | static_cast<uintptr_t>(given.x_stride * 4);
-        return given.x_kind == Kind::f32 && address % 64 == 0;
-    }
-
-    template <typename Element>
-    void copy(const Product& given) {
-        for (int64_t r = 0; r < given.rows; r++) {
-            const auto* row = static_cast<const Element*>(given.x) + r * given.x_stride;
-            float* to = scratch.data + r * stride;
-            int64_t i = 0;
-            for (; i + WIDTH <= given.in; i += WIDTH) store(load(row + i), to + i);
-            if (i < given.in) store(load_some(row + i, given.in - i), to + i);
-        }
-    }
-};
-
 template <typename Element, bool GROUPED>
 void multiply(const Product& given) {
     const AlignedRows rows(given);
@@ -152,6 +106,20 @@ void multiply(const Product& given) {
     });
 }
 
+/// Weights n of a panel, as floats: with factors and shifts of their groups, but not yet times the scale of their column.
+template <typename Element>
+void restore_row(const Product& given, int64_t n, float* to) {
+    const auto* row = static_cast<const Element*>(given.weight) + n * given.weight_stride;
+    const int64_t group = given.group ? given.group : given.in;
+    for (int64_t g = 0, begin = 0; begin < given.in; g++, begin += group) {
+        const float factor = given.group ? given.factor[g * given.out + n] : 1.0f;
+        const float shift = given.group && given.shift ? given.shift[g * given.out + n] : 0.0f;
+        int64_t k = begin;
+        for (; k + WIDTH <= begin + group; k += WIDTH) store((load(row + k) + shift) * factor, to + k);
+        if (k < begin + group) store_some((load_some(row + k, begin + group - k) + shift) * factor, to + k, begin + group - k);
+    }
+}
+
 }  // namespace
 
 void multiply_rows(const Product& given) {
@@ -159,6 +127,28 @@ void multiply_rows(const Product& given) {
     if (given.stored == Stored::bf16) multiply<Bfloat16, false>(given);
     if (given.stored == Stored::f16) multiply<Half, false>(given);
     if (given.stored == Stored::int8) given.group ? multiply<int8_t, true>(given) : multiply<int8_t, false>(given);
+}
+
+void restore_rows(const Product& given, int64_t begin, int64_t end, float* panel) {
+    parallel(end - begin, 16, [&](int64_t first, int64_t last) {
+        for (int64_t n = first; n < last; n++) {
+            float* row = panel + n * given.in;
+            if (given.stored == Stored::bf16) restore_row<Bfloat16>(given, begin + n, row);
+            if (given.stored == Stored::f16) restore_row<Half>(given, begin + n, row);
+            if (given.stored == Stored::int8) restore_row<int8_t>(given, begin + n, row);
+        }
+    });
+}
+
+void finish_rows(const Product& given, int64_t begin, int64_t end, const float* sums, int64_t stride) {
+    parallel(given.rows, 16, [&](int64_t first, int64_t last) {
+        for (int64_t r = first; r < last; r++) {
+            for (int64_t n = begin; n < end; n += WIDTH) {
+                const int64_t count = end - n < WIDTH ? end - n : WIDTH;
+                finish(given, r, n, count, load_some(sums + r * stride + n - begin, count));
+            }
+        }
+    });
 }
 
 }  // namespace dlinfer::DLINFER_LEVEL

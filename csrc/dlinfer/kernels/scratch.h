@@ -1,5 +1,6 @@
 // Memory that a kernel needs while it runs. No container of the standard library: their functions are shared between levels.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <new>
 
@@ -10,7 +11,7 @@ struct Scratch {
     static constexpr std::align_val_t ALIGNMENT{64};
 
     explicit Scratch(int64_t count)
-        : data(count ? static_cast<Element*>(::operator new(sizeof(Element) * static_cast<size_t>(count), ALIGNMENT)) : nullptr) {}
+        : data(count ? static_cast<Element*>(::operator new(sizeof(Element) * static_cast<std::size_t>(count), ALIGNMENT)) : nullptr) {}
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
     ~Scratch() {

@@ -23,6 +23,7 @@ _NAMES = (
     "dynamic_quant",
     "silu_and_mul",
     "linear",
+    "weight_quant_matmul",
 )
 
 try:
