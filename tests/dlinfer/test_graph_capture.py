@@ -138,11 +138,14 @@ def test_reset_captures_again() -> None:
 def test_settings_of_torch_are_as_before() -> None:
     import torch.fx.experimental._config as settings
 
-    before = settings.use_duck_shape, settings.backed_size_oblivious
+    def now() -> tuple[bool, ...]:
+        return settings.use_duck_shape, settings.backed_size_oblivious, torch._dynamo.config.specialize_float
+
+    before = now()
     dlinfer.graph.compile(Decoder(1))(new_caches(1), make_step(3, 6))
     with pytest.raises(GraphError):
         dlinfer.graph.compile(_branching)(torch.ones(3))
-    assert (settings.use_duck_shape, settings.backed_size_oblivious) == before
+    assert now() == before
 
 
 # ---- what is refused ----
@@ -162,6 +165,16 @@ def test_a_program_that_is_not_one_graph_is_named() -> None:
     assert f"{__file__}:{line} in _branching" in text
     assert "Data-dependent" in text
     assert "DLINFER_GRAPH_BACKEND=none" in text and "eager_mode=True" in text
+
+
+def test_a_backend_that_fails_is_named() -> None:
+    def failing(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        raise OSError("no licence")
+
+    with pytest.raises(
+        GraphError, match="backend 'mine' failed with the graph of Decoder: OSError: no licence"
+    ):
+        dlinfer.graph.compile(Decoder(1), Backend("mine", failing))(new_caches(1), make_step(3, 6))
 
 
 def test_wrong_arguments_are_named_at_the_first_call_and_later() -> None:
@@ -190,7 +203,8 @@ def test_caches_that_change_their_shape(caplog: pytest.LogCaptureFixture) -> Non
     with pytest.raises(GraphError) as caught:
         graph(caches, make_step(3, 6, blocks=128))
     assert "more than 2 graphs" in str(caught.value)
-    assert "[256, 4, 3, 16]" in str(caught.value) and "[512, 4, 3, 16]" in str(caught.value)
+    assert "args[0][0][1] was torch.float32 [256, 4, 3, 16]" in str(caught.value)
+    assert "is torch.float32 [512, 4, 3, 16]" in str(caught.value)
     caches = new_caches(1, 128)
     mark_fixed(_flat(caches))
     graph(caches, make_step(2, 6, blocks=128))

@@ -1,6 +1,6 @@
 """Captures a function as one graph for all batch sizes, and hands the graph to a backend.
 
-torch.compile does the capturing, with settings that a decoding step needs and that torch has off by default: see `_sizes`
+torch.compile does the capturing, with settings that a decoding step needs and that torch has off by default: see `_Capturing`
 and `_guards`. A function that cannot be one graph is refused with the place in its source.
 """
 
@@ -14,8 +14,9 @@ from types import FunctionType
 from typing import Any
 
 import torch
-import torch.fx.experimental._config as symbol_settings
+import torch.fx.experimental._config as _SYMBOLS
 from torch import Tensor
+from torch._dynamo import config as _CAPTURE
 from torch._dynamo import mark_static, mark_static_address, reset_code
 
 from dlinfer.graph import backends
@@ -75,10 +76,10 @@ class CompiledGraph:
         compiled = self._compiled or self._prepare()
         self._given = args, kwargs
         try:
-            with torch.no_grad(), _Sizes():
+            with torch.no_grad(), _Capturing():
                 return compiled(*args, **kwargs)
         except CAPTURE_ERRORS as error:
-            raise explained(error, self.target, args, kwargs) from error
+            raise explained(error, self.target, self.backend.name, args, kwargs) from error
         finally:
             self._given = (), {}
 
@@ -166,11 +167,12 @@ def _entry(target: Callable[..., Any]) -> FunctionType:
     )
 
 
-class _Sizes:
-    """How sizes become symbols while a graph is captured.
+class _Capturing:
+    """Settings of torch while a graph may be captured.
 
     - use_duck_shape off: torch takes two sizes that are equal at first for one. A batch of 9 and 9 heads are not.
     - backed_size_oblivious on: torch makes graphs of their own for sizes 0 and 1. A batch of 1 runs in the same graph.
+    - specialize_float on: torch makes an input of every float. Those of a model (epsilons, scales) never change.
 
     Set around every call, for any call may capture; torch's own `patch` of settings takes five times as long.
     """
@@ -178,11 +180,11 @@ class _Sizes:
     __slots__ = ("before",)
 
     def __enter__(self) -> None:
-        self.before = symbol_settings.use_duck_shape, symbol_settings.backed_size_oblivious
-        symbol_settings.use_duck_shape, symbol_settings.backed_size_oblivious = False, True
+        self.before = _SYMBOLS.use_duck_shape, _SYMBOLS.backed_size_oblivious, _CAPTURE.specialize_float
+        _SYMBOLS.use_duck_shape, _SYMBOLS.backed_size_oblivious, _CAPTURE.specialize_float = False, True, True
 
     def __exit__(self, *error: object) -> None:
-        symbol_settings.use_duck_shape, symbol_settings.backed_size_oblivious = self.before
+        _SYMBOLS.use_duck_shape, _SYMBOLS.backed_size_oblivious, _CAPTURE.specialize_float = self.before
 
 
 def _guards(entries: Sequence[Any]) -> Sequence[bool]:

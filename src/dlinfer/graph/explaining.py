@@ -28,12 +28,16 @@ def name_of(target: Callable[..., Any]) -> str:
 
 
 def explained(
-    error: Exception, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    error: Exception, target: Callable[..., Any], backend: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Exception:
     """What to raise instead of torch's error: where in the source it happened, why, and how to go on."""
     for cause in _causes(error):
         if isinstance(cause, DlinferArgumentError | GraphError):
             return cause
+    failed = getattr(error, "inner_exception", None)
+    if failed is not None:
+        text = f"{type(failed).__name__}: {failed}"
+        return GraphError(f"backend {backend!r} failed with the graph of {name_of(target)}: {text} {WITHOUT}")
     stack = getattr(error, "real_stack", None) or []
     if any(frame.filename == dlinfer.errors.__file__ for frame in stack):
         # Arguments were refused, which capturing cannot follow; the program itself says which.
@@ -65,7 +69,12 @@ def _first_lines(error: BaseException) -> str:
 
 def kinds_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, str]:
     """Each argument in a few words, by its name; parts of lists and dicts one by one."""
-    return {keystr(path): _kind(value) for path, value in tree_flatten_with_path((list(args), kwargs))[0]}
+    parts = (("args", list(args)), ("kwargs", kwargs))
+    return {
+        name + keystr(path): _kind(value)
+        for name, part in parts
+        for path, value in tree_flatten_with_path(part)[0]
+    }
 
 
 def _kind(value: Any) -> str:

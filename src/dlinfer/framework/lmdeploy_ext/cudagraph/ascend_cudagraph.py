@@ -6,16 +6,20 @@ Prefill runs eagerly: its shapes change with every prompt, and its kernels are l
 
 from __future__ import annotations
 
+import functools
+import logging
 from typing import Any
 
 import torch
 from lmdeploy.pytorch.backends.graph_runner import GraphRunner
 
-from dlinfer.framework.lmdeploy_ext.cudagraph.padding import padded, padded_size, unpadded
+from dlinfer.framework.lmdeploy_ext.cudagraph.padding import cannot_be_padded, padded, padded_size
 from dlinfer.graph import CompiledGraph, backends, mark_fixed
 from dlinfer.graph import compile as compile_graph
 
 __all__ = ["AscendGraphRunner", "get_ascend_compatible_size"]
+
+_LOG = logging.getLogger(__name__)
 
 
 def get_ascend_compatible_size(n: int) -> int:
@@ -23,6 +27,16 @@ def get_ascend_compatible_size(n: int) -> int:
     if backends.chosen() == backends.NO_GRAPH or not backends.find().fixed_sizes:
         return n
     return padded_size(n)
+
+
+@functools.cache
+def _warn_eager(backend: str, unknown: str) -> None:
+    """Once for each reason."""
+    _LOG.warning(
+        "dlinfer: decoding runs eagerly, for backend %r needs padded batches, and these are unknown: %s",
+        backend,
+        unknown,
+    )
 
 
 class AscendGraphRunner(GraphRunner):  # type: ignore[misc]
@@ -46,27 +60,35 @@ class AscendGraphRunner(GraphRunner):  # type: ignore[misc]
 
     def __call__(self, **kwargs: Any) -> Any:
         """One forward pass."""
-        if self.graph is None or not self._is_decoding(kwargs):
+        if self.graph is None or not self._is_decoding(kwargs, self.graph.backend):
             return self.model(**kwargs)
         self._fix(kwargs["past_key_values"])
         if not self.graph.backend.fixed_sizes:
             return self.graph(**kwargs)
-        tokens = kwargs["input_ids"].shape[-1]
         wanted = self._runner_meta.padding_batch_size or kwargs["attn_metadata"].kv_seqlens.shape[0]
-        return unpadded(self.graph(**padded(kwargs, self._size(wanted))), tokens)
+        size = next((size for size in self._sizes if size >= wanted), wanted)
+        output = self.graph(**padded(kwargs, size))
+        # The model knows where its outputs have their tokens.
+        return self.model.get_outputs_cudagraph(self.model.make_output_buffers(output), **kwargs)
 
-    def _is_decoding(self, inputs: dict[str, Any]) -> bool:
-        """One new token for each sequence; the model may have its own reasons to refuse."""
+    def _is_decoding(self, inputs: dict[str, Any], backend: backends.Backend) -> bool:
+        """One new token for each sequence, in a model that does not refuse by itself."""
         supports = getattr(self.model, "support_cuda_graph", None)
-        return supports is not None and inputs["attn_metadata"].is_decoding and supports(**inputs)
+        if supports is None or not inputs["attn_metadata"].is_decoding or not supports(**inputs):
+            return False
+        unknown = cannot_be_padded(inputs) if backend.fixed_sizes else []
+        if unknown:
+            _warn_eager(backend.name, ", ".join(unknown))
+        return not unknown
 
-    def _size(self, batch: int) -> int:
-        return next(size for size in self.get_capture_batch_sizes() if size >= batch)
+    @functools.cached_property
+    def _sizes(self) -> list[int]:
+        return sorted(self.get_capture_batch_sizes())
 
     def _fix(self, caches: list[list[torch.Tensor]]) -> None:
         """LMDeploy makes caches once; others come only after it put the engine to sleep."""
         if caches is not self._caches:
-            mark_fixed(cache for layer in caches for cache in layer)
+            mark_fixed(cache for layer in caches for cache in layer if isinstance(cache, torch.Tensor))
             self._caches = caches
 
     def get_capture_batch_sizes(self) -> list[int]:

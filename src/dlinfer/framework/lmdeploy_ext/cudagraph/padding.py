@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from torch import Tensor
+import torch
 from torch.nn.functional import pad
 
-__all__ = ["next_power_of_two", "padded", "padded_size", "unpadded"]
+__all__ = ["cannot_be_padded", "padded", "padded_size"]
+
+_TOKENS = {"input_ids": (0,), "position_ids": (0,), "mrope_position_ids": (0,), "inputs_embeds": (0, 0, 0)}
+"""Arguments with something for each token, and what `pad` gets before the number of tokens: nothing for inner dimensions."""
 
 
-def next_power_of_two(n: int) -> int:
+def _power_of_two(n: int) -> int:
     """The smallest power of two that is at least `n`."""
     return 1 << max(n - 1, 0).bit_length()
 
@@ -19,7 +22,7 @@ def next_power_of_two(n: int) -> int:
 def padded_size(n: int) -> int:
     """Few sizes, and little wasted: powers of two up to 16, then multiples of 16 up to 256, then of 256."""
     if n <= 16:
-        return next_power_of_two(n)
+        return _power_of_two(n)
     step = 16 if n <= 256 else 256
     return -(-n // step) * step
 
@@ -33,8 +36,8 @@ def padded(inputs: dict[str, Any], size: int) -> dict[str, Any]:
     metadata = inputs["attn_metadata"]
     rows = size - metadata.kv_seqlens.shape[0]
     table = metadata.block_offsets
-    columns = next_power_of_two(table.shape[1])
-    ends = _counted(metadata.cu_seqlens_q, rows)
+    columns = _power_of_two(table.shape[1])
+    ends = torch.arange(size + 1, dtype=metadata.cu_seqlens_q.dtype, device=table.device)
     lengths = pad(metadata.kv_seqlens, (0, rows))
     changed = {
         "block_offsets": pad(table, (0, columns - table.shape[1], 0, rows)),
@@ -50,26 +53,14 @@ def padded(inputs: dict[str, Any], size: int) -> dict[str, Any]:
         "kv_flatten_size": 0,
     }
     result = {**inputs, "attn_metadata": dataclasses.replace(metadata, **changed)}
-    for name, dimension in (
-        ("input_ids", -1),
-        ("position_ids", -1),
-        ("mrope_position_ids", -1),
-        ("inputs_embeds", -2),
-    ):
+    for name, before in _TOKENS.items():
         value = inputs.get(name)
         if value is not None:
-            result[name] = pad(value, (0, rows) if dimension == -1 else (0, 0, 0, rows))
+            result[name] = pad(value, (*before, rows))
     return result
 
 
-def _counted(ends: Tensor, rows: int) -> Tensor:
-    """Cumulative lengths, longer by sequences of one token."""
-    count = ends.shape[0] - 1 + rows + 1
-    return ends.new_zeros(count).copy_(ends.new_ones(count).cumsum(0) - 1)
-
-
-def unpadded(output: Any, tokens: int) -> Any:
-    """The part of a model's output that belongs to the tokens that were asked for."""
-    if isinstance(output, Tensor):
-        return output[:, :tokens]
-    return {name: None if value is None else value[:, :tokens] for name, value in output.items()}
+def cannot_be_padded(inputs: dict[str, Any]) -> list[str]:
+    """Arguments that some models have and that this file does not know."""
+    known = {*_TOKENS, "attn_metadata", "past_key_values"}
+    return [name for name, value in inputs.items() if value is not None and name not in known]
