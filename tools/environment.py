@@ -1,4 +1,4 @@
-"""Bring the checkout's `.venv` up to date: torch, build tools, the project itself. Standard library only.
+"""Bring the checkout's `.venv` up to date: torch, build tools, LMDeploy, the project itself. Standard library only.
 
 Every step has a key (the pinned versions, or a hash of the sources) that is written down once the step has
 succeeded; a step whose key has not changed is skipped, so that `make` costs nothing when nothing changed.
@@ -166,6 +166,14 @@ def install_requirements(torch: str) -> None:
     pip_install("tools", key + (stamped("torch") or ""), [torch, "-r", "requirements/dev.txt"])
 
 
+def install_lmdeploy(torch: str) -> None:
+    """Install LMDeploy beside this torch: its own list of dependencies would bring another one, and CUDA."""
+    common, alone = "requirements/lmdeploy.txt", "requirements/lmdeploy-alone.txt"
+    keys = [hashlib.sha256((ROOT / name).read_bytes()).hexdigest() for name in (common, alone)]
+    pip_install("lmdeploy", keys[0] + (stamped("tools") or ""), [torch, "-r", common])
+    pip_install("lmdeploy-alone", keys[1] + (stamped("lmdeploy") or ""), ["--no-deps", "-r", alone])
+
+
 def source_files() -> Iterator[Path]:
     for name in SOURCES:
         path = ROOT / name
@@ -216,6 +224,7 @@ def main() -> int:
         stamp("compiler", compiler)
         torch = install_torch(options.torch)
         install_requirements(torch)
+        install_lmdeploy(torch)
         build_project(torch, compiler)
     except Failure as failure:
         print(failure, file=sys.stderr)
