@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dlinfer.conformance.samples import SAMPLES, make
-from dlinfer.interface import OPERATORS
+from dlinfer.interface import OPERATORS, Operator
 from dlinfer.interface.page import markdown_page
 from dlinfer.interface.registry import OVERLOADS
 from dlinfer.reference import KERNELS
@@ -65,20 +66,49 @@ def test_every_promised_operator_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", PROMISED)
-def test_functions_have_the_schema_s_arguments(name: str) -> None:
+def test_kernels_have_the_schema_s_arguments(name: str) -> None:
     operator = OPERATORS[name]
     wanted = [
         (a.name, a.default_value if a.has_default_value() else inspect.Parameter.empty)
         for a in operator.parsed.arguments
     ]
-    for function in (operator.check, operator.fake, operator.values, KERNELS[name]):
-        parameters = inspect.signature(function).parameters.values()
-        if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-            assert operator.parsed.returns == [] or function is operator.values
-            continue
-        assert [(p.name, p.default) for p in parameters] == wanted, function
+    parameters = inspect.signature(KERNELS[name]).parameters.values()
+    assert [(p.name, p.default) for p in parameters] == wanted
     assert list(operator.shapes) and set(operator.shapes) == set(operator.arguments)
     assert set(operator.indices) <= set(operator.arguments)
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_functions_of_a_declaration_name_what_they_need_and_leave_defaults_to_the_schema(name: str) -> None:
+    operator = OPERATORS[name]
+    for function in (operator.check, operator.fake, operator.values):
+        parameters = inspect.signature(function).parameters.values()
+        assert {p.name for p in parameters} <= set(operator.arguments)
+        assert all(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
+    assert bool(operator.indices) == bool(inspect.signature(operator.values).parameters)
+    assert set(operator.indices) <= set(inspect.signature(operator.values).parameters)
+
+
+def _declared(check: Callable[..., None]) -> Operator:
+    schema = "(Tensor x, int size, float scale=0.5, Tensor? bias=None) -> Tensor"
+    return Operator("sketch", schema, "", {}, "", check, lambda x: x, "exact")
+
+
+def test_a_declared_function_gets_its_arguments_from_any_call() -> None:
+    seen: list[tuple[object, ...]] = []
+    operator = _declared(lambda scale, x, bias: seen.append((scale, x, bias)))
+    operator.check("x", 3)
+    operator.check("x", 3, 0.25)
+    operator.check("x", size=3, bias="b")
+    operator.check("x", 3, 1.0, "b")
+    assert seen == [(0.5, "x", None), (0.25, "x", None), (0.5, "x", "b"), (1.0, "x", "b")]
+    assert operator.fake("x", 3) == "x"
+    assert operator.values("x", 3) is None
+
+
+def test_a_declared_function_cannot_ask_for_what_the_schema_has_not() -> None:
+    with pytest.raises(TypeError, match="takes width: not in the schema of sketch"):
+        _declared(lambda x, width: None)
 
 
 @pytest.mark.parametrize("name", PROMISED)

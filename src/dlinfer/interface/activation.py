@@ -8,7 +8,7 @@ from dlinfer.interface.checks import has_dtype, wrong
 from dlinfer.interface.declaration import Operator
 
 
-def _check_silu_and_mul(input_tensor: Tensor, dim: int = -1) -> None:
+def _check_silu_and_mul(input_tensor: Tensor, dim: int) -> None:
     rank = input_tensor.dim()
     has_dtype("silu_and_mul", "input_tensor", input_tensor)
     if rank == 0:
@@ -23,7 +23,7 @@ def _check_silu_and_mul(input_tensor: Tensor, dim: int = -1) -> None:
         )
 
 
-def _fake_silu_and_mul(input_tensor: Tensor, dim: int = -1) -> Tensor:
+def _fake_silu_and_mul(input_tensor: Tensor, dim: int) -> Tensor:
     shape = list(input_tensor.shape)
     shape[dim] = shape[dim] // 2
     return input_tensor.new_empty(shape)

@@ -33,15 +33,10 @@ def _check_prefill(
     value: Tensor,
     query_ends: Tensor,
     kv_lengths: Tensor,
-    max_q_len: int,
     attn_output: Tensor,
-    softmax_scale: float,
-    causal: bool = True,
-    mask: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    window_left: int = -1,
-    window_right: int = -1,
-    soft_cap: float = 0.0,
+    mask: Tensor | None,
+    alibi_slopes: Tensor | None,
+    soft_cap: float,
 ) -> None:
     has_rank(_PREFILL, "query", query, 3)
     has_dtype(_PREFILL, "query", query)
@@ -68,18 +63,11 @@ def _check_prefill(
 def _prefill_values(
     query: Tensor,
     key: Tensor,
-    value: Tensor,
     query_ends: Tensor,
     kv_lengths: Tensor,
     max_q_len: int,
-    attn_output: Tensor,
-    softmax_scale: float,
-    causal: bool = True,
-    mask: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    window_left: int = -1,
-    window_right: int = -1,
-    soft_cap: float = 0.0,
+    causal: bool,
+    mask: Tensor | None,
 ) -> None:
     lengths = query_lengths(_PREFILL, query_ends, query.shape[0])
     kv = length_list(_PREFILL, "kv_lengths", kv_lengths)
@@ -117,19 +105,13 @@ def _check_paged(
     block_table: Tensor,
     query_ends: Tensor,
     kv_lengths: Tensor,
-    max_q_len: int,
-    max_kv_len: int,
     attn_output: Tensor,
-    softmax_scale: float,
-    causal: bool = True,
-    mask: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    window_left: int = -1,
-    window_right: int = -1,
-    soft_cap: float = 0.0,
-    kv_scales: Tensor | None = None,
-    kv_zeros: Tensor | None = None,
-    quant_bits: int = 0,
+    mask: Tensor | None,
+    alibi_slopes: Tensor | None,
+    soft_cap: float,
+    kv_scales: Tensor | None,
+    kv_zeros: Tensor | None,
+    quant_bits: int,
 ) -> None:
     size_v = check_paged(_PAGED, query, key_cache, value_cache, kv_scales, kv_zeros, quant_bits)
     batch = check_block_table(_PAGED, block_table, kv_lengths, query)
@@ -141,23 +123,13 @@ def _check_paged(
 def _paged_values(
     query: Tensor,
     key_cache: Tensor,
-    value_cache: Tensor,
     block_table: Tensor,
     query_ends: Tensor,
     kv_lengths: Tensor,
     max_q_len: int,
     max_kv_len: int,
-    attn_output: Tensor,
-    softmax_scale: float,
-    causal: bool = True,
-    mask: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    window_left: int = -1,
-    window_right: int = -1,
-    soft_cap: float = 0.0,
-    kv_scales: Tensor | None = None,
-    kv_zeros: Tensor | None = None,
-    quant_bits: int = 0,
+    causal: bool,
+    mask: Tensor | None,
 ) -> None:
     lengths = query_lengths(_PAGED, query_ends, query.shape[0])
     kv = length_list(_PAGED, "kv_lengths", kv_lengths)
@@ -177,15 +149,12 @@ def _check_decode(
     value_cache: Tensor,
     block_table: Tensor,
     kv_lengths: Tensor,
-    max_kv_len: int,
     attn_output: Tensor,
-    softmax_scale: float,
-    alibi_slopes: Tensor | None = None,
-    window_left: int = -1,
-    soft_cap: float = 0.0,
-    kv_scales: Tensor | None = None,
-    kv_zeros: Tensor | None = None,
-    quant_bits: int = 0,
+    alibi_slopes: Tensor | None,
+    soft_cap: float,
+    kv_scales: Tensor | None,
+    kv_zeros: Tensor | None,
+    quant_bits: int,
 ) -> None:
     plain = (
         not quant_bits and kv_scales is None and kv_zeros is None and alibi_slopes is None and soft_cap >= 0
@@ -237,22 +206,7 @@ def _fits(
     )
 
 
-def _decode_values(
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    block_table: Tensor,
-    kv_lengths: Tensor,
-    max_kv_len: int,
-    attn_output: Tensor,
-    softmax_scale: float,
-    alibi_slopes: Tensor | None = None,
-    window_left: int = -1,
-    soft_cap: float = 0.0,
-    kv_scales: Tensor | None = None,
-    kv_zeros: Tensor | None = None,
-    quant_bits: int = 0,
-) -> None:
+def _decode_values(key_cache: Tensor, block_table: Tensor, kv_lengths: Tensor, max_kv_len: int) -> None:
     kv = length_list(_DECODE, "kv_lengths", kv_lengths)
     check_table_values(_DECODE, block_table, kv, key_cache.shape[0], key_cache.shape[1])
     _within(_DECODE, kv, max_kv_len)

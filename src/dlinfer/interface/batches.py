@@ -13,9 +13,7 @@ _FUSED = "fused_attention"
 LAYOUTS = ("BSH", "BSND", "BNSD")
 
 
-def _check_increment(
-    query: Tensor, key: Tensor, value: Tensor, num_heads: int, input_layout: str, softmax_scale: float
-) -> None:
+def _check_increment(query: Tensor, key: Tensor, value: Tensor, num_heads: int, input_layout: str) -> None:
     if input_layout not in LAYOUTS:
         raise wrong(_INCREMENT, "input_layout", f"is {input_layout!r}, expected one of {', '.join(LAYOUTS)}")
     has_dtype(_INCREMENT, "query", query)
@@ -42,9 +40,7 @@ def _check_increment(
         )
 
 
-def _fake_increment(
-    query: Tensor, key: Tensor, value: Tensor, num_heads: int, input_layout: str, softmax_scale: float
-) -> Tensor:
+def _fake_increment(query: Tensor, key: Tensor, value: Tensor, num_heads: int, input_layout: str) -> Tensor:
     if input_layout == "BSH":
         size = query.shape[-1] // num_heads
         last = value.shape[-1] // (key.shape[-1] // size) * num_heads
@@ -53,7 +49,7 @@ def _fake_increment(
     return query.new_empty([*query.shape[:-1], last])
 
 
-def _check_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> None:
+def _check_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
     has_rank(_FUSED, "query", query, 4)
     has_dtype(_FUSED, "query", query)
     batch, length, heads, size = query.shape
@@ -77,7 +73,7 @@ def _check_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None 
         has_rank(_FUSED, "mask", mask, 3)
 
 
-def _fake_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+def _fake_fused(query: Tensor, value: Tensor) -> Tensor:
     return query.new_empty([*query.shape[:-1], value.shape[-1]])
 
 

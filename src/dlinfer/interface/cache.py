@@ -47,11 +47,11 @@ def _check_fill(
     value: Tensor | None,
     value_cache: Tensor | None,
     kv_indices: Tensor,
-    key_scale: Tensor | None = None,
-    key_zero: Tensor | None = None,
-    value_scale: Tensor | None = None,
-    value_zero: Tensor | None = None,
-    quant_bits: int = 0,
+    key_scale: Tensor | None,
+    key_zero: Tensor | None,
+    value_scale: Tensor | None,
+    value_zero: Tensor | None,
+    quant_bits: int,
 ) -> None:
     if not quant_bits and value is not None and value_cache is not None:
         scales = key_scale is None and key_zero is None and value_scale is None and value_zero is None
@@ -95,18 +95,7 @@ def _fits(key: Tensor, key_cache: Tensor, value: Tensor, value_cache: Tensor, kv
     )
 
 
-def _fill_values(
-    key: Tensor,
-    key_cache: Tensor,
-    value: Tensor | None,
-    value_cache: Tensor | None,
-    kv_indices: Tensor,
-    key_scale: Tensor | None = None,
-    key_zero: Tensor | None = None,
-    value_scale: Tensor | None = None,
-    value_zero: Tensor | None = None,
-    quant_bits: int = 0,
-) -> None:
+def _fill_values(key_cache: Tensor, kv_indices: Tensor) -> None:
     check_slots(_FILL, kv_indices, key_cache.shape[0] * key_cache.shape[1])
 
 

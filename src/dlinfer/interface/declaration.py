@@ -1,15 +1,17 @@
 """The declaration of one operator, from which everything else follows.
 
 A declaration has the schema that torch is told, functions that check arguments and give the shapes of results without
-computing them, and the words of the documentation. The functions take the arguments of the schema by the same names, in
-the same order and with the same defaults; so do the kernels of a vendor. A test holds them against the schema.
+computing them, and the words of the documentation. The arguments, their order and their defaults are said once, in the
+schema: each of the functions names only those that it needs. The kernels of a vendor take all of them, positionally.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, wraps
+from inspect import signature
+from operator import itemgetter
 from typing import Any, Literal
 
 import torch
@@ -28,13 +30,24 @@ Tolerance = Literal["exact", "elementwise", "sum", "quantised", "positions"]
 Kernel = Callable[..., Any]
 
 
-def nothing(*args: Any, **kwargs: Any) -> None:
+def nothing() -> None:
     """Values that need no check, or results of an operator that only writes."""
+
+
+def _choosing(places: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """What gives the arguments at some places; the library's getter would not make a tuple of one."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda args: tuple(args[place] for place in places)
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One fused operator of the interface."""
+    """One fused operator of the interface.
+
+    `check`, `fake` and `values` are given as functions of the arguments that they need, by the schema's names. As
+    attributes they take what a kernel takes: all arguments of the schema.
+    """
 
     name: str
     schema: str
@@ -53,6 +66,31 @@ class Operator:
     """Checks of values (lengths, block tables, indices). Reads them: waits for a device that they live on."""
     indices: tuple[str, ...] = ()
     """The arguments that `values` reads."""
+
+    def __post_init__(self) -> None:
+        for part in ("check", "fake", "values"):
+            # The class is frozen for everybody else.
+            object.__setattr__(self, part, self._of_all(getattr(self, part)))
+
+    def _of_all(self, function: Kernel) -> Kernel:
+        """`function`, which names the arguments that it needs, as a function of all arguments."""
+        needed = list(signature(function).parameters)
+        strangers = sorted(set(needed) - set(self.arguments))
+        if strangers:
+            raise TypeError(
+                f"{function.__name__} takes {', '.join(strangers)}: not in the schema of {self.name}"
+            )
+        chosen = _choosing([self.arguments.index(name) for name in needed])
+        defaults = tuple(argument.default_value for argument in self.parsed.arguments)
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if kwargs:
+                args = tuple(self.bound(args, kwargs).values())
+            # torch leaves defaults at the end of a call out.
+            return function(*chosen(args + defaults[len(args) :]))
+
+        return called
 
     @cached_property
     def parsed(self) -> torch.FunctionSchema:

@@ -15,7 +15,7 @@ def check_bias(name: str, bias: Tensor | None, features: int, like: Tensor, argu
         same_device(name, "the input", like, argument, bias)
 
 
-def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
+def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     has_dtype("linear", "x", x)
     has_rank("linear", "weight", weight, 2)
     if not x.dim() or x.shape[-1] != weight.shape[1]:
@@ -27,16 +27,16 @@ def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None
         same_dtype("linear", "x", x, "bias", bias)
 
 
-def _fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _fake_linear(x: Tensor, weight: Tensor) -> Tensor:
     return x.new_empty([*x.shape[:-1], weight.shape[0]])
 
 
-def _check_transdata(hidden_states: Tensor, transdata_type: int = 2) -> None:
+def _check_transdata(transdata_type: int) -> None:
     if transdata_type not in (0, 1, 2):
         raise wrong("transdata", "transdata_type", f"is {transdata_type}, expected 0, 1 or 2")
 
 
-def _fake_transdata(hidden_states: Tensor, transdata_type: int = 2) -> Tensor:
+def _fake_transdata(hidden_states: Tensor) -> Tensor:
     return hidden_states.new_empty(hidden_states.shape)
 
 

@@ -23,7 +23,7 @@ _MOE = "fused_moe"
 _W8A8 = "fused_moe_w8a8"
 
 
-def _check_gate(router_logits: Tensor, topk: int, n_groups: int = -1, renormalize: bool = False) -> None:
+def _check_gate(router_logits: Tensor, topk: int, n_groups: int) -> None:
     has_dtype(_GATE, "router_logits", router_logits)
     if not router_logits.dim():
         raise wrong(_GATE, "router_logits", "is a single number, expected [..., experts]")
@@ -38,9 +38,7 @@ def _check_gate(router_logits: Tensor, topk: int, n_groups: int = -1, renormaliz
         raise wrong(_GATE, "n_groups", "is 0, expected at least 1, or -1 for no groups")
 
 
-def _fake_gate(
-    router_logits: Tensor, topk: int, n_groups: int = -1, renormalize: bool = False
-) -> tuple[Tensor, Tensor]:
+def _fake_gate(router_logits: Tensor, topk: int) -> tuple[Tensor, Tensor]:
     shape = [*router_logits.shape[:-1], topk]
     return router_logits.new_empty(shape, dtype=wide(router_logits)), router_logits.new_empty(
         shape, dtype=torch.int64
@@ -80,9 +78,8 @@ def _check_moe(
     down_weights: Tensor,
     topk_weights: Tensor,
     topk_ids: Tensor,
-    renormalize: bool = False,
-    first_expert: int = 0,
-    num_experts: int = 0,
+    first_expert: int,
+    num_experts: int,
 ) -> None:
     _check_routing(_MOE, hidden_states, topk_weights, topk_ids)
     _check_experts(_MOE, hidden_states, gate_up_weights, down_weights)
@@ -101,16 +98,7 @@ def _check_part(name: str, gate_up_weights: Tensor, first_expert: int, num_exper
         )
 
 
-def _moe_values(
-    hidden_states: Tensor,
-    gate_up_weights: Tensor,
-    down_weights: Tensor,
-    topk_weights: Tensor,
-    topk_ids: Tensor,
-    renormalize: bool = False,
-    first_expert: int = 0,
-    num_experts: int = 0,
-) -> None:
+def _moe_values(gate_up_weights: Tensor, topk_ids: Tensor, num_experts: int) -> None:
     _check_ids(_MOE, topk_ids, num_experts or gate_up_weights.shape[0])
 
 
@@ -126,16 +114,7 @@ def _check_ids(name: str, topk_ids: Tensor, experts: int) -> None:
         )
 
 
-def _fake_moe(
-    hidden_states: Tensor,
-    gate_up_weights: Tensor,
-    down_weights: Tensor,
-    topk_weights: Tensor,
-    topk_ids: Tensor,
-    renormalize: bool = False,
-    first_expert: int = 0,
-    num_experts: int = 0,
-) -> Tensor:
+def _fake_moe(hidden_states: Tensor) -> Tensor:
     return hidden_states.new_empty(hidden_states.shape)
 
 
@@ -147,9 +126,8 @@ def _check_moe_w8a8(
     down_scales: Tensor,
     topk_weights: Tensor,
     topk_ids: Tensor,
-    renormalize: bool = False,
-    first_expert: int = 0,
-    num_experts: int = 0,
+    first_expert: int,
+    num_experts: int,
 ) -> None:
     _check_routing(_W8A8, hidden_states, topk_weights, topk_ids)
     _check_experts(_W8A8, hidden_states, gate_up_weights, down_weights)
@@ -166,34 +144,8 @@ def _check_moe_w8a8(
     _check_part(_W8A8, gate_up_weights, first_expert, num_experts)
 
 
-def _moe_w8a8_values(
-    hidden_states: Tensor,
-    gate_up_weights: Tensor,
-    gate_up_scales: Tensor,
-    down_weights: Tensor,
-    down_scales: Tensor,
-    topk_weights: Tensor,
-    topk_ids: Tensor,
-    renormalize: bool = False,
-    first_expert: int = 0,
-    num_experts: int = 0,
-) -> None:
+def _moe_w8a8_values(gate_up_weights: Tensor, topk_ids: Tensor, num_experts: int) -> None:
     _check_ids(_W8A8, topk_ids, num_experts or gate_up_weights.shape[0])
-
-
-def _fake_moe_w8a8(
-    hidden_states: Tensor,
-    gate_up_weights: Tensor,
-    gate_up_scales: Tensor,
-    down_weights: Tensor,
-    down_scales: Tensor,
-    topk_weights: Tensor,
-    topk_ids: Tensor,
-    renormalize: bool = False,
-    first_expert: int = 0,
-    num_experts: int = 0,
-) -> Tensor:
-    return hidden_states.new_empty(hidden_states.shape)
 
 
 _HIDDEN = "[tokens, hidden], floating"
@@ -258,7 +210,7 @@ OPERATORS = (
         },
         results="like hidden_states",
         check=_check_moe_w8a8,
-        fake=_fake_moe_w8a8,
+        fake=_fake_moe,
         tolerance="sum",
         values=_moe_w8a8_values,
         indices=("topk_ids",),

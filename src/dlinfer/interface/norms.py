@@ -71,11 +71,7 @@ def _check_rms_norm_w8a8(
 
 
 def _check_add_rms_norm_w8a8(
-    hidden_states: Tensor,
-    residual: Tensor,
-    weight: Tensor,
-    epsilon: float,
-    quant_dtype: torch.dtype,
+    hidden_states: Tensor, residual: Tensor, weight: Tensor, epsilon: float, quant_dtype: torch.dtype
 ) -> None:
     _norm("add_rms_norm_w8a8", hidden_states, weight, epsilon)
     _residual("add_rms_norm_w8a8", hidden_states, residual)
@@ -88,13 +84,11 @@ def check_quantised(name: str, quant_dtype: torch.dtype) -> None:
         raise wrong(name, "quant_dtype", f"is {quant_dtype}, expected torch.int8 or torch.float8_e4m3fn")
 
 
-def _fake_rms_norm(hidden_states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+def _fake_rms_norm(hidden_states: Tensor) -> Tensor:
     return hidden_states.new_empty(hidden_states.shape)
 
 
-def _fake_add_rms_norm(
-    hidden_states: Tensor, residual: Tensor, weight: Tensor, epsilon: float
-) -> tuple[Tensor, Tensor]:
+def _fake_add_rms_norm(hidden_states: Tensor) -> tuple[Tensor, Tensor]:
     return hidden_states.new_empty(hidden_states.shape), hidden_states.new_empty(hidden_states.shape)
 
 
@@ -106,19 +100,11 @@ def fake_quantised(value: Tensor, quant_dtype: torch.dtype) -> tuple[Tensor, Ten
     )
 
 
-def _fake_rms_norm_w8a8(
-    hidden_states: Tensor, weight: Tensor, epsilon: float, quant_dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def _fake_rms_norm_w8a8(hidden_states: Tensor, quant_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return fake_quantised(hidden_states, quant_dtype)
 
 
-def _fake_add_rms_norm_w8a8(
-    hidden_states: Tensor,
-    residual: Tensor,
-    weight: Tensor,
-    epsilon: float,
-    quant_dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_add_rms_norm_w8a8(hidden_states: Tensor, quant_dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     return *fake_quantised(hidden_states, quant_dtype), hidden_states.new_empty(hidden_states.shape)
 
 

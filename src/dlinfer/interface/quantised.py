@@ -28,7 +28,7 @@ GRANULARITIES = ("PER_TOKEN", "PER_TENSOR")
 NIBBLES = 8  # 4-bit elements in an int32
 
 
-def _check_quant(x: Tensor, quant_dtype: torch.dtype, quant_granularity: str = "PER_TOKEN") -> None:
+def _check_quant(x: Tensor, quant_dtype: torch.dtype, quant_granularity: str) -> None:
     has_dtype(_QUANT, "x", x)
     if not x.dim():
         raise wrong(_QUANT, "x", "is a single number, expected [..., features]")
@@ -39,9 +39,7 @@ def _check_quant(x: Tensor, quant_dtype: torch.dtype, quant_granularity: str = "
         )
 
 
-def _fake_quant(
-    x: Tensor, quant_dtype: torch.dtype, quant_granularity: str = "PER_TOKEN"
-) -> tuple[Tensor, Tensor]:
+def _fake_quant(x: Tensor, quant_dtype: torch.dtype, quant_granularity: str) -> tuple[Tensor, Tensor]:
     quantised, scale = fake_quantised(x, quant_dtype)
     return quantised, scale if quant_granularity == "PER_TOKEN" else x.new_empty([1], dtype=wide(x))
 
@@ -53,7 +51,7 @@ def _check_w8a8(
     linear_scale: Tensor,
     out_dtype: torch.dtype,
     quant_dtype: torch.dtype,
-    bias: Tensor | None = None,
+    bias: Tensor | None,
 ) -> None:
     check_quantised(_W8A8, quant_dtype)
     for argument, value in (("a", a), ("b", b)):
@@ -86,15 +84,7 @@ def _product(
         raise wrong(name, "out_dtype", f"is {out_dtype}, expected {listed(FLOATS)}")
 
 
-def _fake_w8a8(
-    a: Tensor,
-    b: Tensor,
-    rms_scale: Tensor,
-    linear_scale: Tensor,
-    out_dtype: torch.dtype,
-    quant_dtype: torch.dtype,
-    bias: Tensor | None = None,
-) -> Tensor:
+def _fake_w8a8(a: Tensor, b: Tensor, out_dtype: torch.dtype) -> Tensor:
     return a.new_empty([*a.shape[:-1], b.shape[0]], dtype=out_dtype)
 
 
@@ -106,7 +96,7 @@ def _check_static(
     deq_scale: Tensor,
     out_dtype: torch.dtype,
     quant_dtype: torch.dtype,
-    quant_bias: Tensor | None = None,
+    quant_bias: Tensor | None,
 ) -> None:
     has_dtype(_STATIC, "x", x)
     if quant_dtype != torch.int8:
@@ -126,26 +116,12 @@ def _check_static(
         has_dtype(_STATIC, "quant_bias", quant_bias, (torch.int32,), ": it is added to the integer product")
 
 
-def _fake_static(
-    x: Tensor,
-    weight: Tensor,
-    input_scale: Tensor,
-    input_offset: Tensor,
-    deq_scale: Tensor,
-    out_dtype: torch.dtype,
-    quant_dtype: torch.dtype,
-    quant_bias: Tensor | None = None,
-) -> Tensor:
+def _fake_static(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
     return x.new_empty([*x.shape[:-1], weight.shape[0]], dtype=out_dtype)
 
 
 def _check_weight(
-    x1: Tensor,
-    x2: Tensor,
-    scale: Tensor,
-    offset: Tensor | None = None,
-    bias: Tensor | None = None,
-    group_size: int = 0,
+    x1: Tensor, x2: Tensor, scale: Tensor, offset: Tensor | None, bias: Tensor | None, group_size: int
 ) -> None:
     has_dtype(_WEIGHT, "x1", x1)
     has_rank(_WEIGHT, "x2", x2, 2)
@@ -187,14 +163,7 @@ def _check_offset(offset: Tensor | None, x1: Tensor, x2: Tensor, groups: int, fe
         )
 
 
-def _fake_weight(
-    x1: Tensor,
-    x2: Tensor,
-    scale: Tensor,
-    offset: Tensor | None = None,
-    bias: Tensor | None = None,
-    group_size: int = 0,
-) -> Tensor:
+def _fake_weight(x1: Tensor, x2: Tensor) -> Tensor:
     features = x2.shape[1] * (NIBBLES if x2.dtype == torch.int32 else 1)
     return x1.new_empty([*x1.shape[:-1], features])
 

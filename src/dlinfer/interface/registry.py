@@ -24,19 +24,20 @@ def _dispatcher(operator: Operator) -> Kernel:
     name, check, values = operator.name, operator.check, operator.values
     places = tuple(operator.arguments.index(argument) for argument in operator.indices)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any) -> Any:
         try:
-            check(*args, **kwargs)
+            check(*args)
         except (AttributeError, TypeError):
             _refuse_missing(operator, args)
             raise
-        device = args[0].device.type
+        first = args[0]
+        device = "cpu" if first.is_cpu else first.device.type
         found = RESOLVED.get((name, device)) or resolve(name, device)
         if places and found.values is not Values.TRUSTED:
             cheap = found.values is Values.CHEAP
-            if not cheap or all(args[place].device.type == "cpu" for place in places):
-                values(*args, **kwargs)
-        return found.kernel(*args, **kwargs)
+            if not cheap or all(args[place].is_cpu for place in places):
+                values(*args)
+        return found.kernel(*args)
 
     call.__name__ = call.__qualname__ = name
     return call

@@ -44,11 +44,11 @@ def _check_rotary(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> None:
     _table(_HALVES, cos, sin, query, rows, query.shape[-1])
 
 
-def _fake_rotary(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+def _fake_rotary(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     return query.new_empty(query.shape), key.new_empty(key.shape)
 
 
-def _check_interleaved(states: Tensor, cos: Tensor, sin: Tensor, native_layout: bool = True) -> None:
+def _check_interleaved(states: Tensor, cos: Tensor, sin: Tensor) -> None:
     has_dtype(_PAIRS, "states", states)
     if states.dim() < 2:
         raise wrong(_PAIRS, "states", f"has shape {list(states.shape)}, expected [tokens, ..., size]")
@@ -57,7 +57,7 @@ def _check_interleaved(states: Tensor, cos: Tensor, sin: Tensor, native_layout: 
         raise wrong(_PAIRS, "cos", f"has {cos.shape[-1]} columns, expected {states.shape[-1]} like states")
 
 
-def _fake_interleaved(states: Tensor, cos: Tensor, sin: Tensor, native_layout: bool = True) -> Tensor:
+def _fake_interleaved(states: Tensor) -> Tensor:
     return states.new_empty(states.shape)
 
 

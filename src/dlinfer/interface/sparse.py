@@ -69,26 +69,12 @@ def _paged_values(
 
 
 def _index_values(
-    query: Tensor,
-    key: Tensor,
-    weights: Tensor,
-    query_ends: Tensor,
-    kv_lengths: Tensor,
-    block_table: Tensor,
-    sparse_count: int,
+    query: Tensor, key: Tensor, query_ends: Tensor, kv_lengths: Tensor, block_table: Tensor
 ) -> None:
     _paged_values(_INDEX, query, key, query_ends, kv_lengths, block_table)
 
 
-def _fake_index(
-    query: Tensor,
-    key: Tensor,
-    weights: Tensor,
-    query_ends: Tensor,
-    kv_lengths: Tensor,
-    block_table: Tensor,
-    sparse_count: int,
-) -> Tensor:
+def _fake_index(query: Tensor, sparse_count: int) -> Tensor:
     return query.new_empty([query.shape[0], 1, sparse_count], dtype=torch.int32)
 
 
@@ -97,12 +83,11 @@ def _check_sparse(
     key: Tensor,
     value: Tensor,
     sparse_indices: Tensor,
-    softmax_scale: float,
     block_table: Tensor,
     query_ends: Tensor,
     kv_lengths: Tensor,
-    query_rope: Tensor | None = None,
-    key_rope: Tensor | None = None,
+    query_rope: Tensor | None,
+    key_rope: Tensor | None,
 ) -> None:
     has_rank(_SPARSE, "query", query, 3)
     has_dtype(_SPARSE, "query", query)
@@ -130,14 +115,10 @@ def _check_sparse(
 def _sparse_values(
     query: Tensor,
     key: Tensor,
-    value: Tensor,
     sparse_indices: Tensor,
-    softmax_scale: float,
     block_table: Tensor,
     query_ends: Tensor,
     kv_lengths: Tensor,
-    query_rope: Tensor | None = None,
-    key_rope: Tensor | None = None,
 ) -> None:
     pairs = _paged_values(_SPARSE, query, key, query_ends, kv_lengths, block_table)
     start = 0
@@ -151,18 +132,7 @@ def _sparse_values(
         start += new
 
 
-def _fake_sparse(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    sparse_indices: Tensor,
-    softmax_scale: float,
-    block_table: Tensor,
-    query_ends: Tensor,
-    kv_lengths: Tensor,
-    query_rope: Tensor | None = None,
-    key_rope: Tensor | None = None,
-) -> Tensor:
+def _fake_sparse(query: Tensor, value: Tensor) -> Tensor:
     return query.new_empty([*query.shape[:2], value.shape[3]])
 
 
