@@ -139,13 +139,14 @@ class RecordedGraph:
         if sizes not in self.recordings and len(self.recordings) >= MOST_RECORDINGS:
             self._warn(sizes)
             return self._run(*args)
-        results = self._recorder.prepare(lambda: self._run(*args))
         own = list(args)
         # Memory that may be written in and out of inference mode.
         with torch.inference_mode(False):
             copies = [args[place].clone() for place in self._moving]
         for copy, place in zip(copies, self._moving, strict=True):
             own[place] = copy
+        # With the recording's own memory: kernels that are compiled for an alignment are compiled here, not while recording.
+        results = tree_map_only(Tensor, Tensor.clone, self._recorder.prepare(lambda: self._run(*own)))
         try:
             replay, places = self._recorder.record(lambda: self._run(*own))
         except Exception as error:
