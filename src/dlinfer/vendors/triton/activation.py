@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-import torch
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
-from dlinfer.vendors.triton.language import cdiv, jit, power_above, reference
+from dlinfer.vendors.triton.language import cdiv, jit, power_above
 
 _COLUMNS = 1024
 
@@ -33,8 +32,6 @@ def _silu_kernel(
 
 def silu_and_mul(input_tensor: Tensor, dim: int = -1) -> Tensor:
     """`silu_and_mul` of the interface."""
-    if input_tensor.dtype == torch.float64:
-        return reference("silu_and_mul", input_tensor, dim)
     shape = list(input_tensor.shape)
     place = dim % len(shape)
     if place != len(shape) - 1:

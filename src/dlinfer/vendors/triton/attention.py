@@ -9,7 +9,7 @@ from dlinfer.vendors.triton import tables
 from dlinfer.vendors.triton.cache import matched
 from dlinfer.vendors.triton.decode_kernels import decode_kernel, sum_kernel
 from dlinfer.vendors.triton.form import Form, form, parts
-from dlinfer.vendors.triton.language import HALVES, beside, cdiv, multiprocessors, power_above, reference
+from dlinfer.vendors.triton.language import HALVES, beside, cdiv, multiprocessors, power_above
 from dlinfer.vendors.triton.prefill_kernel import prefill_kernel
 
 Quantised = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, int, int]
@@ -110,8 +110,8 @@ def _prefill(
         key_strides, value_strides = (0, *key.stride()), (0, *value.stride())
     else:
         table = beside(table, device)
-        blocks, columns = key.shape[0], table.shape[1]
-        room = columns * key.shape[1] if blocks else 0
+        blocks, columns = key.shape[0], table.stride(0)
+        room = table.shape[1] * key.shape[1] if blocks else 0
         key_strides, value_strides = key.stride(), value.stride()
     tiles = tokens * shape.group // tile.rows + sequences
     prefill_kernel[(kv_heads, tiles)](
@@ -140,12 +140,6 @@ def prefill_attention(
     soft_cap: float = 0.0,
 ) -> None:
     """`prefill_attention` of the interface."""
-    if query.dtype == torch.float64:
-        reference(
-            "prefill_attention", query, key, value, query_ends, kv_lengths, max_q_len, attn_output, softmax_scale,
-            causal, mask, alibi_slopes, window_left, window_right, soft_cap,
-        )  # fmt: skip
-        return
     _prefill(
         query, key, value, None, query_ends, kv_lengths, attn_output, softmax_scale, causal, mask, alibi_slopes,
         (window_left, window_right), soft_cap,
@@ -174,13 +168,6 @@ def paged_prefill_attention(
     quant_bits: int = 0,
 ) -> None:
     """`paged_prefill_attention` of the interface."""
-    if query.dtype == torch.float64:
-        reference(
-            "paged_prefill_attention", query, key_cache, value_cache, block_table, query_ends, kv_lengths, max_q_len,
-            max_kv_len, attn_output, softmax_scale, causal, mask, alibi_slopes, window_left, window_right, soft_cap,
-            kv_scales, kv_zeros, quant_bits,
-        )  # fmt: skip
-        return
     _prefill(
         query, key_cache, value_cache, block_table, query_ends, kv_lengths, attn_output, softmax_scale, causal, mask,
         alibi_slopes, (window_left, window_right), soft_cap, kv_scales, kv_zeros, quant_bits,
@@ -210,12 +197,6 @@ def paged_decode_attention(
     quant_bits: int = 0,
 ) -> None:
     """`paged_decode_attention` of the interface."""
-    if query.dtype == torch.float64:
-        reference(
-            "paged_decode_attention", query, key_cache, value_cache, block_table, kv_lengths, max_kv_len, attn_output,
-            softmax_scale, alibi_slopes, window_left, soft_cap, kv_scales, kv_zeros, quant_bits,
-        )  # fmt: skip
-        return
     device, (tokens, heads, size), size_v = query.device, query.shape, attn_output.shape[2]
     if not tokens or not heads or not size_v:
         return
@@ -228,6 +209,7 @@ def paged_decode_attention(
         query, key_cache, value_cache, tile, True, new > 1, (window_left, -1), soft_cap, alibi_slopes,
         None, quant_bits, quantised,
     )  # fmt: skip
+    block_table = beside(block_table, device)
     room = columns * block_size if blocks else 0
     programs = kv_heads * cdiv(new * shape.group, tile.rows)
     longest = min(max_kv_len, room) if max_kv_len > 0 else room
@@ -236,8 +218,8 @@ def paged_decode_attention(
     if splits > 1:
         partial = torch.empty(splits * tokens * heads * (size_v + 2), dtype=torch.float32, device=device)
     decode_kernel[(programs, splits, batch)](
-        query, key_cache, value_cache, beside(block_table, device), beside(kv_lengths, device), attn_output, partial,
-        None if alibi_slopes is None else alibi_slopes.contiguous(), *quantised[:4], new, room, blocks, columns,
+        query, key_cache, value_cache, block_table, beside(kv_lengths, device), attn_output, partial,
+        None if alibi_slopes is None else alibi_slopes.contiguous(), *quantised[:4], new, room, blocks, block_table.stride(0),
         softmax_scale, soft_cap, window_left, *query.stride(), *key_cache.stride(), *value_cache.stride(),
         *attn_output.stride(), *quantised[4:], heads, kv_heads, F=shape, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip

@@ -7,7 +7,7 @@ import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
 from dlinfer.vendors.triton.arithmetic import rounded
-from dlinfer.vendors.triton.language import beside, cdiv, jit, power_above, reference
+from dlinfer.vendors.triton.language import beside, cdiv, jit, power_above
 
 # Elements that one program writes.
 _ELEMENTS = 1024
@@ -160,12 +160,6 @@ def fill_kv_cache(
     quant_bits: int = 0,
 ) -> None:
     """`fill_kv_cache` of the interface."""
-    if key.dtype == torch.float64:
-        reference(
-            "fill_kv_cache", key, key_cache, value, value_cache, kv_indices, key_scale, key_zero, value_scale,
-            value_zero, quant_bits,
-        )  # fmt: skip
-        return
     tokens, heads, size = key.shape
     if not tokens or not heads:
         return

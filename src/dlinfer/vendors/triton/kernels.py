@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from dlinfer.interface.declaration import Kernel
 from dlinfer.vendors.triton import activation, attention, cache, moe, norms, quantised, rotary, weights
+from dlinfer.vendors.triton.language import prepared
 
-KERNELS: Mapping[str, Kernel] = {
+_SERVED: Mapping[str, Kernel] = {
     "rms_norm": norms.rms_norm,
     "add_rms_norm": norms.add_rms_norm,
     "rms_norm_w8a8": norms.rms_norm_w8a8,
@@ -25,3 +26,5 @@ KERNELS: Mapping[str, Kernel] = {
     "weight_quant_matmul": weights.weight_quant_matmul,
     "fused_moe": moe.fused_moe,
 }
+
+KERNELS: Mapping[str, Kernel] = {name: prepared(name, kernel) for name, kernel in _SERVED.items()}

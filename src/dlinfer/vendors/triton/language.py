@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -47,8 +47,33 @@ def reference(name: str, *args: Any) -> Any:
 
 
 def beside(numbers: Tensor, device: torch.device) -> Tensor:
-    """Lengths, tables and indices where the kernel runs, without gaps."""
+    """Lengths, tables and indices where the kernel runs, those of a row side by side."""
     if numbers.device != device:
         # Not waited for: the copy is ordered before the kernel on its stream.
         numbers = numbers.to(device, non_blocking=True)
-    return numbers if numbers.is_contiguous() else numbers.contiguous()
+    return numbers if numbers.shape[-1] <= 1 or numbers.stride(-1) == 1 else numbers.contiguous()
+
+
+@cache
+def has_float8(device: torch.device) -> bool:
+    """Whether numbers can become 8-bit floats there."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)
+
+
+def prepared(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel that runs on the device of its first argument, where Triton would launch on the current one.
+
+    Matrix units know no float64: that falls to the reference.
+    """
+
+    @wraps(kernel)
+    def call(*args: Any) -> Any:
+        first = args[0]
+        if first.dtype == torch.float64:
+            return reference(name, *args)
+        if not first.is_cuda or first.device.index == torch.cuda.current_device():
+            return kernel(*args)
+        with torch.cuda.device(first.device):
+            return kernel(*args)
+
+    return call

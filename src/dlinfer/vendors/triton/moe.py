@@ -9,7 +9,7 @@ from torch import Tensor
 from dlinfer.vendors.triton import tables
 from dlinfer.vendors.triton.activation import gated
 from dlinfer.vendors.triton.arithmetic import find_group
-from dlinfer.vendors.triton.language import HALVES, cdiv, jit, power_above, reference
+from dlinfer.vendors.triton.language import HALVES, cdiv, jit, power_above
 
 
 @jit
@@ -62,17 +62,18 @@ def _up_kernel(
         k = tl.arange(0, BLOCK_K)
         token = (tl.load(order + row, mask=valid, other=0) // TOPK).to(tl.int64)
         x = hidden + token[:, None] * hidden_row + k[None, :]
-        w = weight + expert.to(tl.int64) * weight_expert + n.to(tl.int64)[:, None] * weight_row + k[None, :]
+        w = weight + expert.to(tl.int64) * weight_expert + k[None, :]
+        w_gate = w + n.to(tl.int64)[:, None] * weight_row
+        w_up = w + (n + N).to(tl.int64)[:, None] * weight_row
         gate = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
         up = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
         for start in range(0, K, BLOCK_K):
             within = (start + k < K)[None, :]
             there = (n < N)[:, None] & within
             left = tl.load(x + start, mask=valid[:, None] & within, other=0)
-            gate = tl.dot(
-                left, tl.trans(tl.load(w + start, mask=there, other=0)), gate, input_precision=PRECISION
-            )
-            second = tl.load(w + start + N.to(tl.int64) * weight_row, mask=there, other=0)
+            first = tl.load(w_gate + start, mask=there, other=0)
+            gate = tl.dot(left, tl.trans(first), gate, input_precision=PRECISION)
+            second = tl.load(w_up + start, mask=there, other=0)
             up = tl.dot(left, tl.trans(second), up, input_precision=PRECISION)
         result = gated(gate, up).to(inner.dtype.element_ty)
         to = inner + row.to(tl.int64)[:, None] * N + n[None, :]
@@ -166,11 +167,6 @@ def fused_moe(
     num_experts: int = 0,
 ) -> Tensor:
     """`fused_moe` of the interface. Nothing is read back: a graph can hold it."""
-    if hidden_states.dtype == torch.float64:
-        return reference(
-            "fused_moe", hidden_states, gate_up_weights, down_weights, topk_weights, topk_ids, renormalize,
-            first_expert, num_experts,
-        )  # fmt: skip
     tokens, size = hidden_states.shape
     experts, topk, device = gate_up_weights.shape[0], topk_ids.shape[1], hidden_states.device
     width = down_weights.shape[2]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dlinfer.interface.norms import fake_quantised
 from dlinfer.vendors.triton.arithmetic import quantised_row
-from dlinfer.vendors.triton.language import cdiv, jit, power_above, reference
+from dlinfer.vendors.triton.language import cdiv, has_float8, jit, power_above, reference
 
 # Rows longer than this do not fit into the registers of one program.
 LONGEST = 32768
@@ -100,13 +100,16 @@ def _run(
     return out, scales, total
 
 
-def _served(hidden_states: Tensor) -> bool:
-    return hidden_states.dtype != torch.float64 and 0 < hidden_states.shape[-1] <= LONGEST
+def served(rows: Tensor, quant_dtype: torch.dtype | None = None) -> bool:
+    """Whether there are kernels for such rows, and for what they shall become."""
+    if quant_dtype == torch.float8_e4m3fn and not has_float8(rows.device):
+        return False
+    return 0 < rows.shape[-1] <= LONGEST
 
 
 def rms_norm(hidden_states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """`rms_norm` of the interface."""
-    if not _served(hidden_states):
+    if not served(hidden_states):
         return reference("rms_norm", hidden_states, weight, epsilon)
     return _run(hidden_states, None, weight, epsilon, None)[0]
 
@@ -115,7 +118,7 @@ def add_rms_norm(
     hidden_states: Tensor, residual: Tensor, weight: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
     """`add_rms_norm` of the interface."""
-    if not _served(hidden_states):
+    if not served(hidden_states):
         return reference("add_rms_norm", hidden_states, residual, weight, epsilon)
     norm, _, total = _run(hidden_states, residual, weight, epsilon, None)
     assert total is not None
@@ -126,7 +129,7 @@ def rms_norm_w8a8(
     hidden_states: Tensor, weight: Tensor, epsilon: float, quant_dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """`rms_norm_w8a8` of the interface."""
-    if not _served(hidden_states):
+    if not served(hidden_states, quant_dtype):
         return reference("rms_norm_w8a8", hidden_states, weight, epsilon, quant_dtype)
     norm, scales, _ = _run(hidden_states, None, weight, epsilon, quant_dtype)
     assert scales is not None
@@ -137,7 +140,7 @@ def add_rms_norm_w8a8(
     hidden_states: Tensor, residual: Tensor, weight: Tensor, epsilon: float, quant_dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`add_rms_norm_w8a8` of the interface."""
-    if not _served(hidden_states):
+    if not served(hidden_states, quant_dtype):
         return reference("add_rms_norm_w8a8", hidden_states, residual, weight, epsilon, quant_dtype)
     norm, scales, total = _run(hidden_states, residual, weight, epsilon, quant_dtype)
     assert scales is not None and total is not None

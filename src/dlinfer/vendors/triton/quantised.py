@@ -9,8 +9,8 @@ from torch import Tensor
 from dlinfer.interface.norms import fake_quantised
 from dlinfer.vendors.triton import tables
 from dlinfer.vendors.triton.arithmetic import quantised_row, rounded, scaled
-from dlinfer.vendors.triton.language import cdiv, jit, reference
-from dlinfer.vendors.triton.norms import LONGEST, row_shape, rows_of
+from dlinfer.vendors.triton.language import cdiv, has_float8, jit, reference
+from dlinfer.vendors.triton.norms import row_shape, rows_of, served
 
 
 @jit
@@ -97,7 +97,7 @@ def dynamic_quant(
     x: Tensor, quant_dtype: torch.dtype, quant_granularity: str = "PER_TOKEN"
 ) -> tuple[Tensor, Tensor]:
     """`dynamic_quant` of the interface."""
-    if x.dtype == torch.float64 or not x.numel() or x.shape[-1] > LONGEST:
+    if not x.numel() or not served(x, quant_dtype):
         return reference("dynamic_quant", x, quant_dtype, quant_granularity)
     out, scales = fake_quantised(x, quant_dtype)
     if quant_granularity == "PER_TENSOR":
@@ -216,7 +216,8 @@ def linear_w8a8(
     bias: Tensor | None = None,
 ) -> Tensor:
     """`linear_w8a8` of the interface."""
-    if torch.float64 in (out_dtype, rms_scale.dtype, linear_scale.dtype) or not a.shape[-1]:
+    float8 = quant_dtype == torch.float8_e4m3fn and not has_float8(a.device)
+    if float8 or torch.float64 in (out_dtype, rms_scale.dtype, linear_scale.dtype) or not a.shape[-1]:
         return reference("linear_w8a8", a, b, rms_scale, linear_scale, out_dtype, quant_dtype, bias)
     if bias is not None and not bias.is_floating_point():
         bias = bias.to(torch.float32)
@@ -234,7 +235,7 @@ def linear_w8a8_static(
     quant_bias: Tensor | None = None,
 ) -> Tensor:
     """`linear_w8a8_static` of the interface."""
-    if torch.float64 in (x.dtype, out_dtype, deq_scale.dtype) or not 0 < x.shape[-1] <= LONGEST:
+    if torch.float64 in (out_dtype, deq_scale.dtype) or not served(x):
         return reference(
             "linear_w8a8_static",
             x,

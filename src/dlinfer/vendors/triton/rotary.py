@@ -6,7 +6,7 @@ import torch
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
-from dlinfer.vendors.triton.language import cdiv, jit, power_above, reference
+from dlinfer.vendors.triton.language import cdiv, jit, power_above
 
 # Elements that one program turns.
 _ELEMENTS = 1024
@@ -115,8 +115,6 @@ def _new(states: Tensor) -> Tensor:
 
 def apply_rotary_pos_emb(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """`apply_rotary_pos_emb` of the interface."""
-    if query.dtype == torch.float64:
-        return reference("apply_rotary_pos_emb", query, key, cos, sin)
     q, k = _heads_of(query), _heads_of(key)
     query_out, key_out = _new(query), _new(key)
     tokens, heads, size = q.shape
@@ -137,8 +135,6 @@ def apply_rotary_pos_emb_interleaved(
     states: Tensor, cos: Tensor, sin: Tensor, native_layout: bool = True
 ) -> Tensor:
     """`apply_rotary_pos_emb_interleaved` of the interface."""
-    if states.dtype == torch.float64:
-        return reference("apply_rotary_pos_emb_interleaved", states, cos, sin, native_layout)
     out = _new(states)
     tokens, size = states.shape[0], states.shape[-1]
     rows = states.reshape(tokens, -1, size) if states.numel() else states

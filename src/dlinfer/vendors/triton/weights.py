@@ -127,7 +127,7 @@ def weight_quant_matmul(
     size, four = x2.shape[0], x2.dtype == torch.int32
     features = x2.shape[1] * (8 if four else 1)
     group = group_size or size
-    if x1.dtype == torch.float64 or not x1.numel() or not features:
+    if not x1.numel() or not features:
         return reference("weight_quant_matmul", x1, x2, scale, offset, bias, group_size)
     x, groups = rows_of(x1), size // group
     weight = x2 if x2.stride(1) == 1 else x2.contiguous()
