@@ -16,8 +16,12 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
     PreTrainedTokenizerFast,
@@ -98,22 +102,24 @@ def save_tokenizer(folder: Path, extra: Sequence[str] = ()) -> PreTrainedTokeniz
     return tokenizer
 
 
-def draw_weights(model: torch.nn.Module, seed: int) -> None:
-    """Give every parameter values that matter to the result, the same ones for the same seed."""
+def draw_weights(model: torch.nn.Module, seed: int, embedding: float = 0.2) -> None:
+    """Give every parameter values that matter to the result, the same ones for the same seed.
+
+    An embedding that outweighs the layers would make a model with tied weights repeat its last token.
+    """
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if parameter.dim() == 1:
             noise = 0.2 * noise + (0.0 if name.endswith("bias") else 1.0)
         else:
-            # An embedding that outweighs the layers would make a model with tied weights repeat its last token.
-            noise = noise * (0.2 if "embed" in name else 2.0 / parameter[0].numel() ** 0.5)
+            noise = noise * (embedding if "embed" in name else 2.0 / parameter[0].numel() ** 0.5)
         parameter.data.copy_(noise)
 
 
-def _saved(folder: Path, model: Any, seed: int) -> SmallModel:
+def _saved(folder: Path, model: Any, seed: int, embedding: float = 0.2) -> SmallModel:
     tokenizer = save_tokenizer(folder)
-    draw_weights(model, seed)
+    draw_weights(model, seed, embedding)
     model.eval().save_pretrained(folder)
     return SmallModel(folder, model, tokenizer)
 
@@ -166,6 +172,26 @@ def qwen2_moe(folder: Path) -> SmallModel:
         **SHAPE,
     )
     return _saved(folder, Qwen2MoeForCausalLM(config), 57)
+
+
+def mistral(folder: Path) -> SmallModel:
+    """Mistral 7B of the first release: a query sees the last keys only. Prompts are longer than the window."""
+    config = MistralConfig(vocab_size=_vocabulary(), sliding_window=20, **SHAPE)
+    return _saved(folder, MistralForCausalLM(config), 7)
+
+
+def gemma2(folder: Path) -> SmallModel:
+    """Gemma 2: scores and logits are capped, every other layer has a window, a scale of its own."""
+    config = Gemma2Config(
+        vocab_size=_vocabulary(),
+        head_dim=16,
+        sliding_window=20,
+        query_pre_attn_scalar=24,
+        attn_logit_softcapping=1.5,
+        final_logit_softcapping=8.0,
+        **SHAPE,
+    )
+    return _saved(folder, Gemma2ForCausalLM(config), 0, embedding=0.002)
 
 
 _INTERNLM2_CONFIG = '''"""Configuration of InternLM2. transformers does not have it: it comes with the folder, as on the hub."""
@@ -255,4 +281,6 @@ BUILDERS: dict[str, Callable[[Path], SmallModel]] = {
     "qwen2": qwen2,
     "mixtral": mixtral,
     "qwen2_moe": qwen2_moe,
+    "mistral": mistral,
+    "gemma2": gemma2,
 }

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from dlinfer.framework.lmdeploy_ext import attention_extras
 from dlinfer.framework.lmdeploy_ext.device_types import serves
 
 __all__ = ["install"]
@@ -22,6 +23,7 @@ def install() -> None:
     """Apply all corrections; once in a process."""
     _keep_float32()
     _stretch_rotary_of_llama31()
+    attention_extras.install()
 
 
 def _keep_float32() -> None:
