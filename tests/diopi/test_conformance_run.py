@@ -168,12 +168,17 @@ def test_a_file_that_is_no_library_stops_the_run(tmp_path: Path) -> None:
 def test_json_junit_and_page_hold_the_run(report: Report, tmp_path: Path) -> None:
     write_json(report, tmp_path / "run.json")
     document = json.loads((tmp_path / "run.json").read_text())
+    assert document["kind"] == "diopi-conformance"
     assert document["schema"] == 2 and document["library"]["vendor"] == "faulty"
     assert document["counts"] == {s: report.counts()[s] for s in ("pass", "fail", "unsupported", "skipped")}
     again = read_json(tmp_path / "run.json")
     assert [r.plain() for r in again.results] == [r.plain() for r in report.results]
     write_junit(report, tmp_path / "run.xml")
     root = ElementTree.parse(tmp_path / "run.xml").getroot()
+    assert root.get("name") == "diopi conformance"
+    assert {case.get("classname") for case in root.iter("testcase")} == {
+        f"diopi.{r.function}" for r in report.results
+    }
     assert int(root.attrib["tests"]) == len(report.results) == len(root.findall("testsuite/testcase"))
     assert int(root.attrib["failures"]) == report.counts()["fail"] == len(root.findall(".//failure"))
     page = page_of(report)
@@ -203,6 +208,10 @@ def test_the_difference_of_two_runs(report: Report, tmp_path: Path) -> None:
     command = ["conformance", "diff", str(tmp_path / "a.json"), str(tmp_path / "b.json")]
     answer = CliRunner().invoke(app, command)
     assert answer.exit_code == 1 and "1 newly failing" in answer.output
+    later.suite = "others"
+    write_json(later, tmp_path / "b.json")
+    answer = CliRunner().invoke(app, command)
+    assert answer.exit_code == 2 and "on diopi" in answer.output and "on others" in answer.output
     (tmp_path / "c.json").write_text("{}")
     with pytest.raises(ReportFileError, match="is not the JSON"):
         read_json(tmp_path / "c.json")

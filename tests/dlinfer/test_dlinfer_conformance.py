@@ -242,8 +242,21 @@ def test_the_reference_passes_quickly_and_all_reports_are_written(tmp_path: Path
     assert "26 functions" in result.output
     report = read_json(tmp_path / "json")
     assert report.vendor == "ref" and report.counts()["pass"] == len(report.results) == 26 * QUICK_CASES
-    assert ElementTree.parse(tmp_path / "junit").getroot().get("failures") == "0"
+    assert report.suite == "dlinfer"
+    root = ElementTree.parse(tmp_path / "junit").getroot()
+    assert root.get("failures") == "0" and root.get("name") == "dlinfer conformance"
+    assert {case.get("classname") for case in root.iter("testcase")} == {
+        f"dlinfer.{name}" for name in OPERATORS
+    }
     assert "paged_decode_attention" in (tmp_path / "html").read_text()
+
+
+def test_a_report_that_cannot_be_written_is_said_and_the_others_are_there(tmp_path: Path) -> None:
+    files = ["--json=/dev/full", f"--junit={tmp_path / 'junit'}"]
+    result = CliRunner().invoke(app, ["conformance", "--vendor", "ref", "--case", "own:rms_norm:0", *files])
+    assert result.exit_code == 2
+    assert "dlinfer conformance: /dev/full cannot be written: No space left" in result.output
+    assert ElementTree.parse(tmp_path / "junit").getroot().get("tests") == "1"
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,12 @@ def run_command(
     if context.invoked_subcommand is not None:
         return
     import diopi.conformance.alone  # noqa: F401  (torch without a device, which would own the runtime functions)
+    from diopi.conformance.files import unwritable, write_reports
     from diopi.conformance.runner import Request
 
-    _check_outputs(json, junit, html)
+    problem = unwritable(json, junit, html)
+    if problem is not None:
+        _refuse(problem)
     if adaptor is not None:
         _adapt(adaptor)
     path, named = _library(library, vendor)
@@ -90,7 +93,7 @@ def run_command(
     request.command = ("diopi", "conformance", *named, *files, *rules)
     report = _run(request)
     report.problems += problems
-    unwritten = _write(report, json, junit, html)
+    unwritten = write_reports(report, json, junit, html)
     _print(report)
     if unwritten:
         _refuse("; ".join(unwritten))
@@ -111,13 +114,6 @@ def _adapt(rules: Path) -> None:
     except RulesError as error:
         _refuse(f"--adaptor: {error}")
     os.environ["DIOPI_ADAPTOR_CONFIG"] = str(rules.absolute())
-
-
-def _check_outputs(*paths: Path | None) -> None:
-    """A run may take minutes: a report that cannot be written is said before."""
-    for path in paths:
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            _refuse(f"{path} cannot be written: give a file in a folder that exists")
 
 
 def _library(library: Path | None, vendor: str | None) -> tuple[Path, tuple[str, str]]:
@@ -192,22 +188,6 @@ def _run(request: Request) -> Report:
     _refuse(failure)
 
 
-def _write(report: Report, json: Path | None, junit: Path | None, html: Path | None) -> list[str]:
-    """Writes what is asked for, and says what could not be: the other files and the console still get the results."""
-    from diopi.conformance.html_report import write_html
-    from diopi.conformance.json_report import write_json
-    from diopi.conformance.junit import write_junit
-
-    unwritten = []
-    for write, path in ((write_json, json), (write_junit, junit), (write_html, html)):
-        if path is not None:
-            try:
-                write(report, path)
-            except OSError as error:
-                unwritten.append(f"{path} cannot be written: {error.strerror}")
-    return unwritten
-
-
 def _print(report: Report) -> None:
     from diopi.conformance.console import print_report
 
@@ -228,8 +208,11 @@ def diff_command(
     from diopi.conformance.json_report import ReportFileError, read_json
 
     try:
-        difference = compare(read_json(a), read_json(b))
+        first, second = read_json(a), read_json(b)
     except ReportFileError as error:
         _refuse(str(error))
+    if first.suite != second.suite:
+        _refuse(f"{a} is a report on {first.suite}, {b} on {second.suite}: give two of the same suite")
+    difference = compare(first, second)
     typer.echo(printed(difference, limit))
     raise typer.Exit(1 if difference.worse else 0)

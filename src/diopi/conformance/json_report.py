@@ -11,7 +11,7 @@ from diopi.conformance.results import STATUSES, from_plain
 from diopi.conformance.runner import Report
 
 SCHEMA = 2
-KIND = "diopi-conformance"
+_KIND = "-conformance"  # behind the name of the suite
 
 
 class ReportFileError(ValueError):
@@ -22,7 +22,7 @@ def as_plain(report: Report) -> dict[str, Any]:
     """The document."""
     counts = report.counts()
     return {
-        "kind": KIND,
+        "kind": report.suite + _KIND,
         "schema": SCHEMA,
         "library": {"path": report.library, "vendor": report.vendor, "version": report.version},
         "environment": report.environment,
@@ -64,7 +64,7 @@ def read_json(path: Path) -> Report:
         raise ReportFileError(f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError as error:
         raise ReportFileError(f"{path} is not JSON: {error}") from None
-    if not isinstance(document, dict) or document.get("kind") != KIND:
+    if not isinstance(document, dict) or not str(document.get("kind")).endswith(_KIND):
         raise ReportFileError(f"{path} is not the JSON of `diopi conformance --json`")
     if document.get("schema") != SCHEMA:
         raise ReportFileError(f"{path} has schema {document.get('schema')}; this version reads {SCHEMA}")
@@ -90,6 +90,7 @@ def _from_plain(document: dict[str, Any]) -> Report:
     report = Report(
         library["path"], library["vendor"], library["version"], **{key: document[key] for key in kept}
     )
+    report.suite = document["kind"].removesuffix(_KIND)
     for case in document["cases"]:
         if "error_over_bound" in case:
             case["error_over_bound"] = float(case["error_over_bound"])

@@ -19,7 +19,7 @@ def write_junit(report: Report, path: Path) -> None:
     counts = report.counts()
     root = ElementTree.Element(
         "testsuites",
-        name="diopi conformance",
+        name=f"{report.suite} conformance",
         tests=str(len(report.results) + len(report.not_covered) * report.whole),
         failures=str(counts["fail"] + len(report.not_covered) * report.whole),
         skipped=str(counts["skipped"] + counts["unsupported"]),
@@ -30,14 +30,14 @@ def write_junit(report: Report, path: Path) -> None:
     for result in report.results:
         by_function[result.function or "suite"].append(result)
     for function, results in by_function.items():
-        _add_suite(root, function, results, report.started)
+        _add_suite(root, report, function, results)
     if report.whole and report.not_covered:
-        _add_uncovered(root, report.not_covered, report.started)
+        _add_uncovered(root, report)
     ElementTree.indent(root, " ")
     ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
 
 
-def _add_suite(root: ElementTree.Element, function: str, results: list[Result], started: str) -> None:
+def _add_suite(root: ElementTree.Element, report: Report, function: str, results: list[Result]) -> None:
     suite = ElementTree.SubElement(
         root,
         "testsuite",
@@ -47,12 +47,16 @@ def _add_suite(root: ElementTree.Element, function: str, results: list[Result], 
         skipped=str(sum(r.status in ("skipped", "unsupported") for r in results)),
         errors="0",
         time=f"{sum(r.seconds for r in results):.3f}",
-        timestamp=started.partition("+")[0],
+        timestamp=report.started.partition("+")[0],
     )
     for result in results:
         title = " ".join(part for part in (result.id, result.dtype, result.label) if part)
         case = ElementTree.SubElement(
-            suite, "testcase", classname=f"diopi.{function}", name=_clean(title), time=f"{result.seconds:.4f}"
+            suite,
+            "testcase",
+            classname=f"{report.suite}.{function}",
+            name=_clean(title),
+            time=f"{result.seconds:.4f}",
         )
         if result.status == "fail":
             failure = ElementTree.SubElement(
@@ -63,14 +67,16 @@ def _add_suite(root: ElementTree.Element, function: str, results: list[Result], 
             ElementTree.SubElement(case, "skipped", message=_clean(f"{result.status}: {result.reason}"))
 
 
-def _add_uncovered(root: ElementTree.Element, names: list[str], started: str) -> None:
-    count = str(len(names))
+def _add_uncovered(root: ElementTree.Element, report: Report) -> None:
+    count = str(len(report.not_covered))
     suite = ElementTree.SubElement(
         root, "testsuite", name="coverage", tests=count, failures=count, skipped="0", errors="0", time="0",
-        timestamp=started.partition("+")[0],
+        timestamp=report.started.partition("+")[0],
     )  # fmt: skip
-    for name in names:
-        case = ElementTree.SubElement(suite, "testcase", classname="diopi.coverage", name=name, time="0")
+    for name in report.not_covered:
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=f"{report.suite}.coverage", name=name, time="0"
+        )
         ElementTree.SubElement(case, "failure", message="no case covers this operator", type="coverage")
 
 

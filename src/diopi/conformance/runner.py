@@ -60,6 +60,8 @@ class Report:
     environment: dict[str, Any] = field(default_factory=dict)
     command: list[str] = field(default_factory=lambda: ["diopi", "conformance"])
     """What `Request.command` was."""
+    suite: str = "diopi"
+    """Whose operators were checked; files say it."""
 
     def counts(self) -> Counter[Status]:
         return Counter(result.status for result in self.results)

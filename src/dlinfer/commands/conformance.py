@@ -41,9 +41,11 @@ def conformance_command(
 
     Exit code 0: no failure; 1: failures; 2: bad usage; 5: nothing ran; 130: interrupted.
     """
-    for path in (json, junit, html):
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            _refuse(f"{path} cannot be written: give a file in a folder that exists")
+    from diopi.conformance.files import unwritable, write_reports
+
+    problem = unwritable(json, junit, html)
+    if problem is not None:
+        _refuse(problem)
     from diopi.conformance.selection import dtypes_named, functions_like, words
     from dlinfer.conformance.runner import Request
     from dlinfer.interface import OPERATORS
@@ -63,7 +65,9 @@ def conformance_command(
         command=("dlinfer", "conformance", "--vendor", name, "--device", device),
     )
     report = _run(request)
-    _write(report, json, junit, html)
+    unwritten = write_reports(report, json, junit, html)
+    if unwritten:
+        _refuse("; ".join(unwritten))
     raise typer.Exit(report.exit_code)
 
 
@@ -80,13 +84,3 @@ def _run(request: Request) -> Report:
         report = run(request, shown)
     print_report(report, sys.stdout)
     return report
-
-
-def _write(report: Report, json: Path | None, junit: Path | None, html: Path | None) -> None:
-    from diopi.conformance.html_report import write_html
-    from diopi.conformance.json_report import write_json
-    from diopi.conformance.junit import write_junit
-
-    for path, write in ((json, write_json), (junit, write_junit), (html, write_html)):
-        if path is not None:
-            write(report, path)

@@ -54,6 +54,7 @@ def _run(request: Request, shown: Shown | None) -> Report:
         whole=not (request.operators or request.dtypes or request.case or request.fail_fast),
         environment=environment(),
         command=list(request.command),
+        suite="dlinfer",
     )
     begin = time.perf_counter()
     groups = _groups(request)
