@@ -11,6 +11,7 @@ import functools
 import io
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,18 +19,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dlinfer.framework.lmdeploy_ext.places import PlaceError
+
 if TYPE_CHECKING:
     from ditorch.mapping.patches import Patches
     from ditorch.mapping.target import Target
 
-__all__ = ["install"]
+__all__ = ["MEMORY", "install"]
 
+MEMORY = "DLINFER_CPU_MEMORY"
+_GIB = 1 << 30
+_DEFAULT_GIB = "4"
 _NEW_METHODS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
 
 
 @functools.cache
 def install() -> Patches:
     """Make the names; once in a process. The changes can be taken back with the answer's `remove`."""
+    _setting()  # what is wrong is said now, not when LMDeploy asks
     _load_machinery()
     from ditorch.mapping import compiler_rules, factories, overrides
     from ditorch.mapping.patches import Patches
@@ -107,20 +114,56 @@ class _Stream(torch.cpu.Stream):
         return event or _Event()
 
 
-class _Event(torch.cpu.Event):
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+class _Event:
+    """A moment; what was asked for before it has been done."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._moment = 0.0
+
+    def record(self, stream: Any = None) -> None:
+        self._moment = time.perf_counter()
+
+    def query(self) -> bool:
+        return True
+
+    def wait(self, stream: Any = None) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, end: _Event) -> float:
+        """Milliseconds."""
+        return (end._moment - self._moment) * 1e3
 
 
-def _memory(device: Any = None) -> tuple[int, int]:
-    """Free and total bytes, by which LMDeploy sizes its caches; psutil is one of its dependencies."""
-    import psutil
+def memory_for_engine(device: Any = None) -> tuple[int, int]:
+    """Free and total bytes, by which LMDeploy sizes its caches.
 
+    It takes most of what is free, and fills it. A GPU is there for that; the CPU's memory belongs to all programs, so what
+    is said to be free is limited.
+    """
+    import psutil  # one of LMDeploy's dependencies
+
+    most = _setting()
     memory = psutil.virtual_memory()
-    limit = _limit_of_container()
-    return min(memory.available, limit), min(memory.total, limit)
+    return min(memory.available, _left_in_container(), most), min(memory.total, most)
 
 
-def _limit_of_container() -> int:
+def _setting() -> int:
+    """DLINFER_CPU_MEMORY in bytes."""
+    wanted = os.environ.get(MEMORY, "").strip() or _DEFAULT_GIB
+    try:
+        bytes_ = int(float(wanted) * _GIB)
+    except (ValueError, OverflowError):
+        bytes_ = 0
+    if bytes_ <= 0:
+        raise PlaceError(
+            f"{MEMORY}={wanted!r} is no amount of memory. Expected GiB as a number above 0, such as 4 or 0.5. "
+            f"Set it so, or unset it for {_DEFAULT_GIB}."
+        )
+    return bytes_
+
+
+def _left_in_container() -> int:
     """What is left of a container's memory; the machine's own figures do not know of it."""
     group = Path("/sys/fs/cgroup")
     try:
@@ -135,9 +178,10 @@ def _properties(device: Any = None) -> SimpleNamespace:
         name="cpu",
         major=0,
         minor=0,
-        total_memory=_memory()[1],
+        total_memory=memory_for_engine()[1],
         multi_processor_count=os.cpu_count(),
         uuid="cpu",
+        gcnArchName="cpu",  # inductor reads it from a torch that was built without cuda
     )
 
 
@@ -156,7 +200,7 @@ def _cuda_module(patches: Patches) -> None:
         "empty_cache": _nothing,
         "set_device": here.set_device,
         "current_device": lambda: 0,
-        "mem_get_info": _memory,
+        "mem_get_info": memory_for_engine,
         "get_device_properties": _properties,
         "get_device_name": lambda device=None: "cpu",
     }

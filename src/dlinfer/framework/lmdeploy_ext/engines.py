@@ -45,14 +45,18 @@ def _forget_earlier_engines() -> None:
     from lmdeploy.pytorch.backends.dlinfer.camb import CambOpsBackend
     from lmdeploy.pytorch.backends.dlinfer.maca import MacaOpsBackend
 
-    for backend in (AscendOpsBackend, CambOpsBackend, MacaOpsBackend):
-        backend.build_graph_runner = staticmethod(_forgetting(backend, backend.build_graph_runner))
+    layouts = {AscendOpsBackend: "BSND", CambOpsBackend: "BNSD", MacaOpsBackend: "BSND"}
+    for backend, layout in layouts.items():
+        backend.build_graph_runner = staticmethod(_forgetting(backend, layout, backend.build_graph_runner))
 
 
-def _forgetting(backend: Any, original: Any) -> Any:
+def _forgetting(backend: Any, layout: str, original: Any) -> Any:
+    from dlinfer.ops.cache import set_cache_layout
+
     @functools.wraps(original)
     def build_graph_runner(*args: Any, **kwargs: Any) -> Any:
         backend.total_slots = None
+        set_cache_layout(layout)  # as get_k_block_shape of the backend has it
         return original(*args, **kwargs)
 
     return build_graph_runner

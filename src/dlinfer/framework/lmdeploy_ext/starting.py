@@ -20,9 +20,9 @@ def start() -> Place:
 
     device_module.install(place)
     # LMDeploy's own modules, which are imported by now or import torch's names that exist from here on.
-    from dlinfer.framework.lmdeploy_ext import corrections, engines, generation
+    from dlinfer.framework.lmdeploy_ext import corrections, engines, generation, older_backends
 
-    for part in (corrections, engines, generation):
+    for part in (corrections, older_backends, engines, generation):
         part.install()
     return place
 

@@ -1,0 +1,134 @@
+"""Prompts for LMDeploy's engine, what transformers answers to them, and running `engine_program.py`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+NEW_TOKENS = 64
+CHUNK = 64
+"""Longer prompts are prefilled in parts of so many tokens."""
+BLOCK = 16
+
+_STORY = (
+    "The old lighthouse stood at the end of a long stone pier. Every evening its keeper climbed the two hundred steps to the "
+    "lamp, cleaned the glass, and wrote a line about the weather into a thick book. Ships came from far away, carrying tea, "
+    "timber, wool and letters. Some captains never saw the keeper, but all of them knew his light. One winter the sea froze, "
+    "and for the first time in forty years no ship came at all. The keeper went on climbing the steps. He lit the lamp, "
+    "cleaned the glass, and wrote: clear sky, no wind, no ships. On the seventh day a child from the village walked over the "
+    "ice to ask him why he still lit the lamp when nobody could see it. "
+)
+SHORT = (
+    "The capital of France is",
+    "Water boils at",
+    "def fibonacci(n):\n",
+    "The three primary colours are",
+    "My favourite season is autumn because",
+    "1, 2, 3, 5, 8, 13,",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "In the year 1969,",
+    "To make a good cup of tea, you first",
+    "Q: Why is the sky blue?\nA:",
+    "She opened the door and",
+    "A haiku about rain:\n",
+    "import numpy as np\n",
+    "<|im_start|>user\nName three animals.<|im_end|>\n<|im_start|>assistant\n",
+    "List of countries in Europe:\n1.",
+    "An electron is",
+    "Shopping list:\n- milk\n-",
+)
+# Longer than a chunk, with the same beginning.
+LONG = (
+    _STORY + "The keeper answered:",
+    _STORY + "The child did not understand, so",
+    _STORY[:330] + " In spring",
+)
+PROMPTS = (*SHORT, *LONG)
+_MARGIN = 0.005
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """What a model writes after a prompt, and how many tokens the prompt has."""
+
+    tokens: list[int]
+    length: int
+
+
+def greedy_of_transformers(folder: Path, prompts: tuple[str, ...] = PROMPTS) -> dict[str, Greedy]:
+    """Greedy tokens in float32, in batches padded on the left.
+
+    The token that ends an answer is not allowed, as LMDeploy does where it is told to go on. No prompt may come near a tie:
+    two correct programs that round differently would then part ways. It is checked here, so that other weights or another
+    transformers are told from an error of the engine.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    found = {}
+    for group in ([p for p in prompts if p in SHORT], [p for p in prompts if p in LONG]):
+        if group:
+            inputs = tokenizer(group, return_tensors="pt", padding=True, padding_side="left")
+            answer = model.generate(
+                **inputs, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0,
+                output_scores=True, return_dict_in_generate=True,
+            )  # fmt: skip
+            best, second = torch.stack(answer.scores, 1).topk(2).values.unbind(-1)
+            assert (best - second).min() > _MARGIN, "a near tie: choose other prompts"
+            tokens = answer.sequences[:, inputs.input_ids.shape[1] :].tolist()
+            lengths = inputs.attention_mask.sum(1).tolist()
+            found |= {p: Greedy(t, n) for p, t, n in zip(group, tokens, lengths, strict=True)}
+    return found
+
+
+def run_engine(
+    folder: Path,
+    scratch: Path,
+    rounds: list[list[str]],
+    *,
+    environment: dict[str, str] | None = None,
+    new_tokens: int = NEW_TOKENS,
+    **engine: Any,
+) -> dict[str, Any]:
+    """Let LMDeploy answer `rounds` one after the other, in a new process; what `engine_program.main` returns."""
+    settings = {
+        "device_type": "ascend", "session_len": 512, "max_batch_size": 8, "block_size": BLOCK, "num_gpu_blocks": 256,
+        "max_prefill_token_num": CHUNK, "enable_prefix_caching": True, "eager_mode": True,
+    }  # fmt: skip
+    task = {
+        "model": str(folder),
+        "engine": settings | engine,
+        "rounds": rounds,
+        "new_tokens": new_tokens,
+    }
+    question, answer = scratch / "task.json", scratch / "answer.json"
+    question.write_text(json.dumps(task), encoding="utf-8")
+    done = start_program(question, answer, environment or {})
+    assert done.returncode == 0, done.stdout[-4000:]
+    result: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+    return result
+
+
+def start_program(
+    question: Path, answer: Path, environment: dict[str, str], limit: float = 500
+) -> subprocess.CompletedProcess[str]:
+    """Run the program to its end; both streams in `stdout`."""
+    program = Path(__file__).with_name("engine_program.py")
+    return subprocess.run(
+        [sys.executable, str(program), str(question), str(answer)],
+        env={**os.environ, "LMDEPLOY_SKIP_WARMUP": "1", "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=limit,
+        check=False,
+    )
