@@ -182,8 +182,13 @@ def _fits(
     output: Tensor,
 ) -> bool:
     """The common call at a glance, for it is made by every layer for every token; False: look closely."""
-    shape, pages, dtype, device = query.shape, key_cache.shape, query.dtype, query.device
-    table = block_table.shape
+    shape, pages, table, dtype, device = (
+        query.shape,
+        key_cache.shape,
+        block_table.shape,
+        query.dtype,
+        query.device,
+    )
     return (
         len(shape) == 3
         and len(pages) == 4
@@ -194,15 +199,16 @@ def _fits(
         and pages[1] > 0
         and pages[2] > 0
         and shape[1] % pages[2] == 0
-        and kv_lengths.shape == table[:1]
+        and kv_lengths.dim() == 1
+        and kv_lengths.shape[0] == table[0]
         and table[0] > 0
         and shape[0] % table[0] == 0
         and dtype in FLOATS
-        and key_cache.dtype == value_cache.dtype == output.dtype == dtype
+        and key_cache.dtype is value_cache.dtype is output.dtype is dtype
         and block_table.dtype in INTEGERS
         and kv_lengths.dtype in INTEGERS
         and key_cache.device == value_cache.device == output.device == device
-        and (block_table.device == device or block_table.device.type == "cpu")
+        and (block_table.device == device or block_table.is_cpu)
     )
 
 

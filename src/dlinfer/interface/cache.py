@@ -73,7 +73,7 @@ def _check_fill(
             )
     has_dtype(_FILL, "kv_indices", kv_indices, INTEGERS)
     has_shape(_FILL, "kv_indices", kv_indices, [key.shape[0]], "one slot for each token")
-    if kv_indices.device != key.device and kv_indices.device.type != "cpu":
+    if kv_indices.device != key.device and not kv_indices.is_cpu:
         raise wrong(_FILL, "kv_indices", f"is on {kv_indices.device}, expected {key.device} or cpu")
 
 
@@ -83,15 +83,17 @@ def _fits(key: Tensor, key_cache: Tensor, value: Tensor, value_cache: Tensor, kv
     return (
         len(shape) == 3
         and len(pages) == 4
-        and shape[1:] == pages[2:]
+        and shape[1] == pages[2]
+        and shape[2] == pages[3]
         and value.shape == shape
         and value_cache.shape == pages
-        and kv_indices.shape == shape[:1]
+        and kv_indices.dim() == 1
+        and kv_indices.shape[0] == shape[0]
         and dtype in FLOATS
-        and key_cache.dtype == value.dtype == value_cache.dtype == dtype
+        and key_cache.dtype is value.dtype is value_cache.dtype is dtype
         and kv_indices.dtype in INTEGERS
         and key_cache.device == value.device == value_cache.device == device
-        and (kv_indices.device == device or kv_indices.device.type == "cpu")
+        and (kv_indices.device == device or kv_indices.is_cpu)
     )
 
 

@@ -38,28 +38,33 @@ def _norm(name: str, hidden_states: Tensor, weight: Tensor, epsilon: float) -> N
 
 
 def _residual(name: str, hidden_states: Tensor, residual: Tensor) -> None:
-    has_shape(name, "residual", residual, hidden_states.shape, "the shape of hidden_states")
+    if residual.shape != hidden_states.shape:
+        has_shape(name, "residual", residual, hidden_states.shape, "the shape of hidden_states")
     same_dtype(name, "hidden_states", hidden_states, "residual", residual)
     same_device(name, "hidden_states", hidden_states, "residual", residual)
 
 
-def _check_rms_norm(hidden_states: Tensor, weight: Tensor, epsilon: float) -> None:
-    # Called for every layer of every token: the common case is decided by one comparison after the other, unhelped.
-    if (
+def _fits(hidden_states: Tensor, weight: Tensor, epsilon: float) -> bool:
+    """The common call at a glance, for it is made by every layer for every token; False: look closely."""
+    return (
         weight.dim() == 1
-        and hidden_states.dim()
+        and hidden_states.dim() > 0
         and weight.shape[0] == hidden_states.shape[-1]
         and weight.device == hidden_states.device
         and hidden_states.dtype in FLOATS
         and weight.dtype in FLOATS
         and epsilon >= 0
-    ):
-        return
-    _norm("rms_norm", hidden_states, weight, epsilon)
+    )
+
+
+def _check_rms_norm(hidden_states: Tensor, weight: Tensor, epsilon: float) -> None:
+    if not _fits(hidden_states, weight, epsilon):
+        _norm("rms_norm", hidden_states, weight, epsilon)
 
 
 def _check_add_rms_norm(hidden_states: Tensor, residual: Tensor, weight: Tensor, epsilon: float) -> None:
-    _norm("add_rms_norm", hidden_states, weight, epsilon)
+    if not _fits(hidden_states, weight, epsilon):
+        _norm("add_rms_norm", hidden_states, weight, epsilon)
     _residual("add_rms_norm", hidden_states, residual)
 
 

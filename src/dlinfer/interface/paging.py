@@ -58,7 +58,7 @@ def check_block_table(name: str, block_table: Tensor, kv_lengths: Tensor, like: 
     """Checks the shapes of the table and of the lengths; gives the number of sequences."""
     has_rank(name, "block_table", block_table, 2)
     has_dtype(name, "block_table", block_table, INTEGERS)
-    if block_table.device != like.device and block_table.device.type != "cpu":
+    if block_table.device != like.device and not block_table.is_cpu:
         raise wrong(
             name, "block_table", f"is on {block_table.device}, expected {like.device} (like query) or cpu"
         )

@@ -235,7 +235,7 @@ def paged_decode_attention(
     )
     if q_seq_len is not None:
         check_even(name, q_seq_len, query_rows.shape[0], block_table.shape[0])
-    output = _output(query, attn_output, _head_size(value_pages, bits))
+    output = _output(query, attn_output, value_pages, bits)
     scale, slopes, left, _, cap = _tail(query, softmax_scale, alibi_slopes, window_size, logit_softcapping)
     call(
         _decode, query_rows, key_pages, value_pages, block_table, kv_seq_len, max_kv_seq_len or 0,
@@ -325,10 +325,11 @@ def _caches(
     return key_cache, value_cache
 
 
-def _output(query: Tensor, attn_output: Tensor | None, size_v: int) -> Tensor:
+def _output(query: Tensor, attn_output: Tensor | None, values: Tensor, bits: int = 0) -> Tensor:
     """Where the result goes: what the caller gave, or new memory shaped like query."""
     if attn_output is not None:
         return attn_output
+    size_v = _head_size(values, bits)
     if query.shape[-1] == size_v:
         return torch.empty_like(query, memory_format=torch.contiguous_format)
     return query.new_empty([*query.shape[:-1], size_v])
@@ -349,7 +350,7 @@ def _run_prefill(
     query = _heads(name, states[0], heads[0], "query", "num_q_heads")
     key = _heads(name, states[1], heads[1], "key", "num_kv_heads")
     value = rows(name, "value", states[2])
-    output = _output(states[0], attn_output, value.shape[-1])
+    output = _output(states[0], attn_output, value)
     scale, *rest = tail
     call(
         _prefill, query, key, value, ends, kv_lengths, max_q_len or 0, rows(name, "attn_output", output), scale, causal,
@@ -375,7 +376,7 @@ def _run_paged(
     name = "paged_prefill_attention"
     query = _heads(name, states, heads[0], "query", "num_q_heads")
     key_pages, value_pages = _caches(name, caches, blocks[1], heads[1], head_size_v, quantised[2])
-    output = _output(states, attn_output, _head_size(value_pages, quantised[2]))
+    output = _output(states, attn_output, value_pages, quantised[2])
     scale, *rest = tail
     call(
         _paged, query, key_pages, value_pages, blocks[0], *lengths, longest[0] or 0, longest[1] or 0,

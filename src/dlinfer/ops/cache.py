@@ -41,19 +41,21 @@ def pages(cache: Tensor) -> Tensor:
 
 def rows(name: str, argument: str, states: Tensor) -> Tensor:
     """[tokens, heads, size]; one more dimension of length 1 in front is dropped."""
-    if states.dim() == 4 and states.shape[0] == 1:
-        return states.squeeze(0)
-    if states.dim() != 3:
+    if states.dim() == 3:
+        return states
+    if states.dim() != 4 or states.shape[0] != 1:
         raise DlinferArgumentError(
             name,
             argument,
             f"has shape {list(states.shape)}, expected [tokens, heads, size] or a 1 in front of it",
         )
-    return states
+    return states.squeeze(0)
 
 
 def _pair(name: str, values: Sequence[Tensor | None]) -> tuple[Tensor | None, Tensor | None]:
     """(scale, zero) of a sequence that may be shorter."""
+    if not values:
+        return None, None
     if len(values) > 2:
         raise DlinferArgumentError(
             "fill_kv_cache", name, f"has {len(values)} elements, expected scale and zero, or none"

@@ -60,11 +60,11 @@ def apply_rotary_pos_emb(
 
     The longer call form has two more arguments, tensors to write to; None there means query and key themselves.
     """
-    for name, table in (("cos", cos), ("sin", sin)):
-        if table is None:
-            raise DlinferArgumentError(
-                "apply_rotary_pos_emb", name, "is None, expected one row of the table for each token"
-            )
+    if cos is None or sin is None:
+        missing = "cos" if cos is None else "sin"
+        raise DlinferArgumentError(
+            "apply_rotary_pos_emb", missing, "is None, expected one row of the table for each token"
+        )
     turned = call(_rotary, query, key, cos, sin)
     if not embedded:
         return turned
@@ -72,11 +72,14 @@ def apply_rotary_pos_emb(
         raise TypeError(f"apply_rotary_pos_emb takes 4 or 6 arguments, {4 + len(embedded)} were given")
     targets = [query if embedded[0] is None else embedded[0], key if embedded[1] is None else embedded[1]]
     for name, target, value in zip(("q_embed", "k_embed"), targets, turned, strict=True):
-        if target.numel() != value.numel():
+        if target.shape == value.shape:
+            target.copy_(value)
+        elif target.numel() == value.numel():
+            target.copy_(value.view(target.shape))
+        else:
             raise DlinferArgumentError(
                 "apply_rotary_pos_emb", name, f"has shape {list(target.shape)}, expected {list(value.shape)}"
             )
-        target.copy_(value.view(target.shape))
     return targets[0], targets[1]
 
 

@@ -18,7 +18,7 @@ def ends_of(name: str, starts: Tensor, lengths: Tensor) -> Tensor:
         )
     batch = lengths.shape[0]
     ends = starts[1:] if starts.shape[0] > batch else starts + lengths
-    on_cpu = starts.device.type == "cpu" and lengths.device.type == "cpu"
+    on_cpu = starts.is_cpu and lengths.is_cpu
     if on_cpu and not torch.compiler.is_compiling():
         total = 0
         for place, (start, end, length) in enumerate(
@@ -40,7 +40,7 @@ def check_cumulative(name: str, cumulative: Tensor, lengths: Tensor) -> None:
         raise DlinferArgumentError(
             name, "cu_seq_lens_kv", f"has shape {list(cumulative.shape)}, expected [{lengths.shape[0] + 1}]"
         )
-    on_cpu = cumulative.device.type == "cpu" and lengths.device.type == "cpu"
+    on_cpu = cumulative.is_cpu and lengths.is_cpu
     if on_cpu and not torch.compiler.is_compiling() and cumulative.diff().tolist() != lengths.tolist():
         raise DlinferArgumentError(
             name,
@@ -55,7 +55,7 @@ def check_even(name: str, lengths: Tensor, tokens: int, batch: int) -> None:
         raise DlinferArgumentError(
             name, "q_seq_len", f"has shape {list(lengths.shape)}, expected [{batch}] (rows of block_table)"
         )
-    if torch.compiler.is_compiling() or lengths.device.type != "cpu" or not batch:
+    if not lengths.is_cpu or not batch or torch.compiler.is_compiling():
         return
     found = lengths.tolist()
     new = tokens // batch

@@ -30,7 +30,7 @@ def check_template(name: str, masks: list[Tensor]) -> None:
             f"has {shapes}, expected one square template (bool or integers) that is 1 above its diagonal",
         )
     corner = mask[:2, :2]
-    if not torch.compiler.is_compiling() and mask.device.type == "cpu" and corner.numel() == 4:
+    if not torch.compiler.is_compiling() and mask.is_cpu and corner.numel() == 4:
         values = [bool(value) for value in corner.reshape(-1).tolist()]
         if values != [False, True, False, False]:
             raise DlinferArgumentError(
