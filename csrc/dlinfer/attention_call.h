@@ -24,7 +24,7 @@ public:
     /// Whether the kernel reads and writes these as they lie.
     template <typename... Tensors>
     static bool takes(const at::Tensor& query, const Tensors&... others) {
-        return has_kind(query.scalar_type()) && has_dense_rows(query) && (has_dense_rows(others) && ...);
+        return has_kind(query.scalar_type()) && takes_rows(query) && (takes_rows(others) && ...);
     }
 
     void sides(const at::Tensor& key, const at::Tensor& value, const SideForm& form, int64_t bits);
@@ -39,6 +39,8 @@ public:
     c10::SmallVector<Sequence, 16> sequences;
 
 private:
+    static bool takes_rows(const at::Tensor& tensor) { return has_dense_rows(tensor) && tensor.size(-1); }
+
     at::Tensor slopes_, mask_;
     std::vector<float> key_scales_, value_scales_, key_zeros_, value_zeros_;
 };

@@ -10,8 +10,8 @@ namespace {
 
 /// Up to as many rows (heads that share keys times queries) read keys where they lie; more turn them into columns first.
 constexpr int64_t FEW = 8;
-/// Rows of a piece of work that turns keys.
-constexpr int64_t MANY = 24 * ROWS;
+/// Rows of a piece of work that turns keys, for which turning them is little; with many threads down to the second number.
+constexpr int64_t MANY = 40 * ROWS, LEAST = 8 * ROWS;
 /// Keys of a piece of work with few rows. Not chosen by the number of threads: sums would differ.
 constexpr int64_t RANGE = 16 * TILE;
 /// Products that take longer than it takes to start a thread.
@@ -53,20 +53,26 @@ class Worker {
           width_(padded(all.values.size)),
           changes_(changes_scores(all)),
           rows_(most_rows),
-          queries_(most_rows * depth_),
-          results_(most_rows * width_),
-          products_((most_rows < FEW ? FEW : ROWS + FEW) * TILE),
-          columns_(most_rows > FEW ? depth_ * TILE : 0),
-          key_copy_(lies_ready(all.keys) ? 0 : depth_ * TILE),
-          value_copy_(lies_ready(all.values) ? 0 : width_ * TILE) {}
+          memory_(most_rows * (depth_ + width_) + FEW * TILE + columns_size(most_rows) + copy_size(all.keys) + width_ * TILE),
+          queries_(memory_.data),
+          results_(queries_ + most_rows * depth_),
+          products_(results_ + most_rows * width_),
+          columns_(products_ + FEW * TILE),
+          key_copy_(columns_ + columns_size(most_rows)),
+          value_copy_(key_copy_ + copy_size(all.keys)) {}
 
     void run(const Piece& piece, bool few) {
-        begin(piece);
+        begin(piece, few);
+        const Blocks blocks(all_, *piece.sequence);
+        const char* keys = all_.keys.data + piece.sequence->key_offset + piece.head * all_.keys.head_stride;
+        const char* values = all_.values.data + piece.sequence->value_offset + piece.head * all_.values.head_stride;
+        // Values that many rows read are worth a copy side by side.
+        const bool keys_ready = lies_ready(all_.keys), values_ready = lies_ready(all_.values) && few;
         for (int64_t start = piece.first_key / TILE * TILE; start < piece.last_key; start += TILE) {
             const int64_t count = smaller(TILE, piece.last_key - start);
             if (!sees(0, piece.rows, start, count)) continue;
-            find_rows(all_, all_.keys, *piece.sequence, piece.sequence->key_offset, piece.head, start, count, key_copy_.data, keys_);
-            find_rows(all_, all_.values, *piece.sequence, piece.sequence->value_offset, piece.head, start, count, value_copy_.data, values_);
+            find_rows(all_.keys, blocks, keys, piece.head, start, count, keys_ready, key_copy_, keys_);
+            find_rows(all_.values, blocks, values, piece.head, start, count, values_ready, value_copy_, values_);
             if (few)
                 few_rows(piece.rows, start, count);
             else
@@ -76,7 +82,7 @@ class Worker {
 
     /// Writes the rows of a piece that saw all its keys.
     void finish(const Piece& piece) {
-        for (int64_t r = 0; r < piece.rows; r++) write(piece, r, total(rows_.data[r].total), results_.data + r * width_);
+        for (int64_t r = 0; r < piece.rows; r++) write(piece, r, total(rows_.data[r].total), results_ + r * width_);
     }
 
     /// Keeps the rows of a piece that saw a range of the keys.
@@ -85,7 +91,7 @@ class Worker {
             kept.largest[place + r] = rows_.data[r].largest;
             kept.total[place + r] = total(rows_.data[r].total);
         }
-        std::memcpy(kept.values + place * width_, results_.data, sizeof(float) * static_cast<size_t>(piece.rows * width_));
+        std::memcpy(kept.values + place * width_, results_, sizeof(float) * static_cast<size_t>(piece.rows * width_));
     }
 
     /// Joins what ranges of keys gave, in their order, and writes it.
@@ -97,7 +103,7 @@ class Worker {
                 largest = one > largest ? one : largest;
             }
             const float base = largest == NOTHING ? 0 : largest;
-            float* result = results_.data + r * width_;
+            float* result = results_ + r * width_;
             std::memset(result, 0, sizeof(float) * static_cast<size_t>(width_));
             for (int64_t i = 0; i < ranges; i++) {
                 const int64_t from = place + i * step + r;
@@ -111,18 +117,29 @@ class Worker {
     }
 
    private:
-    void begin(const Piece& piece) {
+    static int64_t copy_size(const Side& side) { return lies_ready(side) ? 0 : padded(side.size) * TILE; }
+    int64_t columns_size(int64_t most_rows) const { return most_rows > FEW ? depth_ * TILE : 0; }
+
+    void begin(const Piece& piece, bool few) {
         const Sequence& sequence = *piece.sequence;
         for (int64_t r = 0; r < piece.rows; r++) {
             const int64_t query = (piece.first_row + r) / group_, head = piece.head * group_ + (piece.first_row + r) % group_;
             rows_.data[r] = row_of(all_, sequence, query, head);
             const int64_t from = sequence.query_offset + query * all_.query_token + head * all_.query_head;
-            float* to = queries_.data + r * depth_;
+            float* to = few ? queries_ + r * depth_ : columns_;
             if (all_.kind == Kind::f32) widen_row(static_cast<const float*>(all_.query) + from, all_.keys.size, to);
             if (all_.kind == Kind::bf16) widen_row(static_cast<const Bfloat16*>(all_.query) + from, all_.keys.size, to);
             if (all_.kind == Kind::f16) widen_row(static_cast<const Half*>(all_.query) + from, all_.keys.size, to);
+            if (!few) turn_query(piece, r, to);
         }
-        std::memset(results_.data, 0, sizeof(float) * static_cast<size_t>(piece.rows * width_));
+        std::memset(results_, 0, sizeof(float) * static_cast<size_t>(piece.rows * width_));
+    }
+
+    /// Queries of ROWS rows (the last block has fewer) lie in columns, as `multiply` takes them.
+    void turn_query(const Piece& piece, int64_t r, const float* query) {
+        const int64_t block = r / ROWS * ROWS, rows = smaller(ROWS, piece.rows - block);
+        float* to = queries_ + block * depth_ + r % ROWS;
+        for (int64_t k = 0; k < depth_; k++) to[k * rows] = query[k];
     }
 
     /// Up to which key of the tile any of these rows sees; 0: none sees any.
@@ -136,23 +153,24 @@ class Worker {
     }
 
     void few_rows(int64_t rows, int64_t start, int64_t count) {
-        multiply_rows(rows, queries_.data, depth_, keys_, count, products_.data);
-        float factors[FEW];
-        for (int64_t r = 0; r < rows; r++) factors[r] = take_tile(all_, rows_.data[r], start, count, changes_, products_.data + r * TILE);
         for (int64_t r = 0; r < rows; r += ROWS)
-            grow(smaller(ROWS, rows - r), products_.data + r * TILE, TILE, values_, count, factors + r, results_.data + r * width_, width_);
+            multiply_rows(smaller(ROWS, rows - r), queries_ + r * depth_, depth_, keys_, count, products_ + r * TILE);
+        float factors[FEW];
+        for (int64_t r = 0; r < rows; r++) factors[r] = take_tile(all_, rows_.data[r], start, count, changes_, products_ + r * TILE);
+        for (int64_t r = 0; r < rows; r += ROWS)
+            grow(smaller(ROWS, rows - r), products_ + r * TILE, values_, count, factors + r, results_ + r * width_, width_);
     }
 
     void many_rows(int64_t rows, int64_t start, int64_t count) {
-        turn_rows(keys_, count, depth_, columns_.data);
+        turn_rows(keys_, count, depth_, columns_);
         for (int64_t r = 0; r < rows; r += ROWS) {
             const int64_t some = smaller(ROWS, rows - r), seen = sees(r, some, start, count);
             if (!seen) continue;
-            multiply(some, queries_.data + r * depth_, depth_, columns_.data, products_.data);
+            multiply(some, queries_ + r * depth_, depth_, columns_, products_);
             float factors[ROWS];
             for (int64_t i = 0; i < some; i++)
-                factors[i] = take_tile(all_, rows_.data[r + i], start, count, changes_, products_.data + i * TILE);
-            grow(some, products_.data, TILE, values_, seen, factors, results_.data + r * width_, width_);
+                factors[i] = take_tile(all_, rows_.data[r + i], start, count, changes_, products_ + i * TILE);
+            grow(some, products_, values_, seen, factors, results_ + r * width_, width_);
         }
     }
 
@@ -176,20 +194,21 @@ class Worker {
     const int64_t group_, depth_, width_;
     const bool changes_;
     Scratch<Row> rows_;
-    Scratch<float> queries_, results_, products_, columns_, key_copy_, value_copy_;
+    Scratch<float> memory_;
+    float *const queries_, *const results_, *const products_, *const columns_, *const key_copy_, *const value_copy_;
     RowPointers keys_, values_;
 };
 
 /// All pieces of a call.
 class Cut {
    public:
-    explicit Cut(const Attention& all) : all_(all), group_(all.heads / all.kv_heads), plans_(all.count) {
+    explicit Cut(const Attention& all) : all_(all), group_(all.heads / all.kv_heads), plans_(all.count), many_(rows_of_piece()) {
         for (int64_t i = 0; i < all.count; i++) {
             const Sequence& sequence = all.sequences[i];
             const int64_t rows = sequence.queries * group_;
             Plan& plan = plans_.data[i];
             plan.few = rows <= FEW;
-            plan.pieces = !rows ? 0 : plan.few ? parts(sequence.keys, RANGE) : parts(rows, MANY);
+            plan.pieces = !rows ? 0 : plan.few ? parts(sequence.keys, RANGE) : parts(rows, many_);
             if (rows && !plan.pieces) plan.pieces = 1;  // no keys: zeros
             plan.first = pieces;
             plan.first_result = kept_rows;
@@ -198,7 +217,7 @@ class Cut {
             most_rows = most_rows < rows ? rows : most_rows;
             work += rows * sequence.keys * all.kv_heads * (all.keys.size + all.values.size);
         }
-        most_rows = most_rows <= FEW ? most_rows : smaller(most_rows, MANY);
+        most_rows = most_rows <= FEW ? most_rows : smaller(most_rows, many_);
     }
 
     const Plan& plan(int64_t sequence) const { return plans_.data[sequence]; }
@@ -221,7 +240,7 @@ class Cut {
         if (plan.few) return {&of, head, 0, rows, part * RANGE, smaller(of.keys, (part + 1) * RANGE)};
         // Late queries see more keys than early ones: taken from both ends, neighbouring pieces are equal work for threads.
         const int64_t block = part % 2 ? plan.pieces - 1 - part / 2 : part / 2;
-        return {&of, head, block * MANY, smaller(MANY, rows - block * MANY), 0, of.keys};
+        return {&of, head, block * many_, smaller(many_, rows - block * many_), 0, of.keys};
     }
 
     /// How many pieces a thread should have at least, so that starting it pays.
@@ -230,9 +249,18 @@ class Cut {
     int64_t pieces = 0, kept_rows = 0, most_rows = 0, work = 0;
 
    private:
+    /// A row's result does not depend on it: rows are computed one beside the other.
+    int64_t rows_of_piece() const {
+        int64_t rows = 0;
+        for (int64_t i = 0; i < all_.count; i++) rows += all_.sequences[i].queries * all_.heads;
+        const int64_t each = parts(rows, 4 * threads() * ROWS) * ROWS;
+        return each < LEAST ? LEAST : smaller(each, MANY);
+    }
+
     const Attention& all_;
     const int64_t group_;
     Scratch<Plan> plans_;
+    const int64_t many_;
 };
 
 void join_ranges(const Attention& all, const Cut& cut, const Kept& kept) {

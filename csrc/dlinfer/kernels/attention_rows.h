@@ -55,28 +55,35 @@ static inline void float_row(const Side& side, int64_t head, const char* from, f
 /// Whether rows can be read where they lie. Otherwise a tile of them is copied first.
 static inline bool lies_ready(const Side& side) { return side.stored == Stored::f32 && side.size % LANES == 0; }
 
-/// Finds (or makes in `copy`, TILE rows of padded size) the rows of `count` keys from `first` on.
-static inline void find_rows(const Attention& all, const Side& side, const Sequence& sequence, int64_t offset, int64_t head, int64_t first,
-                             int64_t count, float* copy, RowPointers& rows) {
-    const char* base = side.data + offset + head * side.head_stride;
-    const bool ready = lies_ready(side);
-    const int64_t step = padded(side.size);
-    int64_t column = all.table ? first / all.block_size : 0, place = all.table ? first % all.block_size : first;
-    const int64_t places = all.table ? all.block_size : INT64_MAX;
+/// Where the keys of one sequence lie: in blocks of a table's row, or all in one block.
+struct Blocks {
+    const void* table;
+    bool is_long;
+    int64_t size;
+
+    Blocks(const Attention& all, const Sequence& sequence)
+        : table(!all.table           ? nullptr
+                : all.table_is_long ? static_cast<const void*>(static_cast<const int64_t*>(all.table) + sequence.table_offset)
+                                    : static_cast<const int32_t*>(all.table) + sequence.table_offset),
+          is_long(all.table_is_long),
+          size(all.table ? all.block_size : INT64_MAX) {}
+    int64_t operator[](int64_t column) const {
+        return !table ? 0 : is_long ? static_cast<const int64_t*>(table)[column] : static_cast<const int32_t*>(table)[column];
+    }
+};
+
+/// Finds the rows of `count` keys from `first` on, or copies them to `copy` (TILE rows of padded size). `base`: the head in block 0.
+static inline void find_rows(const Side& side, const Blocks& blocks, const char* base, int64_t head, int64_t first, int64_t count, bool ready,
+                             float* copy, RowPointers& rows) {
+    const int64_t stride = side.token_stride, step = padded(side.size);
+    int64_t column = first / blocks.size, place = first % blocks.size;
     for (int64_t row = 0; row < count; column++, place = 0) {
-        int64_t block = 0;
-        if (all.table) {
-            const int64_t entry = sequence.table_offset + column;
-            block = all.table_is_long ? static_cast<const int64_t*>(all.table)[entry] : static_cast<const int32_t*>(all.table)[entry];
-        }
-        const char* from = base + block * side.block_stride + place * side.token_stride;
-        for (; row < count && place < places; row++, place++, from += side.token_stride) {
-            if (ready) {
-                rows.at[row] = reinterpret_cast<const float*>(from);
-            } else {
-                float_row(side, head, from, copy + row * step);
-                rows.at[row] = copy + row * step;
-            }
+        const char* from = base + blocks[column] * side.block_stride + place * stride;
+        const int64_t last = count - row < blocks.size - place ? count : row + blocks.size - place;
+        for (; ready && row < last; row++, from += stride) rows.at[row] = reinterpret_cast<const float*>(from);
+        for (; row < last; row++, from += stride) {
+            float_row(side, head, from, copy + row * step);
+            rows.at[row] = copy + row * step;
         }
     }
     for (int64_t row = count; row < TILE; row++) rows.at[row] = rows.at[count - 1];

@@ -12,16 +12,19 @@ constexpr int64_t LANES = 8;
 constexpr int64_t LANES = 4;
 #endif
 typedef float V __attribute__((vector_size(LANES * 4)));
+// In memory at any address, beside numbers of any type. Not memcpy: GCC 12 copies that through the stack.
+typedef float VLoose __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t VI __attribute__((vector_size(LANES * 4)));
 typedef uint32_t VU __attribute__((vector_size(LANES * 4)));
 typedef uint16_t VU16 __attribute__((vector_size(LANES * 2)));
 
 static inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
 
-static inline V splat(float value) { return V{} + value; }
+/// Minus a zero, not plus: that is the number itself, also for -0, so nothing is computed.
+static inline V splat(float value) { return value - V{}; }
 static inline V larger_lanes(V a, V b) { return a > b ? a : b; }
 
-static inline V load_lanes(const float* from) { return read<V>(from); }
+static inline V load_lanes(const float* from) { return *reinterpret_cast<const VLoose*>(from); }
 static inline V load_lanes(const Bfloat16* from) { return bits_as<V>(__builtin_convertvector(read<VU16>(from), VU) << 16); }
 static inline V load_lanes(const Half* from) {
 #if defined(__AVX512F__)
@@ -35,7 +38,7 @@ static inline V load_lanes(const Half* from) {
 #endif
 }
 
-static inline void store_lanes(V value, float* to) { std::memcpy(to, &value, sizeof value); }
+static inline void store_lanes(V value, float* to) { *reinterpret_cast<VLoose*>(to) = value; }
 static inline void store_lanes(V value, Bfloat16* to) {
     const VU bits = bits_as<VU>(value);
     const VU rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;

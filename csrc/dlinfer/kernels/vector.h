@@ -11,6 +11,8 @@ namespace dlinfer::DLINFER_LEVEL {
 
 constexpr int64_t WIDTH = 16;
 typedef float F __attribute__((vector_size(64)));
+// In memory at any address, beside numbers of any type. Not memcpy: GCC 12 copies that through the stack.
+typedef float FLoose __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t I __attribute__((vector_size(64)));
 typedef uint32_t U __attribute__((vector_size(64)));
 typedef uint16_t U16 __attribute__((vector_size(32)));
@@ -39,7 +41,8 @@ static inline Vector read(const Element* from) {
     return vector;
 }
 
-static inline F fill(float value) { return F{} + value; }
+/// Minus a zero, not plus: that is the number itself, also for -0, so nothing is computed.
+static inline F fill(float value) { return value - F{}; }
 
 // ---- one number ----
 
@@ -82,7 +85,7 @@ static inline void narrow(float value, Half* to) {
 
 // ---- sixteen numbers ----
 
-static inline F load(const float* from) { return read<F>(from); }
+static inline F load(const float* from) { return *reinterpret_cast<const FLoose*>(from); }
 static inline F load(const Bfloat16* from) {
     return bits_as<F>(__builtin_convertvector(read<U16>(from), U) << 16);
 }
@@ -103,7 +106,7 @@ static inline F load(const int8_t* from) {
 #endif
 }
 
-static inline void store(F value, float* to) { std::memcpy(to, &value, sizeof value); }
+static inline void store(F value, float* to) { *reinterpret_cast<FLoose*>(to) = value; }
 static inline void store(F value, Bfloat16* to) {
     const U bits = bits_as<U>(value);
     const U rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;

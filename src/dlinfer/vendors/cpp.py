@@ -3,28 +3,8 @@
 from __future__ import annotations
 
 from dlinfer import __version__
+from dlinfer.interface import OPERATORS
 from dlinfer.vendors.model import Vendor
-
-_NAMES = (
-    "paged_decode_attention",
-    "paged_prefill_attention",
-    "prefill_attention",
-    "fused_attention",
-    "incre_flash_attention",
-    "fill_kv_cache",
-    "fill_contiguous_kvcache",
-    "get_cache_len",
-    "apply_rotary_pos_emb",
-    "apply_rotary_pos_emb_interleaved",
-    "rms_norm",
-    "add_rms_norm",
-    "rms_norm_w8a8",
-    "add_rms_norm_w8a8",
-    "dynamic_quant",
-    "silu_and_mul",
-    "linear",
-    "weight_quant_matmul",
-)
 
 try:
     from dlinfer import _cpp
@@ -33,7 +13,8 @@ except ImportError as error:  # not built, or built for another torch
     _KERNELS = {}
 else:
     _MISSING = None
-    _KERNELS = {name: getattr(_cpp, name) for name in _NAMES}
+    # Its functions have the names of the operators.
+    _KERNELS = {name: getattr(_cpp, name) for name in OPERATORS if hasattr(_cpp, name)}
 
 
 class HostVendor(Vendor):
