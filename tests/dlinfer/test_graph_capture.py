@@ -12,7 +12,7 @@ from paged_decoder import Decoder, make_step, new_caches
 
 import dlinfer.graph
 from dlinfer.errors import DlinferArgumentError
-from dlinfer.graph import Backend, CompiledGraph, GraphError, backends, mark_fixed
+from dlinfer.graph import Backend, GraphError, backends, mark_fixed
 from dlinfer.graph.lowering import lowered
 
 pytestmark = pytest.mark.unit
@@ -224,8 +224,10 @@ def test_the_variable_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(dlinfer.graph.UnknownBackendError, match="DLINFER_GRAPH_BACKEND is 'nonsense'"):
         dlinfer.graph.compile(_branching)
     monkeypatch.setenv(backends.VARIABLE, "none")
-    assert dlinfer.graph.compile(_branching) is _branching
-    assert isinstance(dlinfer.graph.compile(_branching, "eager"), CompiledGraph)
+    plain = dlinfer.graph.compile(_branching)
+    assert torch.equal(plain(torch.ones(3)), torch.ones(3))
+    assert plain.backend is None and plain.graphs == []
+    assert dlinfer.graph.compile(_branching, "eager").backend is backends.find("eager")
     monkeypatch.setenv(backends.VARIABLE, " aten ")
     assert dlinfer.graph.compile(_branching).backend.name == "aten"
     monkeypatch.delenv(backends.VARIABLE)
@@ -265,6 +267,8 @@ def test_a_registered_backend_comes_first(monkeypatch: pytest.MonkeyPatch) -> No
     mine = Backend("eager", lambda graph, inputs: graph.forward)
     dlinfer.graph.register(mine)
     assert backends.find("eager") is mine
+    with pytest.raises(ValueError, match="cannot be called 'none'"):
+        dlinfer.graph.register(Backend("none", mine.compiler))
 
 
 def test_wrong_use_of_compile() -> None:

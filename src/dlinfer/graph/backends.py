@@ -52,6 +52,8 @@ _REGISTERED: dict[str, Backend] = {}
 
 def register(backend: Backend) -> None:
     """Adds a backend for this process; it comes before others of the same name."""
+    if backend.name == NO_GRAPH:
+        raise ValueError(f"a backend cannot be called {NO_GRAPH!r}: that name means no graph at all")
     _REGISTERED[backend.name] = backend
 
 

@@ -10,13 +10,14 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import FunctionType
 from typing import Any
 
 import torch
-import torch.fx.experimental._config as _SYMBOLS
+import torch.fx.experimental._config as symbols
 from torch import Tensor
-from torch._dynamo import config as _CAPTURE
+from torch._dynamo import config as capturing
 from torch._dynamo import mark_static, mark_static_address, reset_code
 
 from dlinfer.graph import backends
@@ -28,7 +29,8 @@ from dlinfer.graph.writes import written_inputs
 # Private names above: the settings of symbols have no public ones, nor have marks on tensors and forgetting a graph.
 
 MAX_GRAPHS = 4
-_MOST = 8
+# torch keeps eight of a function and then fails with words of its own.
+_MOST = 7
 _LOG = logging.getLogger(__name__)
 
 
@@ -59,9 +61,10 @@ class CompiledGraph:
     """A function or module that runs as one graph. Call it like the original; results carry no gradients.
 
     Weights may change in place. After layers, hooks or settings of a module were changed, call `reset`.
+    Without a backend (`none`) the target itself runs.
     """
 
-    def __init__(self, target: Callable[..., Any], backend: Backend, max_graphs: int) -> None:
+    def __init__(self, target: Callable[..., Any], backend: Backend | None, max_graphs: int) -> None:
         self.target = target
         self.backend = backend
         self.max_graphs = max_graphs
@@ -73,7 +76,10 @@ class CompiledGraph:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the graph; the first call captures it."""
-        compiled = self._compiled or self._prepare()
+        if self.backend is None:
+            with torch.no_grad():
+                return self.target(*args, **kwargs)
+        compiled = self._compiled or self._prepare(self.backend)
         self._given = args, kwargs
         try:
             with torch.no_grad(), _Capturing():
@@ -90,7 +96,7 @@ class CompiledGraph:
         self._entry = self._compiled = None
         self.graphs.clear()
 
-    def _prepare(self) -> Callable[..., Any]:
+    def _prepare(self, backend: Backend) -> Callable[..., Any]:
         # torch keeps graphs with the code of a function. Code of its own keeps those of two targets apart, also where both
         # are objects of one class.
         self._entry = _entry(self.target)
@@ -98,19 +104,19 @@ class CompiledGraph:
             self._entry,
             fullgraph=True,
             dynamic=True,
-            backend=self._hand_over,
+            backend=partial(self._hand_over, backend),
             options={"guard_filter_fn": _guards},
         )
         return self._compiled
 
-    def _hand_over(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Runner:
+    def _hand_over(self, backend: Backend, graph: torch.fx.GraphModule, inputs: list[Any]) -> Runner:
         kinds = kinds_of(*self._given)
         if self.graphs:
             self._note_another(changes(self.graphs[-1].kinds, kinds))
         placeholders = graph.graph.find_nodes(op="placeholder")
         writes = frozenset(placeholders[place].name for place in written_inputs(graph))
         start = time.perf_counter()
-        runner = self.backend.compiler(graph, inputs)
+        runner = backend.compiler(graph, inputs)
         self.graphs.append(Captured(graph, writes, kinds, time.perf_counter() - start))
         return runner
 
@@ -126,11 +132,11 @@ class CompiledGraph:
 
 def compile_graph(
     target: Callable[..., Any], backend: str | Backend | None = None, *, max_graphs: int = MAX_GRAPHS
-) -> CompiledGraph | Callable[..., Any]:
+) -> CompiledGraph:
     """`target` as one graph that serves all batch sizes and lengths, run by a backend.
 
     `backend`: a name (see `dlinfer.graph.backends.names()`) or a `Backend`; without it DLINFER_GRAPH_BACKEND, or 'eager'.
-    'none' gives `target` itself back. `max_graphs`: other kinds of arguments (a dtype, None for a tensor) need a graph of
+    'none' runs `target` without a graph. `max_graphs`: other kinds of arguments (a dtype, None for a tensor) need a graph of
     their own; more than this many is an error, for a graph at every call would be slower than none.
     """
     if not callable(target):
@@ -142,7 +148,7 @@ def compile_graph(
     if isinstance(backend, Backend):
         return CompiledGraph(target, backend, max_graphs)
     if (backends.chosen() if backend is None else backend) == backends.NO_GRAPH:
-        return target
+        return CompiledGraph(target, None, max_graphs)
     return CompiledGraph(target, backends.find(backend), max_graphs)
 
 
@@ -180,11 +186,11 @@ class _Capturing:
     __slots__ = ("before",)
 
     def __enter__(self) -> None:
-        self.before = _SYMBOLS.use_duck_shape, _SYMBOLS.backed_size_oblivious, _CAPTURE.specialize_float
-        _SYMBOLS.use_duck_shape, _SYMBOLS.backed_size_oblivious, _CAPTURE.specialize_float = False, True, True
+        self.before = symbols.use_duck_shape, symbols.backed_size_oblivious, capturing.specialize_float
+        symbols.use_duck_shape, symbols.backed_size_oblivious, capturing.specialize_float = False, True, True
 
     def __exit__(self, *error: object) -> None:
-        _SYMBOLS.use_duck_shape, _SYMBOLS.backed_size_oblivious, _CAPTURE.specialize_float = self.before
+        symbols.use_duck_shape, symbols.backed_size_oblivious, capturing.specialize_float = self.before
 
 
 def _guards(entries: Sequence[Any]) -> Sequence[bool]:

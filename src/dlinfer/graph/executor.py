@@ -16,6 +16,8 @@ from dlinfer.graph.backends import Backend, Runner
 def run_graph(graph: torch.fx.GraphModule, inputs: list[Any]) -> Runner:
     """The generated function itself: calling the module would go through its hooks every time."""
     graph.recompile()
+    # torch writes the function when its text is first asked for; before that, `forward` is one that asks at every call.
+    assert graph.code
     return graph.forward
 
 

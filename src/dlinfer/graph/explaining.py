@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 # Private: the kinds of errors that capturing raises have no public names.
@@ -42,7 +43,8 @@ def explained(
     if any(frame.filename == dlinfer.errors.__file__ for frame in stack):
         # Arguments were refused, which capturing cannot follow; the program itself says which.
         try:
-            target(*args, **kwargs)
+            with torch.no_grad():
+                target(*args, **kwargs)
         except DlinferArgumentError as refused:
             return refused
     place = ""

@@ -14,7 +14,7 @@ import torch
 from lmdeploy.pytorch.backends.graph_runner import GraphRunner
 
 from dlinfer.framework.lmdeploy_ext.cudagraph.padding import cannot_be_padded, padded, padded_size
-from dlinfer.graph import CompiledGraph, backends, mark_fixed
+from dlinfer.graph import Backend, CompiledGraph, backends, mark_fixed
 from dlinfer.graph import compile as compile_graph
 
 __all__ = ["AscendGraphRunner", "get_ascend_compatible_size"]
@@ -53,17 +53,18 @@ class AscendGraphRunner(GraphRunner):  # type: ignore[misc]
     ) -> None:
         super().__init__(model, model_config, cache_config, backend_config, device, **kwargs)
         self.graph: CompiledGraph | None = None
+        self._backend: Backend | None = None
         if not backend_config.eager_mode:
-            compiled = compile_graph(model)
-            self.graph = compiled if isinstance(compiled, CompiledGraph) else None
+            self.graph = compile_graph(model)
+            self._backend = self.graph.backend
         self._caches: Any = None
 
     def __call__(self, **kwargs: Any) -> Any:
         """One forward pass."""
-        if self.graph is None or not self._is_decoding(kwargs, self.graph.backend):
+        if self.graph is None or self._backend is None or not self._is_decoding(kwargs, self._backend):
             return self.model(**kwargs)
         self._fix(kwargs["past_key_values"])
-        if not self.graph.backend.fixed_sizes:
+        if not self._backend.fixed_sizes:
             return self.graph(**kwargs)
         wanted = self._runner_meta.padding_batch_size or kwargs["attn_metadata"].kv_seqlens.shape[0]
         size = next((size for size in self._sizes if size >= wanted), wanted)
@@ -71,7 +72,7 @@ class AscendGraphRunner(GraphRunner):  # type: ignore[misc]
         # The model knows where its outputs have their tokens.
         return self.model.get_outputs_cudagraph(self.model.make_output_buffers(output), **kwargs)
 
-    def _is_decoding(self, inputs: dict[str, Any], backend: backends.Backend) -> bool:
+    def _is_decoding(self, inputs: dict[str, Any], backend: Backend) -> bool:
         """One new token for each sequence, in a model that does not refuse by itself."""
         supports = getattr(self.model, "support_cuda_graph", None)
         if supports is None or not inputs["attn_metadata"].is_decoding or not supports(**inputs):
@@ -93,7 +94,7 @@ class AscendGraphRunner(GraphRunner):  # type: ignore[misc]
 
     def get_capture_batch_sizes(self) -> list[int]:
         """What LMDeploy warms up with: all sizes, or one where a graph serves all."""
-        if self.graph is None or not self.graph.backend.fixed_sizes:
+        if self._backend is None or not self._backend.fixed_sizes:
             return [self.cache_config.max_batches]
         if self.cache_config.cudagraph_capture_batch_sizes is not None:
             return super().get_capture_batch_sizes()
