@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -128,6 +129,12 @@ def test_a_worker_of_the_users_own_stays(platform: Any) -> None:
 def test_features_without_kernels_are_refused(platform: Any, feature: str) -> None:
     with pytest.raises(ValueError, match="needs vLLM's own kernels"):
         platform.check_and_update_config(_config(**{feature: object()}))
+
+
+def test_triton_with_a_device_is_refused(platform: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["vllm.triton_utils"], "HAS_TRITON", True)
+    with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES="):
+        platform.check_and_update_config(_config())
 
 
 def test_slots_of_new_tokens(platform: Any) -> None:

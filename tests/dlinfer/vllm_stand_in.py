@@ -305,6 +305,7 @@ def _contents() -> dict[str, dict[str, Any]]:
         "vllm.platforms.interface": {"Platform": Platform, "PlatformEnum": PlatformEnum},
         "vllm.v1.attention.backend": {kind.__name__: kind for kind in (*_ATTENTION, CommonAttentionMetadata)},
         "vllm.v1.kv_cache_layout": {"KVCacheLayout": KVCacheLayout},
+        "vllm.triton_utils": {"HAS_TRITON": False},
         "vllm.triton_utils.dispatcher": {"register_kernels": REGISTERED.update},
         "vllm.config": {
             "CompilationMode": SimpleNamespace(NONE="no compilation"),

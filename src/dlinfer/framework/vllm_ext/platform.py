@@ -113,7 +113,15 @@ class DlinferPlatform(Platform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
-        """The worker of this platform; ValueError: a feature whose kernels are vLLM's own."""
+        """The worker of this platform; ValueError: what would run kernels that are not for the CPU."""
+        from vllm.triton_utils import HAS_TRITON  # type: ignore[import-not-found]
+
+        if HAS_TRITON:
+            # vLLM asks only whether Triton works, not where.
+            raise ValueError(
+                "Triton works here, so vLLM would start its kernels on memory of the CPU; hide the device that Triton"
+                " has from this process (for instance CUDA_VISIBLE_DEVICES=)"
+            )
         for feature, given in (
             ("speculative decoding", vllm_config.speculative_config),
             ("LoRA", vllm_config.lora_config),
