@@ -104,8 +104,8 @@ Tensor silu_and_mul_of(const Tensor& input_tensor, int64_t dim) {
     const Tensor result = at::empty(shape, input.options());
     if (!result.numel()) return result;
     const int64_t size = half * input.stride(dim);
-    DLINFER_PICK(silu_and_mul)
-    ({readable(input), writable(result), result.numel() / size, size, kind_of(input.scalar_type())});
+    const Kind kind = kind_of(input.scalar_type());
+    DLINFER_PICK(silu_and_mul)({readable(input), writable(result), result.numel() / size, size, kind, kind});
     return result;
 }
 

@@ -8,11 +8,10 @@ namespace {
 
 using at::Tensor;
 
-// Up to here a product is limited by the memory that weights come from; from here on a library is faster.
-constexpr int64_t FEW_ROWS = 32, FEW_ROWS_BY_COLUMNS = 12;
+/// Up to so many rows kernels are faster than a library: by far as long as the memory is the limit. A library wants floats, so
+/// other weights must be made floats first.
+int64_t few_rows(bool floats, bool columns) { return columns ? (floats ? 12 : 20) : (floats ? 48 : 96); }
 constexpr int64_t PANEL = 4 * COLUMN_UNIT;  // weights [PANEL, in] that are floats at a time
-
-bool few(int64_t rows, bool columns) { return rows <= (columns ? FEW_ROWS_BY_COLUMNS : FEW_ROWS); }
 
 /// Weights become floats panel by panel.
 void multiply_panels(const Product& product, bool columns) {
@@ -54,7 +53,7 @@ Tensor linear_of(const Tensor& x, const Tensor& weight, const std::optional<Tens
     if (!has_kind(type) || !x.numel() || !weight.numel()) return at::linear(x, weight, bias);
     const Weight laid(weight);
     const Rows rows(x);
-    if (!few(rows.count, laid.columns) && multiplies(type)) return at::linear(x, weight, bias);
+    if (rows.count > few_rows(type == at::kFloat, laid.columns) && multiplies(type)) return at::linear(x, weight, bias);
     const Floats added(bias);
     const Tensor result = result_like(x, weight.size(0), type);
     const auto stored = type == at::kFloat ? Stored::f32 : type == at::kBFloat16 ? Stored::bf16 : Stored::f16;
@@ -111,7 +110,7 @@ Product product_of(const Rows& rows, const Weight& weight, Stored stored, const 
 }
 
 void multiply(const Product& product, bool columns) {
-    if (!few(product.rows, columns)) return multiply_panels(product, columns);
+    if (product.rows > few_rows(product.stored == Stored::f32, columns)) return multiply_panels(product, columns);
     columns ? DLINFER_PICK(multiply_columns)(product) : DLINFER_PICK(multiply_rows)(product);
 }
 

@@ -25,4 +25,6 @@ PYBIND11_MODULE(_cpp, module) {
     dlinfer::bind_rotary(module);
     dlinfer::bind_layers(module);
     dlinfer::bind_matmul(module);
+    dlinfer::bind_moe(module);
+    dlinfer::bind_quantised(module);
 }

@@ -14,23 +14,24 @@ inline V silu(V x) {
     return x * (x < 0.0f ? power : splat(1.0f)) / (power + 1.0f);
 }
 
-template <typename Element>
-void gated(const Element* gate, const Element* up, Element* result, int64_t size) {
+template <typename Element, typename Result>
+void gated(const Element* gate, const Element* up, Result* result, int64_t size) {
     int64_t i = 0;
     for (; i + LANES <= size; i += LANES) store_lanes(silu(load_lanes(gate + i)) * load_lanes(up + i), result + i);
     if (i == size) return;
-    Element first[LANES] = {}, second[LANES] = {}, product[LANES];
-    const auto bytes = sizeof(Element) * static_cast<size_t>(size - i);
-    std::memcpy(first, gate + i, bytes);
-    std::memcpy(second, up + i, bytes);
+    Element first[LANES] = {}, second[LANES] = {};
+    Result product[LANES];
+    const auto rest = static_cast<size_t>(size - i);
+    std::memcpy(first, gate + i, sizeof(Element) * rest);
+    std::memcpy(second, up + i, sizeof(Element) * rest);
     store_lanes(silu(load_lanes(first)) * load_lanes(second), product);
-    std::memcpy(result + i, product, bytes);
+    std::memcpy(result + i, product, sizeof(Result) * rest);
 }
 
-template <typename Element>
+template <typename Element, typename Result>
 void gated_blocks(const GatedBlocks& given) {
     const auto* input = static_cast<const Element*>(given.input);
-    auto* result = static_cast<Element*>(given.result);
+    auto* result = static_cast<Result*>(given.result);
     const int64_t pieces = (given.size + PIECE - 1) / PIECE;
     parallel(given.blocks * pieces, 16, [&](int64_t begin, int64_t end) {
         for (int64_t p = begin; p < end; p++) {
@@ -45,9 +46,11 @@ void gated_blocks(const GatedBlocks& given) {
 }  // namespace
 
 void silu_and_mul(const GatedBlocks& given) {
-    if (given.kind == Kind::f32) gated_blocks<float>(given);
-    if (given.kind == Kind::bf16) gated_blocks<Bfloat16>(given);
-    if (given.kind == Kind::f16) gated_blocks<Half>(given);
+    if (given.kind == Kind::bf16) return gated_blocks<Bfloat16, Bfloat16>(given);
+    if (given.kind == Kind::f16) return gated_blocks<Half, Half>(given);
+    if (given.result_kind == Kind::f32) gated_blocks<float, float>(given);
+    if (given.result_kind == Kind::bf16) gated_blocks<float, Bfloat16>(given);
+    if (given.result_kind == Kind::f16) gated_blocks<float, Half>(given);
 }
 
 }  // namespace dlinfer::DLINFER_LEVEL

@@ -7,12 +7,12 @@
 
 namespace dlinfer {
 
-/// blocks times `size` gates followed by `size` numbers that they gate; the results have neither gaps.
+/// blocks times `size` gates followed by `size` numbers that they gate; all of it contiguous.
 struct GatedBlocks {
     const void* input;  // [blocks, 2, size]
     void* result;       // [blocks, size]
     int64_t blocks, size;
-    Kind kind;
+    Kind kind, result_kind;  // the same, or the input is float
 };
 
 }  // namespace dlinfer

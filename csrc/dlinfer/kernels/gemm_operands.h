@@ -40,14 +40,27 @@ private:
     }
 };
 
+/// Numbers of one row from `place` on, at most sixteen.
+static inline void store_result(F value, void* result, Kind kind, int64_t place, int64_t count) {
+    const bool whole = count == WIDTH;
+    if (kind == Kind::f32) {
+        auto* to = static_cast<float*>(result) + place;
+        whole ? store(value, to) : store_some(value, to, count);
+    } else if (kind == Kind::bf16) {
+        auto* to = static_cast<Bfloat16*>(result) + place;
+        whole ? store(value, to) : store_some(value, to, count);
+    } else {
+        auto* to = static_cast<Half*>(result) + place;
+        whole ? store(value, to) : store_some(value, to, count);
+    }
+}
+static inline F load_floats(const float* from, int64_t count) { return count == WIDTH ? load(from) : load_some(from, count); }
+
 /// Sums of one row and at most sixteen columns from n on become results.
 static inline void finish(const Product& given, int64_t row, int64_t n, int64_t count, F sums) {
-    if (given.scale) sums *= load_some(given.scale + n, count);
-    if (given.bias) sums += load_some(given.bias + n, count);
-    const int64_t place = row * given.result_stride + n;
-    if (given.result_kind == Kind::f32) store_some(sums, static_cast<float*>(given.result) + place, count);
-    if (given.result_kind == Kind::bf16) store_some(sums, static_cast<Bfloat16*>(given.result) + place, count);
-    if (given.result_kind == Kind::f16) store_some(sums, static_cast<Half*>(given.result) + place, count);
+    if (given.scale) sums *= load_floats(given.scale + n, count);
+    if (given.bias) sums += load_floats(given.bias + n, count);
+    store_result(sums, given.result, given.result_kind, row * given.result_stride + n, count);
 }
 
 }  // namespace dlinfer::DLINFER_LEVEL

@@ -145,7 +145,7 @@ void finish_rows(const Product& given, int64_t begin, int64_t end, const float* 
         for (int64_t r = first; r < last; r++) {
             for (int64_t n = begin; n < end; n += WIDTH) {
                 const int64_t count = end - n < WIDTH ? end - n : WIDTH;
-                finish(given, r, n, count, load_some(sums + r * stride + n - begin, count));
+                finish(given, r, n, count, load_floats(sums + r * stride + n - begin, count));
             }
         }
     });

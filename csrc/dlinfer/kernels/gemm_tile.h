@@ -67,8 +67,8 @@ INLINE void add_products(F (&acc)[ROWS][COLUMNS], const float* x, int64_t x_stri
 // ---- sixteen sums of sixteen lanes, at once: the same tree of additions for each ----
 
 /// Lanes j and j + STEP of every 2 * STEP are added; a's results come first, then b's.
-template <int STEP>
-INLINE F halved(F a, F b) {
+template <int STEP, typename Vector>
+INLINE Vector halved(Vector a, Vector b) {
     constexpr auto from = [](int i) { return i / STEP * 2 * STEP + i % STEP; };
     const I low = {from(0), from(1), from(2),  from(3),  from(4),  from(5),  from(6),  from(7),
                    from(8), from(9), from(10), from(11), from(12), from(13), from(14), from(15)};
@@ -76,10 +76,10 @@ INLINE F halved(F a, F b) {
 }
 
 /// Lane i of the result is the sum of all lanes of vector i, for i < COUNT.
-template <int COUNT>
-INLINE F sums_of(const F (&vectors)[COUNT]) {
+template <typename Vector, int COUNT>
+INLINE Vector sums_of(const Vector (&vectors)[COUNT]) {
     static_assert(COUNT <= WIDTH);
-    F eight[8] = {}, four[4] = {}, two[2] = {};
+    Vector eight[8] = {}, four[4] = {}, two[2] = {};
     each<(COUNT + 1) / 2>([&](auto i) INLINED {
         if constexpr (2 * i + 1 < COUNT)
             eight[i] = halved<8>(vectors[2 * i], vectors[2 * i + 1]);

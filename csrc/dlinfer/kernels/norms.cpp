@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "parallel.h"
+#include "rounding.h"
 #include "scratch.h"
 #include "vector.h"
 
@@ -61,12 +62,6 @@ float largest_magnitude(const Element* row, int64_t size) {
 }
 
 inline float scale_for(float largest) { return (largest < LEAST ? LEAST : largest) / LARGEST; }
-
-/// Rounds halves to even: at this size a float has no digits behind the point.
-inline F rounded(F value) {
-    constexpr float SHIFT = 12582912.0f;
-    return (value + SHIFT) - SHIFT;
-}
 
 template <typename Element>
 void quantise(const Element* row, float scale, int8_t* result, int64_t size) {
