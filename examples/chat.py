@@ -14,7 +14,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import torch
 import typer
@@ -108,14 +108,25 @@ class Conversation:
         return same
 
 
+def _stop(problem: str, advice: str, cause: Exception) -> NoReturn:
+    typer.echo(f"error: {problem}\n  do: {advice}", err=True)
+    raise typer.Exit(2) from cause
+
+
 def load(device: str, weights: Weights) -> tuple[Any, Any]:
     """The model on its device and on dlinfer's operators, and its tokenizer."""
     try:
-        place = smollm2.folder()
         torch.empty(1, device=device)
-    except (smollm2.CheckpointError, RuntimeError, AssertionError) as error:
-        typer.echo(f"error: {str(error).splitlines()[0]}", err=True)
-        raise typer.Exit(2) from error
+    except (RuntimeError, AssertionError) as error:
+        _stop(
+            f"device {device!r} cannot be used: {str(error).splitlines()[0]}",
+            "give --device cpu, dipu or cuda; `dlinfer doctor` says which kernels are here",
+            error,
+        )
+    try:
+        place = smollm2.folder()
+    except smollm2.CheckpointError as error:
+        _stop(str(error), "install what is named", error)
     model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).eval().to(device)
     optimise(model, None if weights is Weights.FP32 else weights.value)
     return model, AutoTokenizer.from_pretrained(place)
