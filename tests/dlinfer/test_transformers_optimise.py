@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ pytest.importorskip("transformers")
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 from transformers_models import KNOWN, generated, padded, same, small
 
@@ -161,6 +163,23 @@ def test_an_optimiser_of_weights_still_reaches_the_joined_ones(runs: list[int]) 
     assert len(runs) == 4
 
 
+def test_a_norm_that_was_replaced_is_read_again() -> None:
+    model, other = optimise(small("llama")), small("llama")
+    for changed in (model, other):
+        changed.model.layers[1].input_layernorm.weight = nn.Parameter(torch.linspace(0.5, 1.5, 64))
+    same(generated(model, padded(), 4), generated(other, padded(), 4))
+
+
+def test_a_model_that_no_longer_fits_says_so() -> None:
+    model = optimise(small("llama"))
+    model.model.layers[1].self_attn.half()
+    with (
+        pytest.raises(RuntimeError, match=r"changed after optimise.*several kinds.*restore\(model\)"),
+        torch.no_grad(),
+    ):
+        model(padded()["input_ids"])
+
+
 @pytest.mark.parametrize("weights", [None, "int8"])
 def test_weights_that_moved_are_read_again(weights: Any, runs: list[int]) -> None:
     model, other = optimise(small("llama"), weights), small("llama")
@@ -174,6 +193,68 @@ def test_weights_that_moved_are_read_again(weights: Any, runs: list[int]) -> Non
     with torch.no_grad():
         assert model(padded()["input_ids"]).logits.dtype == torch.float64
     assert len(runs) == (5 if weights is None else 9)
+
+
+def test_embeddings_with_gradients_get_them(runs: list[int]) -> None:
+    """As in prompt tuning: the model is frozen, its input is not."""
+    model = small("llama").requires_grad_(False)
+    states = model.get_input_embeddings()(padded()["input_ids"]).requires_grad_()
+    (expected,) = torch.autograd.grad(model(inputs_embeds=states).logits.sum(), states)
+    optimise(model)
+    (found,) = torch.autograd.grad(model(inputs_embeds=states).logits.sum(), states)
+    torch.testing.assert_close(found, expected)
+    assert runs == []
+    model(inputs_embeds=states.detach())
+    assert runs == [11]
+
+
+def test_what_does_not_fit_is_refused_as_by_transformers() -> None:
+    """The kernels are called unchecked: nothing that they cannot read may come so far."""
+    model = optimise(small("llama"))
+    ids = padded()["input_ids"]
+    states = model.get_input_embeddings()(ids).detach()
+    for wrong in (states.double(), states[..., :32], states[0]):
+        with pytest.raises((RuntimeError, ValueError, IndexError)), torch.no_grad():
+            model(inputs_embeds=wrong)
+    with pytest.raises(RuntimeError), torch.no_grad():
+        model(ids, position_ids=torch.arange(5)[None])
+    with torch.no_grad():
+        cache = model(ids).past_key_values
+        with pytest.raises(ValueError, match=r"holds 3 sequences.*the input is 1"):
+            model(ids[:1], past_key_values=cache)
+        model.double()
+        with pytest.raises(ValueError, match=r"torch\.float32.*torch\.float64.*new cache"):
+            model(ids, past_key_values=cache)
+
+
+def test_tools_of_torch_see_the_operators() -> None:
+    model = optimise(small("llama"))
+    ids = padded()["input_ids"]
+    with torch.no_grad(), Seen() as seen:
+        cache = model(ids).past_key_values
+        seen.names.clear()
+        model(ids[:, :1], past_key_values=cache)
+    layer = {
+        "add_rms_norm": 2, "linear": 4, "apply_rotary_pos_emb": 1, "fill_kv_cache": 1, "paged_decode_attention": 1,
+        "silu_and_mul": 1,
+    }  # fmt: skip
+    expected = Counter({name: 3 * count for name, count in layer.items()})
+    # The first norm has nothing to add, the last is behind the layers; the head is one more linear layer.
+    expected.update({"rms_norm": 1, "linear": 1})
+    assert seen.names == expected
+
+
+class Seen(TorchDispatchMode):
+    """Counts dlinfer's operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function.namespace == "dlinfer":
+            self.names[function._opname] += 1
+        return function(*args, **(kwargs or {}))
 
 
 def test_a_copy_is_a_model_of_its_own(runs: list[int]) -> None:

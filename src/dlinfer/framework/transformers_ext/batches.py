@@ -75,9 +75,16 @@ def plan(states: Tensor, mask: Tensor | None, layer: PagedLayer | None, windowed
     kept = None if layer is None else layer.kept
     if batch == 0 or new == 0:
         return None
+    if layer is not None and layer.keys is not None:
+        held = layer.keys
+        if held.shape[0] != batch or held.dtype != states.dtype or held.device != states.device:
+            raise ValueError(
+                f"past_key_values holds {held.shape[0]} sequences in {held.dtype} on {held.device}, but the input is"
+                f" {batch} in {states.dtype} on {states.device}: start with a new cache"
+            )
     if mask is not None and (mask.dim() != 2 or mask.shape[0] != batch or mask.shape[1] != seen + new):
         return None
-    shown = None if mask is None or bool(mask.all()) else mask.to(torch.bool)
+    shown = None if mask is None or bool(mask.all()) else mask.to(states.device, torch.bool)
     if shown is None and kept is None:
         return _even(states, seen)
     if shown is None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dlinfer.framework.transformers_ext.linears import RoundedLinear
 from dlinfer.framework.transformers_ext.projections import (
     Dense,
     Precision,
@@ -96,6 +97,9 @@ def problem_of(decoder: Any) -> str | None:
         problem = _problem_of_module(module, family)
         if problem is not None and module is not decoder:
             return f"{name} {problem}"
+    for name, parameter in decoder.named_parameters():
+        if type(parameter) is not nn.Parameter:
+            return f"{name} is a {type(parameter).__name__}"
     kinds = {(p.dtype, p.device) for p in decoder.parameters()}
     if len(kinds) != 1:
         return f"its weights are of several kinds: {', '.join(sorted(f'{d} on {v}' for d, v in kinds))}"
@@ -112,7 +116,7 @@ def _problem_of_module(module: nn.Module, family: str | None) -> str | None:
     )
     if not known and kind not in (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU):
         return f"is a {kind.__module__}.{kind.__qualname__}"
-    if "forward" in vars(module):
+    if "forward" in vars(module) and not isinstance(vars(module)["forward"], RoundedLinear):
         return "has a forward of its own (another library has changed it)"
     for held in _HOOKS:
         for hook in getattr(module, held).values():

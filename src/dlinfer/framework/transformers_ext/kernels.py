@@ -13,7 +13,7 @@ import torch
 from dlinfer.interface.registry import OVERLOADS
 from dlinfer.vendors.selection import RESOLVED, Values, resolve
 
-__all__ = ["Kernels", "kernels"]
+__all__ = ["CHECKED", "Kernels", "kernels"]
 
 
 class Kernels(NamedTuple):
@@ -31,10 +31,14 @@ class Kernels(NamedTuple):
     weight_quant_matmul: Any
 
 
+CHECKED = Kernels(*(OVERLOADS[name] for name in Kernels._fields))
+"""torch's operators: they check arguments, and modes and profilers see them."""
+
+
 def kernels(device: str) -> Kernels:
     """The kernels that serve a type of device now; torch's operators where modes or profilers are to see them."""
     if _watched():
-        return Kernels(*(OVERLOADS[name] for name in Kernels._fields))
+        return CHECKED
     return Kernels(*(_kernel(name, device) for name in Kernels._fields))
 
 

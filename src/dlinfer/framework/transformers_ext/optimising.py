@@ -10,8 +10,9 @@ from torch import nn
 
 from dlinfer.framework.transformers_ext.attention import NAME
 from dlinfer.framework.transformers_ext.families import FAMILIES, family_of, problem_of
+from dlinfer.framework.transformers_ext.linears import Head
 from dlinfer.framework.transformers_ext.projections import Precision, separate
-from dlinfer.framework.transformers_ext.stack import Head, Stack
+from dlinfer.framework.transformers_ext.stack import Stack
 
 __all__ = ["describe", "optimise", "restore"]
 

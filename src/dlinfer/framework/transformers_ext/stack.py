@@ -10,18 +10,19 @@ from functools import update_wrapper
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils import logging
 
 from dlinfer.framework.transformers_ext.batches import Batch, plan
 from dlinfer.framework.transformers_ext.cache import PagedLayer, adopt
-from dlinfer.framework.transformers_ext.families import Layer, layer_of
+from dlinfer.framework.transformers_ext.families import Layer, layer_of, problem_of
 from dlinfer.framework.transformers_ext.kernels import Kernels, kernels
-from dlinfer.framework.transformers_ext.projections import Dense, Precision, Quantised, quantised
+from dlinfer.framework.transformers_ext.linears import RoundedLinear
+from dlinfer.framework.transformers_ext.projections import Precision
 
-__all__ = ["Head", "Linear", "Stack"]
+__all__ = ["Stack"]
 
 _logger = logging.get_logger(__name__)
 
@@ -40,7 +41,12 @@ class Stack:
         self.refresh()
 
     def refresh(self) -> None:
-        """Reads the weights of the decoder."""
+        """Reads the weights of the decoder. RuntimeError: it is no longer one for the operators."""
+        problem = problem_of(self.decoder)
+        if problem is not None:
+            raise RuntimeError(
+                f"dlinfer: the model was changed after optimise(model): {problem}; call restore(model) first"
+            )
         config = self.decoder.config
         self.layers = [
             layer_of(layer, config, self.precision)
@@ -48,18 +54,14 @@ class Stack:
         ]
         for layer in self.layers:
             for linear, part in layer.separate:
-                linear.forward = Linear(part)  # type: ignore[method-assign]
+                linear.forward = RoundedLinear(part)  # type: ignore[method-assign]
         self._windowed = any(layer.window_left >= 0 for layer in self.layers)
         self._known = self._fingerprint()
 
     def _fingerprint(self) -> list[tuple[int, int]]:
         """Where the weights lie, and for those that were rounded whether they were written since."""
         rounded = self.precision is not None
-        return [
-            (linear.weight.data_ptr(), linear.weight._version if rounded else 0)
-            for layer in self.layers
-            for linear in layer.source
-        ]
+        return [(p.data_ptr(), p._version if rounded else 0) for p in self.decoder.parameters()]
 
     def __call__(
         self,
@@ -80,12 +82,12 @@ class Stack:
         ) and self._fingerprint() != self._known:
             self.refresh()
         found = None
-        if self._can(kwargs, attention_mask, position_ids, past_key_values, cached):
+        if self._can(kwargs, attention_mask, position_ids, past_key_values, cached, inputs_embeds):
             if (input_ids is None) == (inputs_embeds is None):
                 raise ValueError("give either input_ids or inputs_embeds")
             states = decoder.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
             cache = DynamicCache() if past_key_values is None and cached else past_key_values
-            if cache is None or adopt(cache, len(self.layers)):
+            if self._fits(states, position_ids) and (cache is None or adopt(cache, len(self.layers))):
                 held = None if cache is None else cache.layers
                 found = plan(states, attention_mask, None if held is None else held[0], self._windowed)
         if found is None:
@@ -102,25 +104,44 @@ class Stack:
         hidden = self._run(states, position_ids, found, held)
         return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=cache if cached else None)
 
+    def _fits(self, states: Tensor, positions: Tensor | None) -> bool:
+        """Whether embeddings and positions are what the kernels take unseen; torch's own errors come for others."""
+        weight = self.decoder.norm.weight
+        kind = states.dim() == 3 and states.shape[2:] == weight.shape
+        if not kind or states.dtype != weight.dtype or states.device != weight.device:
+            return False
+        return positions is None or (
+            positions.dim() == 2
+            and positions.shape[0] in (1, states.shape[0])
+            and positions.shape[1] == states.shape[1]
+        )
+
     def _can(
-        self, kwargs: dict[str, Any], mask: Any, positions: Tensor | None, cache: Any, cached: bool
+        self,
+        kwargs: dict[str, Any],
+        mask: Any,
+        positions: Tensor | None,
+        cache: Any,
+        cached: bool,
+        embeddings: Tensor | None,
     ) -> bool:
         """Whether this call is one for the operators, as far as that can be told without its numbers."""
         decoder = self.decoder
         if torch.compiler.is_compiling() or decoder.training:
             return False
-        if torch.is_grad_enabled() and any(p.requires_grad for p in decoder.parameters()):
+        wanted = embeddings is not None and embeddings.requires_grad
+        if torch.is_grad_enabled() and (wanted or any(p.requires_grad for p in decoder.parameters())):
             _logger.warning_once(
                 "dlinfer: gradients are wanted, so transformers' own layers run, which are slower."
                 " Under torch.no_grad() (generate uses it) dlinfer's operators run."
             )
             return False
         config = decoder.config
-        wanted = (
+        asked = (
             kwargs.get(flag, getattr(config, flag, None))
             for flag in ("output_attentions", "output_hidden_states")
         )
-        if any(wanted) or kwargs.get("return_dict", config.return_dict) is False:
+        if any(asked) or kwargs.get("return_dict", config.return_dict) is False:
             return False
         if any(
             value is not None and value is not False
@@ -132,7 +153,7 @@ class Stack:
             return False
         # Sequences behind each other in one row are told by their positions only.
         packed = positions is not None and mask is None and cache is None and not cached
-        return not packed and (positions is None or positions.dim() == 2)
+        return not packed
 
     def _run(
         self, states: Tensor, positions: Tensor | None, batch: Batch, held: list[PagedLayer] | None
@@ -226,44 +247,3 @@ def _attention(
             True, None, None, layer.window_left,
         )  # fmt: skip
     return query.view(-1, heads * size)
-
-
-class Linear:
-    """Stands in the place of `forward` of a linear layer whose weight was rounded by the stack."""
-
-    def __init__(self, weight: Quantised) -> None:
-        self.weight = weight
-
-    def __call__(self, input: Tensor) -> Tensor:
-        if torch.is_grad_enabled() and input.requires_grad:
-            raise RuntimeError(
-                "weights of few bits have no gradients: call the model under torch.no_grad(), or restore(model) first"
-            )
-        return self.weight(input, kernels(input.device.type))
-
-
-class Head:
-    """Stands in the place of `forward` of the last linear layer, whose weight may be tied to the embedding."""
-
-    def __init__(self, linear: nn.Linear, precision: Precision | None) -> None:
-        self.linear = linear
-        self.precision = precision
-        self._known = (0, 0)
-        self._rounded: Linear | None = None
-
-    def __call__(self, input: Tensor) -> Tensor:
-        linear = self.linear
-        if self.precision is not None:
-            return self._in_few_bits()(input)
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return nn.Linear.forward(linear, input)
-        return Dense(linear.weight, linear.bias)(input, kernels(input.device.type))
-
-    def _in_few_bits(self) -> Linear:
-        linear = self.linear
-        state = (linear.weight.data_ptr(), linear.weight._version)
-        if self._rounded is None or state != self._known:
-            # 8 bits in any case: its results are compared with each other, not summed up with others.
-            self._rounded = Linear(quantised(linear.weight, linear.bias, "int8"))
-            self._known = state
-        return self._rounded
