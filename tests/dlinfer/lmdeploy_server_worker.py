@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -104,6 +105,14 @@ def wrong(server: Server) -> dict[str, Any]:
     return {name: server.post(body) for name, body in WRONG.items()}
 
 
+def example(server: Server) -> dict[str, Any]:
+    """The client among the examples, as a person starts it."""
+    program = Path(__file__).parents[2] / "examples" / "ask_server.py"
+    command = [sys.executable, str(program), QUESTIONS[0], "--address", server.address, "--length", "16"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return {"code": run.returncode, "output": run.stdout, "errors": run.stderr}
+
+
 def main(out: Path) -> None:
     """One server, all of the above in turn, then its end."""
     # The server inherits this. Threads that wake then do not interrupt others, which is how LMDeploy's own processes lose a
@@ -119,6 +128,7 @@ def main(out: Path) -> None:
         results["streaming"] = streaming(server)
         results["crowd"] = crowd(server)
         results["wrong"] = wrong(server)
+        results["example"] = example(server)
         results["after"] = server.ask(QUESTIONS[0], 16)
         results["peak_memory"] = server.peak_memory()
         results["stopped"] = server.stop()

@@ -25,6 +25,7 @@ LANGUAGE_MODELS = (
     "mistral",
     "gemma2",
 )
+OTHER_DEVICES = ("llama3 on camb", "mixtral on maca")
 SEEING_MODELS = ("llava", "qwen2_vl")
 ALWAYS = {
     "rms_norm",
@@ -49,10 +50,10 @@ def _answer(results: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_every_model_ran(results: dict[str, Any]) -> None:
-    assert set(results) == {*LANGUAGE_MODELS, *SEEING_MODELS, "keywords"}
+    assert set(results) == {*LANGUAGE_MODELS, *SEEING_MODELS, *OTHER_DEVICES, "keywords"}
 
 
-@pytest.mark.parametrize("name", [*LANGUAGE_MODELS, *SEEING_MODELS])
+@pytest.mark.parametrize("name", [*LANGUAGE_MODELS, *SEEING_MODELS, *OTHER_DEVICES])
 def test_tokens_are_those_of_transformers(results: dict[str, Any], name: str) -> None:
     answer = _answer(results, name)
     assert answer["got"] == answer["expected"]

@@ -70,6 +70,12 @@ def test_wrong_requests_are_refused_with_a_reason(results: dict[str, Any]) -> No
     assert results["wrong"]["another model"][0] == 404
 
 
+def test_the_client_of_the_examples_prints_the_answer(results: dict[str, Any]) -> None:
+    example = results["example"]
+    assert example["code"] == 0, example["errors"]
+    assert f"A: {results['before']}\n" in example["output"]
+
+
 def test_it_still_answers_after_all_that(results: dict[str, Any]) -> None:
     assert results["after"] == results["before"]
 
