@@ -34,9 +34,30 @@ def answers(pipe: Any, prompts: list[str], new_tokens: int) -> list[dict[str, An
     """Greedy tokens of all prompts, given at once; exactly so many of each."""
     config = GenerationConfig(max_new_tokens=new_tokens, do_sample=False, ignore_eos=True)
     return [
-        {"tokens": answer.token_ids, "cached": answer.cached_tokens, "length": answer.input_token_len}
+        {
+            "tokens": answer.token_ids,
+            "cached": answer.cached_tokens,
+            "length": answer.input_token_len,
+            "finish": answer.finish_reason,
+        }
         for answer in pipe(prompts, gen_config=config, do_preprocess=False)
     ]
+
+
+def fail_after(calls: int) -> None:
+    """Let an operator raise what it raises on wrong arguments, after so many calls."""
+    from dlinfer import ops
+    from dlinfer.errors import DlinferArgumentError
+
+    original = ops.paged_decode_attention
+    left = iter(range(calls))
+
+    def paged_decode_attention(*args: Any, **kwargs: Any) -> Any:
+        if next(left, None) is None:
+            raise DlinferArgumentError("paged_decode_attention", "block_table", "was broken by a test")
+        return original(*args, **kwargs)
+
+    ops.paged_decode_attention = paged_decode_attention
 
 
 def main(task: dict[str, Any]) -> dict[str, Any]:
@@ -44,13 +65,17 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
     rounds = []
     with pipeline(task["model"], PytorchEngineConfig(**task["engine"]), log_level="ERROR") as pipe:
         watch(steps)
-        for prompts in task["rounds"]:
+        cache = pipe.async_engine.engine.executor.model_agent.cache_engine.gpu_cache[0][0]
+        # As text: asked for its type, the device has cuda's name.
+        place, dtype = str(cache.device), str(cache.dtype)
+        for number, prompts in enumerate(task["rounds"]):
+            if number == task["failing_round"]:
+                fail_after(100)
             started = time.process_time()
             found = answers(pipe, prompts, task["new_tokens"])
             rounds.append({"answers": found, "steps": list(steps), "seconds": time.process_time() - started})
             steps.clear()
-        cache = pipe.async_engine.engine.executor.model_agent.cache_engine.gpu_cache[0][0]
-        return {"rounds": rounds, "place": cache.device.type, "dtype": str(cache.dtype)}
+    return {"rounds": rounds, "place": place, "dtype": dtype}
 
 
 if __name__ == "__main__":

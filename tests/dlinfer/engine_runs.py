@@ -96,6 +96,7 @@ def run_engine(
     *,
     environment: dict[str, str] | None = None,
     new_tokens: int = NEW_TOKENS,
+    failing_round: int | None = None,
     **engine: Any,
 ) -> dict[str, Any]:
     """Let LMDeploy answer `rounds` one after the other, in a new process; what `engine_program.main` returns."""
@@ -108,27 +109,30 @@ def run_engine(
         "engine": settings | engine,
         "rounds": rounds,
         "new_tokens": new_tokens,
+        "failing_round": failing_round,
     }
     question, answer = scratch / "task.json", scratch / "answer.json"
     question.write_text(json.dumps(task), encoding="utf-8")
-    done = start_program(question, answer, environment or {})
+    done = run_program(question, answer, **environment or {})
     assert done.returncode == 0, done.stdout[-4000:]
-    result: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
-    return result
+    return {**json.loads(answer.read_text(encoding="utf-8")), "log": done.stdout}
 
 
-def start_program(
-    question: Path, answer: Path, environment: dict[str, str], limit: float = 500
-) -> subprocess.CompletedProcess[str]:
-    """Run the program to its end; both streams in `stdout`."""
+def run_program(question: Path, answer: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `engine_program.py` to its end."""
     program = Path(__file__).with_name("engine_program.py")
+    return run_python(str(program), str(question), str(answer), **environment)
+
+
+def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python with the tests' settings to its end; both of its streams are in `stdout`."""
     return subprocess.run(
-        [sys.executable, str(program), str(question), str(answer)],
+        [sys.executable, *arguments],
         env={**os.environ, "LMDEPLOY_SKIP_WARMUP": "1", "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        timeout=limit,
+        timeout=800,
         check=False,
     )
