@@ -10,6 +10,7 @@ later question only costs its own tokens.
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from dataclasses import dataclass, field
@@ -18,10 +19,9 @@ from typing import Annotated, Any, NoReturn
 
 import torch
 import typer
+from rich.cells import cell_len
 from rich.console import Console
-from rich.live import Live
 from rich.rule import Rule
-from rich.text import Text
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, TextStreamer
 from transformers.utils import logging
 
@@ -39,23 +39,39 @@ class Weights(Enum):
 
 
 class Screen(TextStreamer):
-    """Shows an answer while it grows: redrawn on a terminal, so that lines break between words; else as it comes."""
+    """Writes an answer as it comes, lines broken between words on a terminal, and notes when each token came."""
 
     def __init__(self, tokenizer: Any, console: Console) -> None:
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
         self.console = console
-        self.live = Live(console=console, auto_refresh=False, vertical_overflow="visible")
         self.text = ""
-        self.first = 0.0
+        self.times: list[float] = []
+        self._column = 0
+
+    def put(self, value: Any) -> None:
+        """Called by transformers with the prompt, then with each token."""
+        self.times.append(time.perf_counter())
+        super().put(value)
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
         """Called by transformers with each new piece, whole words."""
-        self.first = self.first or time.perf_counter()
         self.text += text
-        if self.console.is_terminal:
-            self.live.update(Text(self.text, style="green"), refresh=True)
-        else:
-            print(text, end="\n" if stream_end else "", flush=True)
+        for piece in re.findall(r"\n|[^\S\n]+|\S+", text):
+            self._write(piece)
+        if stream_end:
+            self.console.out("")
+
+    def _write(self, piece: str) -> None:
+        width = 0 if piece == "\n" else cell_len(piece)
+        if piece == "\n":
+            self._column = 0
+        elif self.console.is_terminal and self._column and self._column + width > self.console.width:
+            self.console.out("")
+            self._column = 0
+            piece = piece.lstrip()
+            width = cell_len(piece)
+        self._column += width
+        self.console.out(piece, end="", style="green", highlight=False)
 
 
 @dataclass
@@ -77,27 +93,23 @@ class Conversation:
         ).to(self.model.device)
         kept = self._rewind(ids["input_ids"][0].tolist())
         screen = Screen(self.tokenizer, self.console)
-        started = time.perf_counter()
-        with screen.live:
-            output = self.model.generate(
-                **ids,
-                past_key_values=self.cache,
-                max_new_tokens=max_tokens,
-                do_sample=temperature > 0,
-                temperature=temperature or None,
-                streamer=screen,
-            )
-        finished = time.perf_counter()
-        length = ids["input_ids"].shape[1]
+        output = self.model.generate(
+            **ids,
+            past_key_values=self.cache,
+            max_new_tokens=max_tokens,
+            do_sample=temperature > 0,
+            temperature=temperature or None,
+            streamer=screen,
+        )
         # The last token was written and not read.
         self.read = output[0].tolist()[: self.cache.get_seq_length()]
         self.messages.append({"role": "assistant", "content": screen.text})
-        new = output.shape[1] - length
-        waited, rest = screen.first - started, finished - screen.first
-        rate = (new - 1) / rest if new > 1 and rest > 0 else 0.0
+        started, first, *_, last = [*screen.times, screen.times[-1]]
+        new = len(screen.times) - 1
+        rate = (new - 1) / (last - first) if last > first else 0.0
         return (
             f"{new} tokens, {rate:.1f} tokens per second;"
-            f" {length - kept} tokens of the prompt read in {waited:.2f} s"
+            f" {ids['input_ids'].shape[1] - kept} tokens of the prompt read in {first - started:.2f} s"
         )
 
     def _rewind(self, ids: list[int]) -> int:

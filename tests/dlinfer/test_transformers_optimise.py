@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
-from transformers_models import KNOWN, generated, padded, same, small
+from transformers_models import KNOWN, counted_runs, generated, padded, same, small
 
 from dlinfer.framework.transformers_ext import describe, optimise, restore
-from dlinfer.framework.transformers_ext.kernels import kernels
-from dlinfer.framework.transformers_ext.projections import quantised
-from dlinfer.framework.transformers_ext.stack import Stack
 
 pytestmark = pytest.mark.unit
 WAYS: dict[str, dict[str, Any]] = {
@@ -36,17 +32,8 @@ CLOSE = {"atol": 5e-5, "rtol": 5e-5}
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How many tokens went through the stack, call by call."""
-    seen: list[int] = []
-    run = Stack._run
-
-    def counted(self: Stack, states: Any, positions: Any, batch: Any, held: Any) -> Any:
-        seen.append(states.shape[1])
-        return run(self, states, positions, batch, held)
-
-    monkeypatch.setattr(Stack, "_run", counted)
-    yield seen
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    return counted_runs(monkeypatch)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -274,56 +261,6 @@ def test_a_saved_model_is_the_model(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="dlinfer")
     same(generated(loaded, padded()), expected)
-
-
-@pytest.mark.parametrize("weights", ["int8", "int4"])
-@pytest.mark.parametrize("name", KNOWN)
-def test_few_bits_are_the_rounded_weights(name: str, weights: Any, runs: list[int]) -> None:
-    """Beside transformers with each weight rounded by another account of the same rule."""
-    model, other = small(name), small(name)
-    for module in other.modules():
-        if isinstance(module, nn.Linear):
-            bits = 8 if weights == "int8" or module is other.lm_head else 4
-            module.weight = nn.Parameter(_rounded(module.weight.detach(), bits), requires_grad=False)
-    expected = generated(other, padded())
-    optimise(model, weights)
-    same(generated(model, padded()), expected)
-    assert len(runs) == len(expected.scores)
-    # Transformers' own layers, which run for other caches, have the same rounded weights.
-    same(
-        generated(model, padded(), use_cache=True, cache_implementation="static", disable_compile=True),
-        expected,
-    )
-    restore(model)
-    assert not any("forward" in vars(module) for module in model.modules())
-
-
-def test_what_fits_no_groups_gets_eight_bits() -> None:
-    assert quantised(torch.randn(16, 64), None, "int4").weight.dtype == torch.int32
-    assert quantised(torch.randn(16, 48), None, "int4").weight.dtype == torch.int8
-    assert quantised(torch.randn(12, 64), None, "int4").weight.dtype == torch.int8
-
-
-def test_rows_of_zeros_stay_zeros() -> None:
-    for weights in ("int8", "int4"):
-        assert quantised(torch.zeros(8, 32), None, weights)(torch.ones(1, 32), kernels("cpu")).eq(0).all()
-
-
-def _rounded(weight: torch.Tensor, bits: int) -> torch.Tensor:
-    rows = weight.double()
-    if bits == 8:
-        step = rows.abs().amax(1, keepdim=True) / 127
-        return ((rows / step).round() * step).float()
-    groups = rows.reshape(rows.shape[0], -1, 32)
-    low = groups.amin(-1, keepdim=True)
-    step = (groups.amax(-1, keepdim=True) - low) / 15
-    return (((groups - low) / step).round() * step + low).reshape(rows.shape).float()
-
-
-def test_few_bits_have_no_gradients() -> None:
-    model = optimise(small("llama"), "int8")
-    with pytest.raises(RuntimeError, match=r"no gradients: call the model under torch\.no_grad\(\)"):
-        model(padded()["input_ids"])
 
 
 def test_an_unknown_model_gets_attention_and_is_told() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from lmdeploy_models import draw_weights
 from torch import Tensor
@@ -19,6 +20,8 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+
+from dlinfer.framework.transformers_ext.stack import Stack
 
 VOCABULARY = 97
 SHAPE: dict[str, Any] = {
@@ -83,8 +86,21 @@ def generated(model: Any, inputs: dict[str, Tensor], tokens: int = 12, **options
 
 
 def same(first: Any, second: Any) -> None:
-    """Equal tokens, and scores within rounding."""
-    assert torch.equal(first.sequences, second.sequences)
+    """Equal tokens, and scores within rounding; on any devices."""
+    assert torch.equal(first.sequences.cpu(), second.sequences.cpu())
     assert len(first.scores) == len(second.scores)
     for one, other in zip(first.scores, second.scores, strict=True):
-        torch.testing.assert_close(one, other, atol=5e-5, rtol=5e-5)
+        torch.testing.assert_close(one.cpu(), other.cpu(), atol=5e-5, rtol=5e-5)
+
+
+def counted_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens go through stacks of layers, call by call, from now on."""
+    seen: list[int] = []
+    run = Stack._run
+
+    def counted(self: Stack, states: Any, positions: Any, batch: Any, held: Any) -> Any:
+        seen.append(states.shape[1])
+        return run(self, states, positions, batch, held)
+
+    monkeypatch.setattr(Stack, "_run", counted)
+    return seen
