@@ -38,7 +38,7 @@ def _bf16(*shape: int, device: torch.device) -> Tensor:
     return torch.randn(shape, device=device).mul_(shape[-1] ** -0.5).to(torch.bfloat16)
 
 
-def _decode(context: int, size: int) -> Callable[[torch.device], Work]:
+def _decode(context: int, size: int, bits: int = 0) -> Callable[[torch.device], Work]:
     def build(device: torch.device) -> Work:
         batch, heads, kv_heads, block, layers = 32, 32, 8, 64, 4
         blocks = batch * context // block
@@ -46,12 +46,16 @@ def _decode(context: int, size: int) -> Callable[[torch.device], Work]:
         lengths = torch.full((batch,), context, dtype=torch.int32, device=device)
         query = _bf16(batch, heads, size, device=device)
         caches = [[_bf16(blocks, block, kv_heads, size, device=device) for _ in "kv"] for _ in range(layers)]
+        scales = torch.full((2,), 0.01, device=device) if bits else None
+        if bits:
+            caches = [[(cache * 100).to(torch.int8) for cache in pair] for pair in caches]
 
         def work() -> None:
             for key, value in caches:
                 ops.paged_decode_attention(
-                    query, key, value, table, block, None, lengths, context, heads, kv_heads
-                )
+                    query, key, value, table, block, None, lengths, context, heads, kv_heads,
+                    kv_scales=scales, quant_bits=bits,
+                )  # fmt: skip
 
         return work
 
@@ -103,61 +107,43 @@ def _experts(tokens: int) -> Callable[[torch.device], Work]:
 
 
 _DECODE_TILES = (
-    *((16, keys, 0, warps, stages) for keys, warps, stages in product((32, 64), (2, 4), (2, 3, 5))),
-    *((16, 128, 0, warps, stages) for warps, stages in product((2, 4), (2, 3))),
-    (16, 64, 0, 4, 7), (16, 64, 0, 8, 3), (16, 128, 0, 8, 3),
+    (16, 64, 0, 1, 5), (16, 32, 0, 2, 5), (16, 64, 0, 2, 3), (16, 64, 0, 2, 5), (16, 64, 0, 2, 7), (16, 64, 0, 4, 3),
+    (16, 64, 0, 4, 5), (16, 128, 0, 4, 2), (16, 128, 0, 4, 3),
 )  # fmt: skip
+_BYTE_TILES = tuple(
+    (16, keys, 0, warps, stages)
+    for keys, warps, stages in product((32, 64, 128), (2, 4, 8), (3, 5))
+    if keys * stages < 640
+)
 _PREFILL_TILES = (
-    (128, 64, 0, 4, 3), (128, 64, 0, 4, 5), (128, 64, 0, 8, 3), (128, 64, 0, 8, 5), (128, 128, 0, 8, 3),
-    (128, 128, 0, 8, 5), (64, 64, 0, 4, 3), (64, 64, 0, 4, 5), (64, 128, 0, 4, 3), (128, 32, 0, 4, 5),
+    (128, 64, 0, 4, 3), (128, 64, 0, 4, 5), (128, 32, 0, 4, 5), (128, 32, 0, 8, 5), (128, 64, 0, 8, 5), (64, 32, 0, 4, 5),
+    (64, 64, 0, 4, 3), (64, 64, 0, 4, 4), (64, 64, 0, 4, 5),
 )  # fmt: skip
 _FLAT_PRODUCTS = (
-    (32, 64, 256, 4, 3), (32, 64, 128, 4, 4), (32, 32, 256, 4, 4), (32, 128, 128, 4, 4), (32, 64, 128, 8, 4),
+    (32, 64, 128, 8, 4),
+    (32, 32, 256, 4, 4),
+    (32, 64, 256, 4, 3),
     (32, 32, 256, 2, 5),
-)  # fmt: skip
-_DEEP_PRODUCTS = (
-    (128, 128, 128, 8, 3), (128, 128, 128, 4, 3), (128, 256, 128, 8, 3), (128, 256, 64, 8, 4), (128, 128, 64, 4, 4),
-    (256, 128, 128, 8, 3),
-)  # fmt: skip
+    (32, 64, 256, 8, 3),
+)
+_DEEP_PRODUCTS = ((128, 128, 128, 8, 3), (128, 128, 128, 4, 3), (128, 128, 128, 8, 4), (128, 256, 128, 8, 3))
 _FLAT_WEIGHTS = (
-    (32, 64, 64, 4, 3),
-    (32, 128, 64, 4, 3),
-    (32, 64, 128, 4, 3),
-    (32, 32, 128, 4, 3),
-    (32, 64, 64, 8, 4),
-)
-_DEEP_WEIGHTS = (
-    (128, 128, 64, 8, 3),
-    (128, 128, 64, 4, 3),
-    (128, 64, 64, 4, 3),
-    (128, 128, 32, 8, 4),
-    (64, 128, 64, 4, 3),
-)
-_FLAT_EXPERTS = (
-    (16, 64, 128, 4, 3),
-    (16, 32, 128, 4, 4),
-    (16, 32, 256, 4, 3),
-    (16, 64, 64, 4, 5),
-    (16, 128, 64, 4, 4),
-)
-_DEEP_EXPERTS = (
-    (128, 128, 64, 8, 3),
-    (64, 128, 64, 4, 3),
-    (128, 64, 64, 4, 3),
-    (128, 64, 64, 8, 4),
-    (64, 64, 64, 4, 4),
-)
+    (32, 64, 64, 4, 3), (32, 128, 64, 4, 3), (32, 64, 128, 4, 3), (32, 32, 128, 4, 3), (32, 128, 32, 4, 4),
+    (32, 128, 128, 8, 3), (32, 64, 64, 2, 3),
+)  # fmt: skip
+_FLAT_EXPERTS = ((16, 64, 128, 4, 3), (16, 32, 256, 4, 3), (16, 64, 64, 4, 5), (16, 128, 64, 4, 4))
+_DEEP_EXPERTS = ((128, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 64, 64, 4, 3), (128, 128, 64, 4, 3))
 
 SUBJECTS = {
-    "decode, 2048 x 64": Subject("decode", _decode(2048, 64), _DECODE_TILES, (2, 4, 8, 16)),
-    "decode, 8192 x 64": Subject("decode", _decode(8192, 64), _DECODE_TILES, (2, 4, 8, 16)),
-    "decode, 2048 x 128": Subject("decode", _decode(2048, 128), _DECODE_TILES, (2, 4, 8, 16)),
+    "decode, 2048 x 64": Subject("decode", _decode(2048, 64), _DECODE_TILES, (1, 2, 3, 4)),
+    "decode, 8192 x 64": Subject("decode", _decode(8192, 64), _DECODE_TILES, (1, 2, 3, 4)),
+    "decode, 2048 x 128": Subject("decode", _decode(2048, 128), _DECODE_TILES, (1, 2, 3, 4)),
+    "decode, 4096 x 128, 8 bits": Subject("decode", _decode(4096, 128, 8), _BYTE_TILES, (1, 2, 4, 8)),
     "prefill, 64": Subject("prefill", _prefill(64), _PREFILL_TILES),
     "prefill, 128": Subject("prefill", _prefill(128), _PREFILL_TILES),
     "w8a8, 32 tokens": Subject("product", _eight_bits(32), _FLAT_PRODUCTS),
     "w8a8, 2048 tokens": Subject("product", _eight_bits(2048), _DEEP_PRODUCTS),
     "4 bits, 32 tokens": Subject("weight", _four_bits(32), _FLAT_WEIGHTS),
-    "4 bits, 2048 tokens": Subject("weight", _four_bits(2048), _DEEP_WEIGHTS),
     "experts, 32 tokens": Subject("experts", _experts(32), _FLAT_EXPERTS),
     "experts, 2048 tokens": Subject("experts", _experts(2048), _DEEP_EXPERTS),
 }

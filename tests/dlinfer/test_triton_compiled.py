@@ -24,10 +24,12 @@ SHARED_MEMORY = 227 * 1024
 )
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_attention_fits_a_multiprocessor(
-    heads: int, kv_heads: int, size: int, size_v: int, dtype: torch.dtype
+    monkeypatch: pytest.MonkeyPatch, heads: int, kv_heads: int, size: int, size_v: int, dtype: torch.dtype
 ) -> None:
+    from dlinfer.vendors.triton import tables
     from dlinfer.vendors.triton.kernels import KERNELS
 
+    monkeypatch.setattr(tables, "PROGRAMS", 64)
     query = torch.zeros(4, heads, size, dtype=dtype)
     key = torch.zeros(8, 64, kv_heads, size, dtype=dtype)
     value, out = key[..., :size_v], torch.zeros(4, heads, size_v, dtype=dtype)

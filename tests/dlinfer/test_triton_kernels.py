@@ -186,6 +186,26 @@ def test_latent_attention_has_values_inside_of_wide_keys(device: str) -> None:
     torch.testing.assert_close(got, expected, rtol=3e-5, atol=3e-5)
 
 
+@pytest.mark.parametrize("rows", [3, 70])
+@pytest.mark.parametrize("kind", ["AWQ", "4 bits", "8 bits"])
+def test_weights_of_few_bits_with_few_and_with_many_rows(device: str, rows: int, kind: str) -> None:
+    """A deep product of few rows is shared out; for many rows weights are made numbers first."""
+    generator = torch.Generator().manual_seed(0)
+    x, scale = torch.randn(rows, 512, generator=generator), torch.rand(4, 64, generator=generator)
+    packed = torch.randint(-(2**31), 2**31 - 1, (512, 8), generator=generator, dtype=torch.int32)
+    weight = (
+        torch.randint(-128, 128, (512, 64), generator=generator).to(torch.int8)
+        if kind == "8 bits"
+        else packed
+    )
+    offset = packed[:4].clone() if kind == "AWQ" else None
+    bias = torch.randn(64, generator=generator)
+    arguments = [None if t is None else t.to(device) for t in (x, weight, scale, offset, bias)]
+    got = OVERLOADS["weight_quant_matmul"](*arguments, 128)
+    expected = REFERENCE["weight_quant_matmul"](*arguments, 128)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+
+
 CASES = {
     "paged_decode_attention": 6,
     "paged_prefill_attention": 6,

@@ -30,6 +30,8 @@ def compiling() -> Iterator[list[Any]]:
     from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
 
+    from dlinfer.vendors.triton.launching import Launcher
+
     compiled: list[Any] = []
     launch, before = JITFunction.run, driver._active
 
@@ -39,9 +41,11 @@ def compiling() -> Iterator[list[Any]]:
         return kernel
 
     driver.set_active(_Target())
+    Launcher.direct, direct = False, Launcher.direct
     JITFunction.run = compile_only
     try:
         yield compiled
     finally:
         JITFunction.run = launch
         driver._active = before
+        Launcher.direct = direct

@@ -8,6 +8,7 @@ import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
 from dlinfer.vendors.triton.language import cdiv, jit, power_above
+from dlinfer.vendors.triton.launching import Launcher
 
 _COLUMNS = 1024
 
@@ -18,7 +19,7 @@ def gated(gate: tl.tensor, up: tl.tensor) -> tl.tensor:
     return gate / (1.0 + tl.exp(-gate)) * up
 
 
-@jit
+@Launcher
 def _silu_kernel(
     x: tl.tensor, out: tl.tensor, size: tl.tensor, row_stride: tl.tensor, COLUMNS: tl.constexpr
 ) -> None:
@@ -46,7 +47,11 @@ def silu_and_mul(input_tensor: Tensor, dim: int = -1) -> Tensor:
     if rows.stride(1) != 1:
         rows = rows.contiguous()
     columns = min(_COLUMNS, power_above(size))
-    _silu_kernel[(rows.shape[0], cdiv(size, columns))](
-        rows, out, size, rows.stride(0), COLUMNS=columns, num_warps=min(4, max(1, columns // 128))
+    _silu_kernel(
+        (rows.shape[0], cdiv(size, columns)),
+        (rows, out),
+        (size, rows.stride(0)),
+        COLUMNS=columns,
+        num_warps=min(4, max(1, columns // 128)),
     )
     return out

@@ -114,12 +114,19 @@ def _prefill(
         room = table.shape[1] * key.shape[1] if blocks else 0
         key_strides, value_strides = key.stride(), value.stride()
     tiles = tokens * shape.group // tile.rows + sequences
-    prefill_kernel[(kv_heads, tiles)](
-        query, key, value, query if table is None else table, beside(query_ends, device), beside(kv_lengths, device), attn_output,
-        query if mask is None else mask, None if alibi_slopes is None else alibi_slopes.contiguous(), *quantised[:4],
-        tokens, sequences, room, blocks, columns, 0 if mask is None else mask.shape[1],
-        softmax_scale, soft_cap, *window, *query.stride(), *key_strides, *value_strides, *attn_output.stride(),
-        0 if mask is None else mask.stride(0), *quantised[4:], F=shape, num_warps=tile.warps, num_stages=tile.stages,
+    mask_row, mask_columns = (0, 0) if mask is None else (mask.stride(0), mask.shape[1])
+    prefill_kernel(
+        (kv_heads, tiles),
+        (
+            query, key, value, query if table is None else table, beside(query_ends, device), beside(kv_lengths, device),
+            attn_output, query if mask is None else mask,
+            None if alibi_slopes is None else alibi_slopes.contiguous(), *quantised[:4],
+        ),
+        (
+            tokens, sequences, room, blocks, columns, mask_columns, softmax_scale, soft_cap, *window, *query.stride(),
+            *key_strides, *value_strides, *attn_output.stride(), mask_row, *quantised[4:],
+        ),
+        F=shape, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
 
@@ -217,14 +224,21 @@ def paged_decode_attention(
     partial = None
     if splits > 1:
         partial = torch.empty(splits * tokens * heads * (size_v + 2), dtype=torch.float32, device=device)
-    decode_kernel[(programs, splits, batch)](
-        query, key_cache, value_cache, block_table, beside(kv_lengths, device), attn_output, partial,
-        None if alibi_slopes is None else alibi_slopes.contiguous(), *quantised[:4], new, room, blocks, block_table.stride(0),
-        softmax_scale, soft_cap, window_left, *query.stride(), *key_cache.stride(), *value_cache.stride(),
-        *attn_output.stride(), *quantised[4:], heads, kv_heads, F=shape, num_warps=tile.warps, num_stages=tile.stages,
+    decode_kernel(
+        (programs, splits, batch),
+        (
+            query, key_cache, value_cache, block_table, beside(kv_lengths, device), attn_output, partial,
+            None if alibi_slopes is None else alibi_slopes.contiguous(), *quantised[:4],
+        ),
+        (
+            new, room, blocks, block_table.stride(0), softmax_scale, soft_cap, window_left, *query.stride(),
+            *key_cache.stride(), *value_cache.stride(), *attn_output.stride(), *quantised[4:], heads, kv_heads,
+        ),
+        F=shape, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     if partial is not None:
-        sum_kernel[(heads, tokens)](
-            partial, attn_output, splits, heads, *attn_output.stride(),
-            SIZE=size_v, WIDTH=power_above(size_v), SPLITS=min(power_above(splits), 16), num_warps=1,
+        sum_kernel(
+            (heads, tokens), (partial, attn_output), (splits, heads, *attn_output.stride()),
+            SIZE=size_v, WIDTH=power_above(size_v), SPLITS=min(power_above(splits), 32),
+            num_warps=1 if splits * size_v <= 1024 else 4,
         )  # fmt: skip

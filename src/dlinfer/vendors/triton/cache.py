@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dlinfer.vendors.triton.arithmetic import rounded
 from dlinfer.vendors.triton.language import beside, cdiv, jit, power_above
+from dlinfer.vendors.triton.launching import Launcher
 
 # Elements that one program writes.
 _ELEMENTS = 1024
@@ -70,7 +71,7 @@ def _write(
         tl.store(to, number.to(tl.int32).to(cache.dtype.element_ty), mask=inside)
 
 
-@jit
+@Launcher
 def _fill_kernel(
     key: tl.tensor,
     key_cache: tl.tensor,
@@ -172,10 +173,13 @@ def fill_kv_cache(
     each = max(1, min(power_above(heads), _ELEMENTS // width))
     strides = (0, 0, 0) if value is None else value.stride()
     pages = (0, 0, 0, 0) if value_cache is None else value_cache.stride()
-    _fill_kernel[(tokens, cdiv(heads, each))](
-        key, key_cache, value, value_cache, beside(kv_indices, key.device), ks, kz, vs, vz,
-        key_cache.shape[0], key_cache.shape[1], heads, size, size_v,
-        *key.stride(), *strides, *key_cache.stride(), *pages, ks_head, ks_element, vs_head, vs_element,
+    _fill_kernel(
+        (tokens, cdiv(heads, each)),
+        (key, key_cache, value, value_cache, beside(kv_indices, key.device), ks, kz, vs, vz),
+        (
+            *key_cache.shape[:2], heads, size, size_v, *key.stride(), *strides, *key_cache.stride(), *pages,
+            ks_head, ks_element, vs_head, vs_element,
+        ),
         BITS=quant_bits, LOW=float(low), HIGH=float(high), HEADS=each, SIZE=width, SIZE_V=width_v,
         num_warps=min(4, max(1, each * width // 128)),
     )  # fmt: skip

@@ -6,6 +6,7 @@ import triton.language as tl  # type: ignore[import-not-found]
 
 from dlinfer.vendors.triton.edges import nothing_yet, parameters, queries, side_of, store_part
 from dlinfer.vendors.triton.language import jit
+from dlinfer.vendors.triton.launching import Launcher
 from dlinfer.vendors.triton.tiles import attend, elements
 
 
@@ -47,7 +48,7 @@ def share_of_split(
     return low, tl.minimum(length, low + each)
 
 
-@jit
+@Launcher
 def decode_kernel(
     query: tl.tensor,
     key: tl.tensor,
@@ -147,7 +148,7 @@ def decode_kernel(
         tl.store(behind + splits * everything + rows, total, mask=valid)
 
 
-@jit
+@Launcher
 def sum_kernel(
     partial: tl.tensor,
     out: tl.tensor,

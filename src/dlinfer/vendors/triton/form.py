@@ -56,6 +56,7 @@ def form(*values: int | bool | str) -> Form:
     return Form(*values)  # type: ignore[arg-type]
 
 
+@cache
 def parts(size: int, bits: int) -> tuple[int, int]:
     """How a head is held: the widths of its two parts, powers of two of at least 16 as matrix units want them."""
     if bits == 4:

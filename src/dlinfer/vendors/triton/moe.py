@@ -9,10 +9,11 @@ from torch import Tensor
 from dlinfer.vendors.triton import tables
 from dlinfer.vendors.triton.activation import gated
 from dlinfer.vendors.triton.arithmetic import find_group
-from dlinfer.vendors.triton.language import HALVES, cdiv, jit, power_above
+from dlinfer.vendors.triton.language import HALVES, cdiv, power_above
+from dlinfer.vendors.triton.launching import Launcher
 
 
-@jit
+@Launcher
 def _order_kernel(
     ids: tl.tensor, order: tl.tensor, ends: tl.tensor, count: tl.tensor, first: tl.tensor, SIZE: tl.constexpr
 ) -> None:
@@ -31,7 +32,7 @@ def _order_kernel(
     tl.store(ends + tl.program_id(0), before)
 
 
-@jit
+@Launcher
 def _up_kernel(
     hidden: tl.tensor,
     weight: tl.tensor,
@@ -80,7 +81,7 @@ def _up_kernel(
         tl.store(to, result, mask=valid[:, None] & (n < N)[None, :])
 
 
-@jit
+@Launcher
 def _down_kernel(
     inner: tl.tensor,
     weight: tl.tensor,
@@ -119,7 +120,7 @@ def _down_kernel(
         tl.store(shares + pair[:, None] * N + n[None, :], acc, mask=valid[:, None] & (n < N)[None, :])
 
 
-@jit
+@Launcher
 def _sum_kernel(
     shares: tl.tensor,
     weights: tl.tensor,
@@ -182,25 +183,27 @@ def fused_moe(
     precision = "tf32" if half else "ieee"
     order = torch.empty(count + experts, dtype=torch.int32, device=device)
     ends = order[count:]
-    _order_kernel[(experts,)](
-        ids, order, ends, count, first_expert, SIZE=min(1024, power_above(count)), num_warps=4
+    _order_kernel(
+        (experts,), (ids, order, ends), (count, first_expert), SIZE=min(1024, power_above(count)), num_warps=4
     )
     tile = tables.experts(count, experts, half)
     tiles = count // tile.rows + experts
     inner = torch.empty((count, width), dtype=hidden_states.dtype, device=device)
-    _up_kernel[(cdiv(width, tile.columns), tiles)](
-        hidden, gate_up, order, ends, inner, experts, size, width, hidden.stride(0), gate_up.stride(0), gate_up.stride(1),
+    _up_kernel(
+        (cdiv(width, tile.columns), tiles), (hidden, gate_up, order, ends, inner),
+        (experts, size, width, hidden.stride(0), *gate_up.stride()[:2]),
         TOPK=topk, PRECISION=precision, BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     shares = torch.empty((count, size), dtype=torch.float32, device=device)
-    _down_kernel[(cdiv(size, tile.columns), tiles)](
-        inner, down, order, ends, shares, experts, width, size, down.stride(0), down.stride(1),
+    _down_kernel(
+        (cdiv(size, tile.columns), tiles), (inner, down, order, ends, shares), (experts, width, size, *down.stride()[:2]),
         PRECISION=precision, BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-    _sum_kernel[(tokens, cdiv(size, 512))](
-        shares, topk_weights.contiguous(), ids, out, first_expert, experts, num_experts or experts, size, topk,
+    _sum_kernel(
+        (tokens, cdiv(size, 512)), (shares, topk_weights.contiguous(), ids, out),
+        (first_expert, experts, num_experts or experts, size, topk),
         RENORMALIZE=renormalize, TOPK=power_above(topk), SIZE=512, num_warps=4,
     )  # fmt: skip
     return out

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from dlinfer.interface.norms import fake_quantised
 from dlinfer.vendors.triton.arithmetic import quantised_row
-from dlinfer.vendors.triton.language import cdiv, has_float8, jit, power_above, reference
+from dlinfer.vendors.triton.language import cdiv, has_float8, power_above, reference
+from dlinfer.vendors.triton.launching import Launcher
 
 # Rows longer than this do not fit into the registers of one program.
 LONGEST = 32768
@@ -16,7 +17,7 @@ LONGEST = 32768
 _ELEMENTS = 2048
 
 
-@jit
+@Launcher
 def _norm_kernel(
     hidden: tl.tensor,
     residual: tl.tensor,
@@ -59,7 +60,7 @@ def _norm_kernel(
 
 def rows_of(value: Tensor) -> Tensor:
     """[rows, size] with elements side by side; a view if there is one."""
-    flat = value.reshape(-1, value.shape[-1])
+    flat = value if value.dim() == 2 else value.reshape(-1, value.shape[-1])
     return flat if flat.stride(1) == 1 or flat.shape[1] <= 1 else flat.contiguous()
 
 
@@ -91,9 +92,9 @@ def _run(
     count, size = hidden.shape
     if count:
         rows, columns, warps = row_shape(size)
-        _norm_kernel[(cdiv(count, rows),)](
-            hidden, other, weight, out, total, scales, count, size, hidden.stride(0),
-            0 if other is None else other.stride(0), weight.stride(0), epsilon,
+        _norm_kernel(
+            (cdiv(count, rows),), (hidden, other, weight, out, total, scales),
+            (count, size, hidden.stride(0), 0 if other is None else other.stride(0), weight.stride(0), epsilon),
             QUANTISED=scales is not None, FLOAT8=quant_dtype == torch.float8_e4m3fn,
             ROWS=rows, COLUMNS=columns, num_warps=warps,
         )  # fmt: skip

@@ -7,6 +7,7 @@ import triton.language as tl  # type: ignore[import-not-found]
 from dlinfer.vendors.triton.arithmetic import find_group
 from dlinfer.vendors.triton.edges import nothing_yet, queries, side_of, store_part
 from dlinfer.vendors.triton.language import jit
+from dlinfer.vendors.triton.launching import Launcher
 from dlinfer.vendors.triton.tiles import attend
 
 
@@ -71,7 +72,7 @@ def seen_keys(
     return low, free, high
 
 
-@jit
+@Launcher
 def prefill_kernel(
     query: tl.tensor,
     key: tl.tensor,
@@ -163,7 +164,9 @@ def prefill_kernel(
         pages = (table, blocks, first)
         sight = (scale, soft_cap, window_left, window_right, mask, mask_columns, length)
         low, free, high = seen_keys(first_row, new, length, window_left, window_right, F)
-        state = attend(nothing_yet(F), q0, q1, low, free, seat, keys, values, pages, sight, F, True)
+        state = nothing_yet(F)
+        if not (F.left or F.masked):
+            state = attend(state, q0, q1, low, free, seat, keys, values, pages, sight, F, True)
         state = attend(state, q0, q1, free, high, seat, keys, values, pages, sight, F, False)
         _, total, acc0, acc1, bad = state
         wrong = wrong | tl.max(bad, 0)

@@ -10,10 +10,11 @@ from dlinfer.interface.norms import fake_quantised
 from dlinfer.vendors.triton import tables
 from dlinfer.vendors.triton.arithmetic import quantised_row, rounded, scaled
 from dlinfer.vendors.triton.language import cdiv, has_float8, jit, reference
+from dlinfer.vendors.triton.launching import Launcher
 from dlinfer.vendors.triton.norms import row_shape, rows_of, served
 
 
-@jit
+@Launcher
 def _row_quant_kernel(
     x: tl.tensor,
     out: tl.tensor,
@@ -34,7 +35,7 @@ def _row_quant_kernel(
     tl.store(scales + row, scale, mask=row < rows)
 
 
-@jit
+@Launcher
 def _static_quant_kernel(
     x: tl.tensor,
     out: tl.tensor,
@@ -64,20 +65,18 @@ def _whole(x: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
     largest = x.abs().amax().to(torch.float32).clamp(min=1e-7).reshape(1)
     scales = largest / (448.0 if kind == torch.float8_e4m3fn else 127.0)
     rows = rows_of(x)
-    _scaled_kernel[(cdiv(rows.numel(), 1024),)](
-        rows,
-        out,
-        scales,
-        rows.numel(),
-        rows.shape[1],
-        rows.stride(0),
+    _scaled_kernel(
+        (cdiv(rows.numel(), 1024),),
+        (rows, out, scales),
+        (rows.numel(), rows.shape[1], rows.stride(0)),
         FLOAT8=kind == torch.float8_e4m3fn,
         SIZE=1024,
+        num_warps=4,
     )
     return out, scales
 
 
-@jit
+@Launcher
 def _scaled_kernel(
     x: tl.tensor,
     out: tl.tensor,
@@ -105,8 +104,8 @@ def dynamic_quant(
     values = rows_of(x)
     count, size = values.shape
     rows, columns, warps = row_shape(size)
-    _row_quant_kernel[(cdiv(count, rows),)](
-        values, out, scales, count, size, values.stride(0),
+    _row_quant_kernel(
+        (cdiv(count, rows),), (values, out, scales), (count, size, values.stride(0)),
         FLOAT8=quant_dtype == torch.float8_e4m3fn, ROWS=rows, COLUMNS=columns, num_warps=warps,
     )  # fmt: skip
     return out, scales
@@ -125,7 +124,7 @@ def tile_of(
     return band * 8 + within % height, within // height
 
 
-@jit
+@Launcher
 def _w8a8_kernel(
     a: tl.tensor,
     b: tl.tensor,
@@ -196,10 +195,11 @@ def _product(
     tile = tables.product(count)
     column_scale = column_scale.reshape(-1)
     row_scale = None if row_scale is None else row_scale.reshape(-1)
-    _w8a8_kernel[(cdiv(count, tile.rows) * cdiv(features, tile.columns),)](
-        rows, weight, row_scale, column_scale, bias, out, count, features, size, rows.stride(0), weight.stride(0),
-        0 if row_scale is None or row_scale.numel() == 1 else row_scale.stride(0),
-        0 if column_scale.numel() == 1 else column_scale.stride(0),
+    row_step = 0 if row_scale is None or row_scale.numel() == 1 else row_scale.stride(0)
+    column_step = 0 if column_scale.numel() == 1 else column_scale.stride(0)
+    _w8a8_kernel(
+        (cdiv(count, tile.rows) * cdiv(features, tile.columns),), (rows, weight, row_scale, column_scale, bias, out),
+        (count, features, size, rows.stride(0), weight.stride(0), row_step, column_step),
         FLOAT8=a.dtype == torch.float8_e4m3fn, INTEGER_BIAS=bias is not None and bias.dtype == torch.int32,
         BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
@@ -252,8 +252,8 @@ def linear_w8a8_static(
     count, size = values.shape
     if count:
         rows, columns, warps = row_shape(size)
-        _static_quant_kernel[(cdiv(count, rows),)](
-            values, number, input_scale, input_offset, count, size, values.stride(0),
+        _static_quant_kernel(
+            (cdiv(count, rows),), (values, number, input_scale, input_offset), (count, size, values.stride(0)),
             ROWS=rows, COLUMNS=columns, num_warps=warps,
         )  # fmt: skip
     return _product(

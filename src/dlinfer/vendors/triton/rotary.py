@@ -6,13 +6,14 @@ import torch
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
-from dlinfer.vendors.triton.language import cdiv, jit, power_above
+from dlinfer.vendors.triton.language import cdiv, power_above
+from dlinfer.vendors.triton.launching import Launcher
 
 # Elements that one program turns.
 _ELEMENTS = 1024
 
 
-@jit
+@Launcher
 def _halves_kernel(
     query: tl.tensor,
     key: tl.tensor,
@@ -69,7 +70,7 @@ def _halves_kernel(
         tl.store(key_out + k_out + d, tl.load(key + k_row + d, mask=at_k), mask=at_k)
 
 
-@jit
+@Launcher
 def _pairs_kernel(
     states: tl.tensor,
     cos: tl.tensor,
@@ -105,7 +106,7 @@ def _pairs_kernel(
 
 def _heads_of(states: Tensor) -> Tensor:
     """[tokens, heads, size] with elements side by side; a view if there is one."""
-    flat = states.reshape(-1, *states.shape[-2:])
+    flat = states if states.dim() == 3 else states.reshape(-1, *states.shape[-2:])
     return flat if flat.stride(2) == 1 or flat.shape[2] <= 1 else flat.contiguous()
 
 
@@ -123,9 +124,9 @@ def apply_rotary_pos_emb(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -
         width = power_above(half)
         each = max(1, min(power_above(heads + kv_heads), _ELEMENTS // width))
         rest = size - 2 * half
-        _halves_kernel[(tokens, cdiv(heads + kv_heads, each))](
-            q, k, cos.contiguous(), sin.contiguous(), query_out, key_out, heads, kv_heads, size, half,
-            q.stride(0), q.stride(1), k.stride(0), k.stride(1),
+        _halves_kernel(
+            (tokens, cdiv(heads + kv_heads, each)), (q, k, cos.contiguous(), sin.contiguous(), query_out, key_out),
+            (heads, kv_heads, size, half, *q.stride()[:2], *k.stride()[:2]),
             HEADS=each, HALF=width, REST=power_above(rest) if rest else 0, num_warps=4,
         )  # fmt: skip
     return query_out, key_out
@@ -143,8 +144,8 @@ def apply_rotary_pos_emb_interleaved(
         heads, half = rows.shape[1], size // 2
         width = power_above(half)
         each = max(1, min(power_above(heads), _ELEMENTS // width))
-        _pairs_kernel[(tokens, cdiv(heads, each))](
-            rows, cos.contiguous(), sin.contiguous(), out, heads, half, rows.stride(0), rows.stride(1),
+        _pairs_kernel(
+            (tokens, cdiv(heads, each)), (rows, cos.contiguous(), sin.contiguous(), out), (heads, half, *rows.stride()[:2]),
             NATIVE=native_layout, HEADS=each, HALF=width, num_warps=4,
         )  # fmt: skip
     return out

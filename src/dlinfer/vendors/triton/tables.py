@@ -21,8 +21,8 @@ class Tile(NamedTuple):
     stages: int
 
 
-# Programs of a decode for each multiprocessor: enough loads are under way, and late ones fill the gaps of early ones.
-PROGRAMS = 8
+# Programs of a decode for each multiprocessor, at least: enough loads are under way, and little is left to sum up.
+PROGRAMS = 2
 # Keys that a split of a decode has at least, or summing up costs more than it brings.
 LEAST_KEYS = 128
 
@@ -33,9 +33,9 @@ def prefill(width: int, itemsize: int) -> Tile:
     if itemsize == 4:
         return Tile(32, 32, 0, 4, 2) if width <= 256 else Tile(16, 16, 0, 4, 1)
     if width <= 128:
-        return Tile(128, 64, 0, 4, 3)
+        return Tile(128, 64, 0, 4, 5)
     if width <= 256:
-        return Tile(128, 64, 0, 8, 3)
+        return Tile(64, 64, 0, 4, 3)
     return Tile(64, 32, 0, 8, 2) if width <= 640 else Tile(32, 32, 0, 8, 1)
 
 
@@ -45,6 +45,8 @@ def decode(width: int, itemsize: int, rows: int) -> Tile:
     rows = min(power_above(rows, 16), 64 if width <= 256 else 16)
     if itemsize == 4:
         return Tile(min(rows, 32), 32 if width <= 256 else 16, 0, 4, 2)
+    if width <= 128 and rows == 16:
+        return Tile(rows, 64, 0, 2, 5)
     return Tile(rows, 64, 0, 4, 3) if width <= 256 else Tile(rows, 32, 0, 4, 2)
 
 
@@ -52,16 +54,18 @@ def decode(width: int, itemsize: int, rows: int) -> Tile:
 def product(rows: int) -> Tile:
     """For products of 8-bit activations and weights."""
     if rows <= 32:
-        return Tile(power_above(rows, 16), 64, 256, 4, 3)
+        return Tile(power_above(rows, 16), 64, 128, 8, 4)
     return Tile(64, 128, 128, 4, 3) if rows <= 64 else Tile(128, 128, 128, 8, 3)
 
 
 @cache
 def weight(rows: int, half: bool, group: int) -> Tile:
     """For products with weights of 4 or 8 bits; a step lies in one group of rows that share scales."""
-    depth = max(16, min(64, group & -group))
-    rows = min(128 if half else 32, power_above(rows, 16))
-    return Tile(rows, 64, depth, 4, 3) if rows <= 64 else Tile(rows, 128, depth, 8, 3)
+    return Tile(min(64 if half else 32, power_above(rows, 16)), 64, max(16, min(64, group & -group)), 4, 3)
+
+
+# With more rows than this, weights become numbers in memory first, for a product of torch's own.
+FEW_ROWS = 64
 
 
 @cache

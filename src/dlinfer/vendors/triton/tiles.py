@@ -116,7 +116,9 @@ def scored(
     """Products of queries and keys as scores times log2(e); minus infinity where a row does not see a key."""
     position, slope, mask_row = seat
     scale, soft_cap, window_left, window_right, mask, mask_columns, length = sight
-    s = s * scale
+    plain: tl.constexpr = not (F.capped or F.sloped or (F.masked and not F.hiding))
+    # Where nothing happens to scores in between, one product does.
+    s = s * (scale * LOG2E if plain else scale)
     if F.capped:
         s = tanh(s / soft_cap) * soft_cap
     distance = n[None, :] - position[:, None]
@@ -138,7 +140,7 @@ def scored(
             else:
                 s = s + drawn.to(tl.float32)
         s = tl.where(hidden, float("-inf"), s)
-    return s * LOG2E
+    return s if plain else s * LOG2E
 
 
 @jit

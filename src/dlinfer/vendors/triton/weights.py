@@ -1,4 +1,9 @@
-"""Matrix products with weights of 4 or 8 bits: they become numbers again on the way into the matrix units."""
+"""Matrix products with weights of 4 or 8 bits.
+
+With few rows, weights become numbers on the way into the matrix units, exactly; sums of a group of rows are then multiplied by
+its scale. Many programs share a product of few rows: each takes some of the depth. With many rows the weights are put into
+memory as numbers first, rounded to the dtype of the activations, for a product of torch's own.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,17 @@ import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
 from dlinfer.vendors.triton import tables
-from dlinfer.vendors.triton.language import HALVES, cdiv, jit, reference
+from dlinfer.vendors.triton.language import HALVES, cdiv, jit, multiprocessors, reference
+from dlinfer.vendors.triton.launching import Launcher
 from dlinfer.vendors.triton.norms import rows_of
 from dlinfer.vendors.triton.quantised import tile_of
 
+# Programs of a product for each multiprocessor.
+_PROGRAMS = 4
+
 
 @jit
-def unpacked(
+def nibbles(
     base: tl.tensor,
     rows: tl.tensor,
     columns: tl.tensor,
@@ -21,38 +30,83 @@ def unpacked(
     stride: tl.tensor,
     AWQ: tl.constexpr,
 ) -> tl.tensor:
-    """[rows, 8 * columns] of 4 bits: eight in an int32, in order and signed, or as AWQ has them."""
+    """[rows, 8 * columns] numbers from 0 to 15: eight in an int32, in order, or as AWQ has them."""
     packed = tl.load(base + rows[:, None] * stride + columns[None, :], mask=inside, other=0)
     element = tl.arange(0, 8)
     shift = (element // 2 + element % 2 * 4) * 4 if AWQ else element * 4
     number = (packed[:, :, None] >> shift[None, None, :]) & 15
-    if not AWQ:
-        number = (number ^ 8) - 8
     return tl.reshape(number, (packed.shape[0], packed.shape[1] * 8))
+
+
+@jit
+def small_number(x: tl.tensor) -> tl.tensor:
+    """Numbers from 0 to 15 in float32: as the last bits of 2**23, which is taken away again. Conversions are far slower."""
+    return (x | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0
 
 
 @jit
 def group_row(
     base: tl.tensor,
     group: tl.tensor,
-    n: tl.tensor,
+    pid: tl.tensor,
     stride: tl.tensor,
     N: tl.tensor,
-    BLOCK_N: tl.constexpr,
+    COLUMNS: tl.constexpr,
     PACKED: tl.constexpr,
 ) -> tl.tensor:
-    """Scales or offsets of one group, [1, BLOCK_N], in float32."""
+    """Scales or offsets of one group, [1, COLUMNS], in float32."""
     if PACKED:
-        first = tl.min(n, 0) // 8
-        columns = first + tl.arange(0, BLOCK_N // 8)
+        columns = pid * (COLUMNS // 8) + tl.arange(0, COLUMNS // 8)
         rows = group + tl.arange(0, 1)
-        row = unpacked(base, rows, columns, (columns < N // 8)[None, :], stride, True).to(tl.float32)
+        row = nibbles(base, rows, columns, (columns < N // 8)[None, :], stride, True).to(tl.float32)
     else:
+        n = pid * COLUMNS + tl.arange(0, COLUMNS)
         row = tl.load(base + group * stride + n, mask=n < N, other=0).to(tl.float32)[None, :]
     return row
 
 
 @jit
+def stored_weight(
+    weight: tl.tensor,
+    offset: tl.tensor,
+    k: tl.tensor,
+    there: tl.tensor,
+    group: tl.tensor,
+    pid: tl.tensor,
+    N: tl.tensor,
+    weight_row: tl.tensor,
+    offset_row: tl.tensor,
+    FOUR: tl.constexpr,
+    AWQ: tl.constexpr,
+    KIND: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> tl.tensor:
+    """A tile of weights of one group, not yet multiplied by its scale. Whole numbers are exact in every dtype."""
+    rows = k.to(tl.int64)
+    if FOUR:
+        columns = pid * (COLUMNS // 8) + tl.arange(0, COLUMNS // 8)
+        number = nibbles(weight, rows, columns, there[:, None] & (columns < N // 8)[None, :], weight_row, AWQ)
+        if AWQ:
+            y = small_number(number) - group_row(offset, group, pid, offset_row, N, COLUMNS, True)
+        else:
+            y = small_number(number ^ 8) - 8.0
+            if offset is not None:
+                y += group_row(offset, group, pid, offset_row, N, COLUMNS, False)
+        y = y.to(KIND)
+    else:
+        n = pid * COLUMNS + tl.arange(0, COLUMNS)
+        inside = there[:, None] & (n < N)[None, :]
+        number = tl.load(weight + rows[:, None] * weight_row + n[None, :], mask=inside, other=0)
+        if offset is None:
+            y = number.to(KIND)
+        else:
+            y = (number.to(tl.float32) + group_row(offset, group, pid, offset_row, N, COLUMNS, False)).to(
+                KIND
+            )
+    return y
+
+
+@Launcher
 def _weight_kernel(
     x: tl.tensor,
     weight: tl.tensor,
@@ -75,44 +129,74 @@ def _weight_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ) -> None:
-    """One step of K lies in one group, so that numbers are multiplied exactly, and their sum by the scale of the group."""
+    """A tile of the product over a share of the depth: `out` has one [M, N] for each share."""
     pid_m, pid_n = tile_of(M, N, BLOCK_M, BLOCK_N)
     m = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
     n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    packed = pid_n * (BLOCK_N // 8) + tl.arange(0, BLOCK_N // 8)
     acc = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
     steps = tl.cdiv(group_size, BLOCK_K)
-    for step in range(0, tl.cdiv(K, group_size) * steps):
+    everything = K // group_size * steps
+    each = tl.cdiv(everything, tl.num_programs(1))
+    first = tl.program_id(1) * each
+    for step in range(first, tl.minimum(first + each, everything)):
         group = step // steps
         within = step % steps * BLOCK_K + tl.arange(0, BLOCK_K)
         k = group * group_size + within
-        there = (within < group_size) & (k < K)
+        there = within < group_size
         left = tl.load(
             x + m.to(tl.int64)[:, None] * x_row + k[None, :], mask=(m < M)[:, None] & there[None, :], other=0
         )
-        rows = k.to(tl.int64)
-        if FOUR:
-            number = unpacked(
-                weight, rows, packed, there[:, None] & (packed < N // 8)[None, :], weight_row, AWQ
-            )
-        else:
-            number = tl.load(
-                weight + rows[:, None] * weight_row + n[None, :],
-                mask=there[:, None] & (n < N)[None, :],
-                other=0,
-            )
-        factor = group_row(scale, group, n, scale_row, N, BLOCK_N, False)
-        if offset is None:
-            right = number.to(x.dtype.element_ty)
-        else:
-            shift = group_row(offset, group, n, offset_row, N, BLOCK_N, AWQ)
-            moved = number.to(tl.float32) - shift if AWQ else number.to(tl.float32) + shift
-            right = moved.to(x.dtype.element_ty)
+        right = stored_weight(
+            weight,
+            offset,
+            k,
+            there,
+            group,
+            pid_n,
+            N,
+            weight_row,
+            offset_row,
+            FOUR,
+            AWQ,
+            x.dtype.element_ty,
+            BLOCK_N,
+        )
+        factor = group_row(scale, group, pid_n, scale_row, N, BLOCK_N, False)
         acc += tl.dot(left, right, input_precision=PRECISION) * factor
     if bias is not None:
         acc += tl.load(bias + n, mask=n < N, other=0).to(tl.float32)[None, :]
     inside = (m < M)[:, None] & (n < N)[None, :]
-    tl.store(out + m.to(tl.int64)[:, None] * N + n[None, :], acc.to(out.dtype.element_ty), mask=inside)
+    row = tl.program_id(1).to(tl.int64) * M + m
+    tl.store(out + row[:, None] * N + n[None, :], acc.to(out.dtype.element_ty), mask=inside)
+
+
+@Launcher
+def _number_kernel(
+    weight: tl.tensor,
+    scale: tl.tensor,
+    offset: tl.tensor,
+    out: tl.tensor,
+    N: tl.tensor,
+    group_size: tl.tensor,
+    weight_row: tl.tensor,
+    scale_row: tl.tensor,
+    offset_row: tl.tensor,
+    FOUR: tl.constexpr,
+    AWQ: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+) -> None:
+    """Weights as numbers [in, out]. BLOCK_K divides group_size."""
+    k = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
+    pid = tl.program_id(1)
+    n = pid * BLOCK_N + tl.arange(0, BLOCK_N)
+    group = tl.program_id(0) * BLOCK_K // group_size
+    number = stored_weight(
+        weight, offset, k, k >= 0, group, pid, N, weight_row, offset_row, FOUR, AWQ, tl.float32, BLOCK_N
+    )
+    y = number * group_row(scale, group, pid, scale_row, N, BLOCK_N, False)
+    to = out + k.to(tl.int64)[:, None] * N + n[None, :]
+    tl.store(to, y.to(out.dtype.element_ty), mask=(n < N)[None, :])
 
 
 def weight_quant_matmul(
@@ -129,20 +213,50 @@ def weight_quant_matmul(
     group = group_size or size
     if not x1.numel() or not features:
         return reference("weight_quant_matmul", x1, x2, scale, offset, bias, group_size)
-    x, groups = rows_of(x1), size // group
     weight = x2 if x2.stride(1) == 1 else x2.contiguous()
-    scale = scale.reshape(groups, features).contiguous()
+    scale = scale.reshape(size // group, features).contiguous()
     awq = offset is not None and offset.dtype == torch.int32
     if offset is not None:
-        offset = offset.reshape(groups, -1).contiguous()
-    out = torch.empty([*x1.shape[:-1], features], dtype=x1.dtype, device=x1.device)
-    count = x.shape[0]
-    half = x1.dtype in HALVES
+        offset = offset.reshape(size // group, -1).contiguous()
+    strides = (weight.stride(0), scale.stride(0), 0 if offset is None else offset.stride(0))
+    x = rows_of(x1)
+    if x.shape[0] > tables.FEW_ROWS:
+        depth = min(32, group & -group)
+        numbers = torch.empty((size, features), dtype=x1.dtype, device=x1.device)
+        _number_kernel(
+            (size // depth, cdiv(features, 256)), (weight, scale, offset, numbers), (features, group, *strides),
+            FOUR=four, AWQ=awq, BLOCK_N=256, BLOCK_K=depth, num_warps=4,
+        )  # fmt: skip
+        result = x @ numbers if bias is None else torch.addmm(bias.to(x.dtype), x, numbers)
+        return result.view(*x1.shape[:-1], features)
+    return _few_rows(x, weight, scale, offset, bias, group, strides, four, awq).view(*x1.shape[:-1], features)
+
+
+def _few_rows(
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    offset: Tensor | None,
+    bias: Tensor | None,
+    group: int,
+    strides: tuple[int, int, int],
+    four: bool,
+    awq: bool,
+) -> Tensor:
+    (count, size), features, half = x.shape, scale.shape[1], x.dtype in HALVES
     tile = tables.weight(count, half, group)
-    _weight_kernel[(cdiv(count, tile.rows) * cdiv(features, tile.columns),)](
-        x, weight, scale, offset, None if bias is None else bias.contiguous(), out, count, features, size, group,
-        x.stride(0), weight.stride(0), scale.stride(0), 0 if offset is None else offset.stride(0),
-        FOUR=four, AWQ=awq, PRECISION="tf32" if half else "ieee",
-        BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth, num_warps=tile.warps, num_stages=tile.stages,
+    tiles = cdiv(count, tile.rows) * cdiv(features, tile.columns)
+    steps = size // group * cdiv(group, tile.depth)
+    shares = max(1, min(_PROGRAMS * multiprocessors(x.device) // tiles, steps // 4))
+    kind = x.dtype if shares == 1 else torch.float32
+    out = torch.empty((shares, count, features), dtype=kind, device=x.device)
+    added = None if bias is None or shares > 1 else bias.contiguous()
+    _weight_kernel(
+        (tiles, shares), (x, weight, scale, offset, added, out), (count, features, size, group, x.stride(0), *strides),
+        FOUR=four, AWQ=awq, PRECISION="tf32" if half else "ieee", BLOCK_M=tile.rows, BLOCK_N=tile.columns,
+        BLOCK_K=tile.depth, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-    return out
+    if shares == 1:
+        return out
+    total = out.sum(0)
+    return (total if bias is None else total + bias).to(x.dtype)
