@@ -7,7 +7,7 @@ from dlinfer.interface import OPERATORS
 from dlinfer.vendors.model import Vendor
 
 try:
-    from dlinfer import _cpp
+    from dlinfer import _cpp  # type: ignore[attr-defined]
 except ImportError as error:  # not built, or built for another torch
     _MISSING: str | None = f"its library cannot be loaded: {error}"
     _KERNELS = {}
