@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 from transformers_models import KNOWN, counted_runs, generated, padded, same, small
 
 from dlinfer.framework.transformers_ext import describe, optimise, restore
+from dlinfer.framework.transformers_ext.linears import StandIn
 
 pytestmark = pytest.mark.unit
 WAYS: dict[str, dict[str, Any]] = {
@@ -90,9 +91,10 @@ def test_masks_with_holes(name: str, runs: list[int]) -> None:
     assert runs == ([11] if name == "llama" else [])
 
 
-def test_a_mask_that_changes_its_mind() -> None:
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_mask_that_changes_its_mind(name: str, runs: list[int]) -> None:
     """Tokens that were stored are hidden later: both paths on one cache."""
-    model = small("llama")
+    model = small(name)
     ids = padded()["input_ids"]
     mask = torch.ones_like(ids)
     later = torch.cat((mask, torch.ones(3, 1, dtype=mask.dtype)), 1)
@@ -106,6 +108,17 @@ def test_a_mask_that_changes_its_mind() -> None:
     expected = logits()
     optimise(model)
     torch.testing.assert_close(logits(), expected, **CLOSE)
+    assert runs == [11]
+
+
+def test_torch_compile_takes_transformers_own_layers(runs: list[int]) -> None:
+    model = small("llama")
+    ids = padded()["input_ids"]
+    with torch.no_grad():
+        expected = model(ids, use_cache=False).logits
+        compiled = torch.compile(optimise(model), backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(ids, use_cache=False).logits, expected, **CLOSE)
+    assert runs == []
 
 
 def test_what_the_operators_cannot_give_comes_from_transformers(runs: list[int]) -> None:
@@ -288,6 +301,7 @@ def _adapt(model: Any) -> None:
     [
         (_adapt, r"layers\.1\.mlp\.up_proj is a .*Adapted"),
         (lambda m: m.model.layers[0].register_forward_hook(lambda *_: None), r"layers\.0 has hooks"),
+        (lambda m: setattr(m.model, "forward", m.model.forward), "model: it has a forward of its own"),
         (lambda m: m.model.layers[2].half(), "weights are of several kinds"),
         (lambda m: setattr(m.config, "hidden_act", "gelu"), "activation is 'gelu'"),
     ],
@@ -297,7 +311,7 @@ def test_a_known_model_that_was_changed_is_left_alone(change: Any, said: str) ->
     change(model)
     with pytest.warns(UserWarning, match=said):
         optimise(model)
-    assert "forward" not in vars(model.model)
+    assert not isinstance(vars(model.model).get("forward"), StandIn)
     assert "as in transformers" in describe(model)
 
 

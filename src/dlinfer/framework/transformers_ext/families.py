@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dlinfer.framework.transformers_ext.linears import RoundedLinear
+from dlinfer.framework.transformers_ext.linears import StandIn
 from dlinfer.framework.transformers_ext.projections import (
     Dense,
     Precision,
@@ -24,7 +24,7 @@ from dlinfer.framework.transformers_ext.projections import (
     together,
 )
 
-__all__ = ["FAMILIES", "Layer", "Parts", "layer_of", "parts_of", "problem_of"]
+__all__ = ["FAMILIES", "Layer", "Parts", "family_of", "layer_of", "problem_of"]
 
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 """Names of transformers' classes, without `Model`."""
@@ -39,9 +39,6 @@ class Parts:
     out: nn.Linear
     gate_up: tuple[nn.Linear, nn.Linear]
     down: nn.Linear
-
-    def __iter__(self) -> Iterator[nn.Linear]:
-        yield from (*self.qkv, self.out, *self.gate_up, self.down)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ def family_of(module: nn.Module) -> str | None:
     return None
 
 
-def parts_of(layer: Any) -> Parts:
+def _parts_of(layer: Any) -> Parts:
     """The linear layers of a decoder layer of transformers."""
     attention, mlp = layer.self_attn, layer.mlp
     return Parts(
@@ -94,9 +91,11 @@ def problem_of(decoder: Any) -> str | None:
     if getattr(decoder.config, "hidden_act", None) != "silu":
         return f"its activation is {getattr(decoder.config, 'hidden_act', None)!r}, not 'silu'"
     for name, module in decoder.named_modules():
-        problem = _problem_of_module(module, family)
-        if problem is not None and module is not decoder:
-            return f"{name} {problem}"
+        problem = _problem_of_forward(module)
+        if module is not decoder:
+            problem = _problem_of_kind(module, family) or problem or _problem_of_hooks(module)
+        if problem is not None:
+            return f"{name or 'it'} {problem}"
     for name, parameter in decoder.named_parameters():
         if type(parameter) is not nn.Parameter:
             return f"{name} is a {type(parameter).__name__}"
@@ -109,15 +108,22 @@ def problem_of(decoder: Any) -> str | None:
     return None
 
 
-def _problem_of_module(module: nn.Module, family: str | None) -> str | None:
+def _problem_of_kind(module: nn.Module, family: str | None) -> str | None:
     kind = type(module)
-    known = kind.__module__.startswith("transformers.") and kind.__name__.startswith(
-        (str(family), "SiLU", "GradientCheckpointing")
-    )
-    if not known and kind not in (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU):
-        return f"is a {kind.__module__}.{kind.__qualname__}"
-    if "forward" in vars(module) and not isinstance(vars(module)["forward"], RoundedLinear):
+    known = kind.__module__.startswith("transformers.") and kind.__name__.startswith((str(family), "SiLU"))
+    if known or kind in (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU):
+        return None
+    return f"is a {kind.__module__}.{kind.__qualname__}"
+
+
+def _problem_of_forward(module: nn.Module) -> str | None:
+    if "forward" in vars(module) and not isinstance(vars(module)["forward"], StandIn):
         return "has a forward of its own (another library has changed it)"
+    return None
+
+
+def _problem_of_hooks(module: nn.Module) -> str | None:
+    """Modules inside are not called, so their hooks would not run; those of the decoder itself do."""
     for held in _HOOKS:
         for hook in getattr(module, held).values():
             # transformers' own: silent unless hidden states are asked for, and then the layers run as ever.
@@ -128,9 +134,9 @@ def _problem_of_module(module: nn.Module, family: str | None) -> str | None:
 
 def layer_of(layer: Any, config: Any, precision: Precision | None) -> Layer:
     """One decoder layer for the operators. Without `precision` its linear layers then share joined weights."""
-    attention, source = layer.self_attn, parts_of(layer)
+    attention, source = layer.self_attn, _parts_of(layer)
     window = getattr(attention, "sliding_window", None)
-    if not hasattr(attention, "sliding_window") and family_of_layer(layer) == "Mistral":
+    if not hasattr(attention, "sliding_window") and type(layer).__name__ == "MistralDecoderLayer":
         window = config.sliding_window
     queries, size = source.qkv[0].out_features, attention.head_dim
     separate: list[tuple[nn.Linear, Quantised]] = []
@@ -160,11 +166,6 @@ def layer_of(layer: Any, config: Any, precision: Precision | None) -> Layer:
         source=source,
         separate=tuple(separate),
     )
-
-
-def family_of_layer(layer: nn.Module) -> str:
-    """Of a decoder layer of a known family."""
-    return type(layer).__name__.removesuffix("DecoderLayer")
 
 
 def _joined(linears: tuple[nn.Linear, ...], precision: Precision) -> Quantised:

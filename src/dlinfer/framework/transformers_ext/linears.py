@@ -8,10 +8,14 @@ from torch import Tensor, nn
 from dlinfer.framework.transformers_ext.kernels import CHECKED
 from dlinfer.framework.transformers_ext.projections import Dense, Precision, Quantised, quantised
 
-__all__ = ["Head", "RoundedLinear"]
+__all__ = ["Head", "RoundedLinear", "StandIn"]
 
 
-class RoundedLinear:
+class StandIn:
+    """Something of dlinfer's in the place of a module's `forward`."""
+
+
+class RoundedLinear(StandIn):
     """Stands in the place of `forward` of a linear layer whose weight was rounded by the stack."""
 
     def __init__(self, weight: Quantised) -> None:
@@ -25,7 +29,7 @@ class RoundedLinear:
         return self.weight(input, CHECKED)
 
 
-class Head:
+class Head(StandIn):
     """Stands in the place of `forward` of the last linear layer, whose weight may be tied to the embedding."""
 
     def __init__(self, linear: nn.Linear, precision: Precision | None) -> None:

@@ -79,13 +79,10 @@ def _optimise_head(model: Any, weights: Precision | None) -> str | None:
 def _warn(model: Any, state: _State) -> None:
     if state.stacks and not state.left:
         return
-    known = ", ".join(FAMILIES)
     reasons = "; ".join(f"{name or type(model).__name__}: {why}" for name, why in state.left.items())
-    warnings.warn(
-        f"dlinfer: {type(model).__name__} gets dlinfer's attention only; "
-        + (reasons or f"its layers are of no known family ({known})"),
-        stacklevel=3,
-    )
+    reasons = reasons or f"its layers are of no known family ({', '.join(FAMILIES)})"
+    whose = f"a part of {type(model).__name__}" if state.stacks else type(model).__name__
+    warnings.warn(f"dlinfer: {whose} gets dlinfer's attention only; {reasons}", stacklevel=3)
 
 
 def restore(model: Any) -> Any:

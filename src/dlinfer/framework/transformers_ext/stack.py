@@ -19,15 +19,19 @@ from dlinfer.framework.transformers_ext.batches import Batch, plan
 from dlinfer.framework.transformers_ext.cache import PagedLayer, adopt
 from dlinfer.framework.transformers_ext.families import Layer, layer_of, problem_of
 from dlinfer.framework.transformers_ext.kernels import Kernels, kernels
-from dlinfer.framework.transformers_ext.linears import RoundedLinear
+from dlinfer.framework.transformers_ext.linears import RoundedLinear, StandIn
 from dlinfer.framework.transformers_ext.projections import Precision
 
 __all__ = ["Stack"]
 
 _logger = logging.get_logger(__name__)
+# What callers of a decoder hand through without meaning anything to it.
+_HARMLESS = frozenset(
+    {"return_dict", "output_attentions", "output_hidden_states", "logits_to_keep", "cache_position"}
+)
 
 
-class Stack:
+class Stack(StandIn):
     """Stands in the place of `forward` of one decoder."""
 
     def __init__(self, decoder: Any, precision: Precision | None) -> None:
@@ -76,11 +80,8 @@ class Stack:
         """`forward` of the decoder."""
         decoder = self.decoder
         cached = decoder.config.use_cache if use_cache is None else use_cache
-        # Weights do not change within a text; looking at each of them for every token would cost.
-        if (
-            past_key_values is None or not past_key_values.get_seq_length()
-        ) and self._fingerprint() != self._known:
-            self.refresh()
+        if not torch.compiler.is_compiling():
+            self._look(past_key_values)
         found = None
         if self._can(kwargs, attention_mask, position_ids, past_key_values, cached, inputs_embeds):
             if (input_ids is None) == (inputs_embeds is None):
@@ -103,6 +104,12 @@ class Stack:
             )
         hidden = self._run(states, position_ids, found, held)
         return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=cache if cached else None)
+
+    def _look(self, cache: Any) -> None:
+        """Reads weights that moved. They do not change within a text; to look at all for every token would cost."""
+        begins = cache is None or not cache.get_seq_length()
+        if begins and self._fingerprint() != self._known:
+            self.refresh()
 
     def _fits(self, states: Tensor, positions: Tensor | None) -> bool:
         """Whether embeddings and positions are what the kernels take unseen; torch's own errors come for others."""
@@ -191,12 +198,6 @@ class Stack:
             cache.reserve(batch.shape[0], batch.max_kv, like, layer.heads[1], layer.size)
         capacity = held[0].capacity
         return batch.slots(capacity, like.device), batch.table(capacity, like.device)
-
-
-# What callers of a decoder hand through without meaning anything to it.
-_HARMLESS = frozenset(
-    {"return_dict", "output_attentions", "output_hidden_states", "logits_to_keep", "cache_position"}
-)
 
 
 def _attention(
