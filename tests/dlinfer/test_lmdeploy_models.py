@@ -25,7 +25,7 @@ LANGUAGE_MODELS = (
     "mistral",
     "gemma2",
 )
-OTHER_DEVICES = ("llama3 on camb", "mixtral on maca")
+OTHER_WAYS = ("llama3 on camb", "mixtral on maca", "mistral in pieces", "gemma2 in pieces")
 SEEING_MODELS = ("llava", "qwen2_vl")
 ALWAYS = {
     "rms_norm",
@@ -50,10 +50,10 @@ def _answer(results: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_every_model_ran(results: dict[str, Any]) -> None:
-    assert set(results) == {*LANGUAGE_MODELS, *SEEING_MODELS, *OTHER_DEVICES, "keywords"}
+    assert set(results) == {*LANGUAGE_MODELS, *SEEING_MODELS, *OTHER_WAYS, "keywords"}
 
 
-@pytest.mark.parametrize("name", [*LANGUAGE_MODELS, *SEEING_MODELS, *OTHER_DEVICES])
+@pytest.mark.parametrize("name", [*LANGUAGE_MODELS, *SEEING_MODELS, *OTHER_WAYS])
 def test_tokens_are_those_of_transformers(results: dict[str, Any], name: str) -> None:
     answer = _answer(results, name)
     assert answer["got"] == answer["expected"]
@@ -73,6 +73,11 @@ def test_operators_of_dlinfer_did_it(results: dict[str, Any], name: str) -> None
     middle = {"mixtral": EXPERTS, "qwen2_moe": EXPERTS, "gemma2": set()}.get(name, {"silu_and_mul"})
     wanted = ALWAYS | middle
     assert wanted <= used
+
+
+@pytest.mark.parametrize("name", ["mistral in pieces", "gemma2 in pieces"])
+def test_a_prompt_in_pieces_reads_the_cache(results: dict[str, Any], name: str) -> None:
+    assert "paged_prefill_attention" in _answer(results, name)["operators"]
 
 
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)

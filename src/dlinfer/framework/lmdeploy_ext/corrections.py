@@ -22,6 +22,7 @@ __all__ = ["install"]
 def install() -> None:
     """Apply all corrections; once in a process."""
     _keep_float32()
+    _keep_keys_for_layers_without_window()
     _stretch_rotary_of_llama31()
     attention_extras.install()
 
@@ -54,6 +55,23 @@ def _saved_dtype(hf_config: Any) -> torch.dtype | None:
         if dtype is not None:
             return getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     return None
+
+
+def _keep_keys_for_layers_without_window() -> None:
+    """The engine gives blocks before the window back, for all layers; Gemma 2 has layers that still look there."""
+    from lmdeploy.pytorch.config import ModelConfig
+
+    original = ModelConfig.from_hf_config.__func__
+
+    @functools.wraps(original)
+    def from_hf_config(cls: Any, hf_config: Any, *args: Any, **kwargs: Any) -> Any:
+        model_config = original(cls, hf_config, *args, **kwargs)
+        kinds = getattr(model_config.llm_config, "layer_types", None) or ()
+        if serves(kwargs.get("device_type", "auto")) and "full_attention" in kinds:
+            model_config.sliding_window = -1
+        return model_config
+
+    ModelConfig.from_hf_config = classmethod(from_hf_config)
 
 
 def _stretch_rotary_of_llama31() -> None:
