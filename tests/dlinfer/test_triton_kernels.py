@@ -210,6 +210,8 @@ CASES = {
     "paged_decode_attention": 6,
     "paged_prefill_attention": 6,
     "prefill_attention": 4,
+    "fused_attention": 2,
+    "incre_flash_attention": 3,
     "fill_kv_cache": 6,
     "rms_norm": 4,
     "add_rms_norm_w8a8": 4,

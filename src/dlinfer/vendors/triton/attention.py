@@ -116,7 +116,7 @@ def _prefill(
     tiles = tokens * shape.group // tile.rows + sequences
     mask_row, mask_columns = (0, 0) if mask is None else (mask.stride(0), mask.shape[1])
     prefill_kernel(
-        (kv_heads, tiles),
+        (kv_heads * tiles,),
         (
             query, key, value, query if table is None else table, beside(query_ends, device), beside(kv_lengths, device),
             attn_output, query if mask is None else mask,
@@ -125,6 +125,7 @@ def _prefill(
         (
             tokens, sequences, room, blocks, columns, mask_columns, softmax_scale, soft_cap, *window, *query.stride(),
             *key_strides, *value_strides, *attn_output.stride(), mask_row, *quantised[4:],
+            kv_heads,
         ),
         F=shape, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip

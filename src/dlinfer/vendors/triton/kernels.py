@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dlinfer.interface.declaration import Kernel
-from dlinfer.vendors.triton import activation, attention, cache, moe, norms, quantised, rotary, weights
+from dlinfer.vendors.triton import (
+    activation,
+    attention,
+    batches,
+    cache,
+    moe,
+    norms,
+    quantised,
+    rotary,
+    weights,
+)
 from dlinfer.vendors.triton.language import prepared
 
 _SERVED: Mapping[str, Kernel] = {
@@ -20,6 +30,8 @@ _SERVED: Mapping[str, Kernel] = {
     "prefill_attention": attention.prefill_attention,
     "paged_prefill_attention": attention.paged_prefill_attention,
     "paged_decode_attention": attention.paged_decode_attention,
+    "incre_flash_attention": batches.incre_flash_attention,
+    "fused_attention": batches.fused_attention,
     "dynamic_quant": quantised.dynamic_quant,
     "linear_w8a8": quantised.linear_w8a8,
     "linear_w8a8_static": quantised.linear_w8a8_static,

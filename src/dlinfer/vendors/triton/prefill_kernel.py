@@ -114,11 +114,12 @@ def prefill_kernel(
     mask_token: tl.tensor,
     scale_head: tl.tensor,
     scale_element: tl.tensor,
+    kv_heads: tl.tensor,
     F: tl.constexpr,
 ) -> None:
     # Late tiles of a causal sequence have the most keys: they go first.
-    tile = tl.num_programs(1) - 1 - tl.program_id(1)
-    head = tl.program_id(0)
+    tile = (tl.num_programs(0) - 1 - tl.program_id(0)) // kv_heads
+    head = tl.program_id(0) % kv_heads
     sequence, begin, new, first_row, length, first, wrong = sequence_of_tile(
         ends, lengths, tile, tokens, sequences, room, F
     )
