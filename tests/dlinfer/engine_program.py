@@ -65,7 +65,8 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
     rounds = []
     with pipeline(task["model"], PytorchEngineConfig(**task["engine"]), log_level="ERROR") as pipe:
         watch(steps)
-        cache = pipe.async_engine.engine.executor.model_agent.cache_engine.gpu_cache[0][0]
+        agent = pipe.async_engine.engine.executor.model_agent
+        cache = agent.cache_engine.gpu_cache[0][0]
         # As text: asked for its type, the device has cuda's name.
         place, dtype = str(cache.device), str(cache.dtype)
         for number, prompts in enumerate(task["rounds"]):
@@ -75,7 +76,9 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
             found = answers(pipe, prompts, task["new_tokens"])
             rounds.append({"answers": found, "steps": list(steps), "seconds": time.process_time() - started})
             steps.clear()
-    return {"rounds": rounds, "place": place, "dtype": dtype}
+        graph = getattr(agent.patched_model, "graph", None)
+        graphs = 0 if graph is None else len(graph.graphs)
+    return {"rounds": rounds, "place": place, "dtype": dtype, "graphs": graphs}
 
 
 if __name__ == "__main__":

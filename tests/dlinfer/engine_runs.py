@@ -6,9 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -52,10 +51,10 @@ LONG = (
 )
 PROMPTS = (*SHORT, *LONG)
 _MARGIN = 0.005
+_SETTINGS = {"DLINFER_DEVICE": "cpu", "LMDEPLOY_SKIP_WARMUP": "1", "OMP_NUM_THREADS": "1"}
 
 
-@dataclass(frozen=True)
-class Greedy:
+class Greedy(NamedTuple):
     """What a model writes after a prompt, and how many tokens the prompt has."""
 
     tokens: list[int]
@@ -128,7 +127,7 @@ def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProce
     """Run a Python with the tests' settings to its end; both of its streams are in `stdout`."""
     return subprocess.run(
         [sys.executable, *arguments],
-        env={**os.environ, "LMDEPLOY_SKIP_WARMUP": "1", "OMP_NUM_THREADS": "1", **environment},
+        env={**os.environ, **_SETTINGS, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +22,17 @@ from engine_runs import (
     run_program,
     run_python,
 )
+from lmdeploy_runs import made_once
 
-pytest.importorskip("lmdeploy", reason="needs requirements/lmdeploy.txt")
+if find_spec("lmdeploy") is None:
+    pytest.skip("LMDeploy is not installed: see docs/lmdeploy.md", allow_module_level=True)
 pytestmark = [pytest.mark.unit, pytest.mark.slow, pytest.mark.timeout(900)]
 
 MODES = {"eager": {"eager_mode": True}, "graph": {"eager_mode": False}}
 # Alone a prompt takes its full time, so in the second mode every other one has to do. The last one is long.
 ALONE = {"eager": PROMPTS, "graph": PROMPTS[1::2]}
-Runs = dict[str, Any]
 BATCH = 8
+Run = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -38,86 +42,85 @@ def folder() -> Path:
     return smollm2.folder()
 
 
-@pytest.fixture(scope="module")
-def expected(folder: Path) -> dict[str, Greedy]:
-    return greedy_of_transformers(folder)
+def expected_in(folder: Path, factory: pytest.TempPathFactory) -> dict[str, Greedy]:
+    """What transformers answers; asked for last, so that workers of a test run do not wait for each other."""
+    found = made_once(factory, "greedy", lambda: greedy_of_transformers(folder))
+    return {prompt: Greedy(*answer) for prompt, answer in found.items()}
 
 
-@pytest.fixture(scope="module", params=MODES)
-def runs(request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """All prompts at once, then each alone, in one engine."""
-    scratch = tmp_path_factory.mktemp(request.param)
-    rounds = [list(PROMPTS), *([prompt] for prompt in ALONE[request.param])]
-    return {"alone": ALONE[request.param], **run_engine(folder, scratch, rounds, **MODES[request.param])}
+@pytest.mark.parametrize("mode", MODES)
+def test_the_tokens_of_transformers(
+    mode: str, folder: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """All prompts at once and then each alone, in one engine: that is one test, because the engine is dear."""
+    rounds = [list(PROMPTS), *([prompt] for prompt in ALONE[mode])]
+    run = run_engine(folder, tmp_path, rounds, **MODES[mode])
+    expected = expected_in(folder, tmp_path_factory)
+    together, *alone = run["rounds"]
+    _check_tokens(together["answers"], PROMPTS, expected)
+    _check_batches(together)
+    _check_chunks(together, expected)
+    for prompt, found in zip(ALONE[mode], alone, strict=True):
+        _check_tokens(found["answers"], [prompt], expected)
+        _check_reused_prefix(found, expected[prompt].length)
+    assert (run["place"], run["dtype"]) == ("cpu", "torch.float32")
+    assert run["graphs"] == (1 if mode == "graph" else 0)
 
 
-def test_batches_of_eight(runs: Runs, expected: dict[str, Greedy]) -> None:
-    together = runs["rounds"][0]
-    _check(together["answers"], PROMPTS, expected)
+def _check_tokens(answers: list[Run], prompts: Sequence[str], expected: dict[str, Greedy]) -> None:
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert answer["length"] == expected[prompt].length
+        assert answer["tokens"] == expected[prompt].tokens, prompt
+        assert len(answer["tokens"]) == NEW_TOKENS
+
+
+def _check_batches(together: Run) -> None:
+    """Sequences come and go, and most steps are full."""
     sizes = [len(new) for decoding, new, _ in together["steps"] if decoding]
     assert max(sizes) == BATCH
-    assert sizes.count(BATCH) >= NEW_TOKENS  # sequences come and go, and most steps are full
+    assert sizes.count(BATCH) >= NEW_TOKENS
 
 
-def test_one_after_the_other(runs: Runs, expected: dict[str, Greedy]) -> None:
-    alone = runs["rounds"][1:]
-    for prompt, found in zip(runs["alone"], alone, strict=True):
-        _check(found["answers"], [prompt], expected)
-        assert all(len(new) == 1 for _, new, _ in found["steps"])
-
-
-def test_float32_on_the_cpu(runs: Runs) -> None:
-    assert (runs["place"], runs["dtype"]) == ("cpu", "torch.float32")
-
-
-def test_long_prompts_are_prefilled_in_chunks(runs: Runs, expected: dict[str, Greedy]) -> None:
+def _check_chunks(together: Run, expected: dict[str, Greedy]) -> None:
     prefills = [
-        (new, keys) for decoding, lengths, all_keys in runs["rounds"][0]["steps"] if not decoding
-        for new, keys in zip(lengths, all_keys, strict=True)
-    ]  # fmt: skip
+        pair
+        for decoding, new, keys in together["steps"]
+        if not decoding
+        for pair in zip(new, keys, strict=True)
+    ]
     assert max(new for new, _ in prefills) <= CHUNK
     length = expected[LONG[0]].length
     assert length > 2 * CHUNK
     # The parts of one prompt: a first one without keys before it, one in the middle, and one that ends the prompt.
-    assert (CHUNK, CHUNK) in prefills
-    assert (CHUNK, 2 * CHUNK) in prefills
-    assert (length - 2 * CHUNK, length) in prefills
+    assert {(CHUNK, CHUNK), (CHUNK, 2 * CHUNK), (length - 2 * CHUNK, length)} <= set(prefills)
 
 
-def test_prefixes_are_reused(runs: Runs, expected: dict[str, Greedy]) -> None:
-    for prompt, found in zip(runs["alone"], runs["rounds"][1:], strict=True):
-        (answer,) = found["answers"]
-        # It was answered before, so all of its full blocks are there, but for the last token, which must be computed.
-        reused = (expected[prompt].length - 1) // BLOCK * BLOCK
-        assert answer["cached"] == reused
-        decoding, new, keys = found["steps"][0]
-        assert not decoding
-        assert keys[0] - new[0] >= reused
-
-
-@pytest.fixture(scope="module")
-def on_dipu(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Some prompts on dipu, and then the engine meets an error and is asked once more."""
-    rounds = [[SHORT[0], SHORT[5], LONG[2]], [SHORT[0], SHORT[1]], [SHORT[2]]]
-    scratch = tmp_path_factory.mktemp("dipu")
-    environment = {"DLINFER_DEVICE": "dipu"}
-    return run_engine(folder, scratch, rounds, environment=environment, new_tokens=16, failing_round=1)
+def _check_reused_prefix(alone: Run, length: int) -> None:
+    """The prompt was answered before, so its full blocks are there; but the last token must be computed."""
+    (answer,) = alone["answers"]
+    reused = (length - 1) // BLOCK * BLOCK
+    assert answer["cached"] == reused
+    assert all(len(new) == 1 for _, new, _ in alone["steps"])
+    decoding, (new,), (keys,) = alone["steps"][0]
+    assert not decoding
+    assert keys - new >= reused
 
 
 @pytest.mark.device
-def test_the_same_tokens_on_dipu(on_dipu: Runs, expected: dict[str, Greedy]) -> None:
-    assert on_dipu["place"] == "dipu:0"
-    for prompt, answer in zip((SHORT[0], SHORT[5], LONG[2]), on_dipu["rounds"][0]["answers"], strict=True):
-        assert answer["tokens"] == expected[prompt].tokens[:16], prompt
-
-
-@pytest.mark.device
-def test_an_error_of_an_operator_ends_the_requests(on_dipu: Runs) -> None:
-    """It is in the log by name, and nobody waits for an answer that will not come."""
-    assert "dlinfer.paged_decode_attention: block_table: was broken by a test" in on_dipu["log"]
-    _, failed, later = on_dipu["rounds"]
-    assert [answer["finish"] for answer in failed["answers"]] == ["error", "error"]
-    assert [answer["finish"] for answer in later["answers"]] == ["error"]
+def test_dipu_and_an_error_there(
+    folder: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The same tokens. An operator's error is in the log, and nobody waits for an answer that will not come."""
+    prompts = [SHORT[0], SHORT[5], LONG[2]]
+    rounds = [prompts, [SHORT[0], SHORT[1]], [SHORT[2]]]
+    place = {"DLINFER_DEVICE": "dipu"}
+    run = run_engine(folder, tmp_path, rounds, environment=place, new_tokens=16, failing_round=1)
+    expected = expected_in(folder, tmp_path_factory)
+    assert run["place"] == "dipu:0"
+    good, failed, later = ([answer for answer in found["answers"]] for found in run["rounds"])
+    assert [answer["tokens"] for answer in good] == [expected[prompt].tokens[:16] for prompt in prompts]
+    assert [answer["finish"] for answer in (*good, *failed, *later)] == ["length"] * 3 + ["error"] * 3
+    assert "dlinfer.paged_decode_attention: block_table: was broken by a test" in run["log"]
 
 
 @pytest.mark.parametrize(
@@ -164,10 +167,3 @@ assert before == (dict(vars(torch.Tensor)), dict(vars(torch)), dict(vars(torch.c
     done = run_python("-c", program, **environment)
     assert done.returncode == 0, done.stdout
     assert message in done.stdout
-
-
-def _check(answers: list[dict[str, Any]], prompts: Any, expected: dict[str, Greedy]) -> None:
-    for prompt, answer in zip(prompts, answers, strict=True):
-        assert answer["length"] == expected[prompt].length
-        assert answer["tokens"] == expected[prompt].tokens, prompt
-        assert len(answer["tokens"]) == NEW_TOKENS
