@@ -19,7 +19,7 @@ def start() -> Place:
     from dlinfer.vendor.ascend import device_module
 
     device_module.install(place)
-    # LMDeploy's own modules, which are imported by now or import torch's names that exist from here on.
+    # These import modules of LMDeploy, which need the names above.
     from dlinfer.framework.lmdeploy_ext import corrections, engines, generation, older_backends
 
     for part in (corrections, older_backends, engines, generation):
