@@ -223,6 +223,7 @@ CASES = {
     "linear_w8a8_static": 2,
     "weight_quant_matmul": 4,
     "fused_moe": 3,
+    "fused_moe_w8a8": 3,
 }
 
 

@@ -37,6 +37,7 @@ _SERVED: Mapping[str, Kernel] = {
     "linear_w8a8_static": quantised.linear_w8a8_static,
     "weight_quant_matmul": weights.weight_quant_matmul,
     "fused_moe": moe.fused_moe,
+    "fused_moe_w8a8": moe.fused_moe_w8a8,
 }
 
 KERNELS: Mapping[str, Kernel] = {name: prepared(name, kernel) for name, kernel in _SERVED.items()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
@@ -9,8 +11,9 @@ from torch import Tensor
 from dlinfer.vendors.triton import tables
 from dlinfer.vendors.triton.activation import gated
 from dlinfer.vendors.triton.arithmetic import find_group
-from dlinfer.vendors.triton.language import HALVES, cdiv, power_above
+from dlinfer.vendors.triton.language import HALVES, cdiv, jit, power_above
 from dlinfer.vendors.triton.launching import Launcher
+from dlinfer.vendors.triton.quantised import dynamic_quant
 
 
 @Launcher
@@ -32,6 +35,37 @@ def _order_kernel(
     tl.store(ends + tl.program_id(0), before)
 
 
+@jit
+def rows_of_tile(
+    ends: tl.tensor, tile: tl.tensor, experts: tl.tensor, ROWS: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """(expert, rows of the tile, where the rows of the expert end)."""
+    expert = find_group(ends, tile, experts, 1, ROWS)
+    begin = tl.load(ends + expert - 1, mask=expert > 0, other=0)
+    row = begin + (tile - (begin // ROWS + expert)) * ROWS + tl.arange(0, ROWS)
+    return expert, row, tl.load(ends + expert)
+
+
+@jit
+def restored(
+    acc: tl.tensor,
+    row_scale: tl.tensor,
+    rows: tl.tensor,
+    valid: tl.tensor,
+    scale: tl.tensor,
+    n: tl.tensor,
+    there: tl.tensor,
+) -> tl.tensor:
+    """Sums of products as numbers: those of integers are multiplied by the scales of their rows and columns."""
+    if row_scale is not None:
+        left = tl.load(row_scale + rows, mask=valid, other=0)
+        right = tl.load(scale + n, mask=there, other=0).to(tl.float32)
+        result = acc.to(tl.float32) * left[:, None] * right[None, :]
+    else:
+        result = acc
+    return result
+
+
 @Launcher
 def _up_kernel(
     hidden: tl.tensor,
@@ -39,6 +73,8 @@ def _up_kernel(
     order: tl.tensor,
     ends: tl.tensor,
     inner: tl.tensor,
+    row_scale: tl.tensor,
+    scale: tl.tensor,
     experts: tl.tensor,
     K: tl.tensor,
     N: tl.tensor,
@@ -52,11 +88,7 @@ def _up_kernel(
     BLOCK_K: tl.constexpr,
 ) -> None:
     """The first linear of an expert and its activation: rows of `inner` lie in the order of the experts."""
-    tile = tl.program_id(1)
-    expert = find_group(ends, tile, experts, 1, BLOCK_M)
-    begin = tl.load(ends + expert - 1, mask=expert > 0, other=0)
-    end = tl.load(ends + expert)
-    row = begin + (tile - (begin // BLOCK_M + expert)) * BLOCK_M + tl.arange(0, BLOCK_M)
+    expert, row, end = rows_of_tile(ends, tl.program_id(1), experts, BLOCK_M)
     valid = row < end
     if tl.min(row, 0) < end:
         n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -66,16 +98,20 @@ def _up_kernel(
         w = weight + expert.to(tl.int64) * weight_expert + k[None, :]
         w_gate = w + n.to(tl.int64)[:, None] * weight_row
         w_up = w + (n + N).to(tl.int64)[:, None] * weight_row
-        gate = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
-        up = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
+        kind: tl.constexpr = tl.float32 if row_scale is None else tl.int32
+        gate = tl.full([BLOCK_M, BLOCK_N], 0, kind)
+        up = tl.full([BLOCK_M, BLOCK_N], 0, kind)
         for start in range(0, K, BLOCK_K):
             within = (start + k < K)[None, :]
             there = (n < N)[:, None] & within
             left = tl.load(x + start, mask=valid[:, None] & within, other=0)
             first = tl.load(w_gate + start, mask=there, other=0)
-            gate = tl.dot(left, tl.trans(first), gate, input_precision=PRECISION)
+            gate = tl.dot(left, tl.trans(first), gate, input_precision=PRECISION, out_dtype=kind)
             second = tl.load(w_up + start, mask=there, other=0)
-            up = tl.dot(left, tl.trans(second), up, input_precision=PRECISION)
+            up = tl.dot(left, tl.trans(second), up, input_precision=PRECISION, out_dtype=kind)
+        scales = scale if scale is None else scale + expert * 2 * N
+        gate = restored(gate, row_scale, token, valid, scales, n, n < N)
+        up = restored(up, row_scale, token, valid, scales, n + N, n < N)
         result = gated(gate, up).to(inner.dtype.element_ty)
         to = inner + row.to(tl.int64)[:, None] * N + n[None, :]
         tl.store(to, result, mask=valid[:, None] & (n < N)[None, :])
@@ -88,6 +124,8 @@ def _down_kernel(
     order: tl.tensor,
     ends: tl.tensor,
     shares: tl.tensor,
+    row_scale: tl.tensor,
+    scale: tl.tensor,
     experts: tl.tensor,
     K: tl.tensor,
     N: tl.tensor,
@@ -99,23 +137,22 @@ def _down_kernel(
     BLOCK_K: tl.constexpr,
 ) -> None:
     """The second linear of an expert: `shares` has a row for each (token, choice) pair, in float32."""
-    tile = tl.program_id(1)
-    expert = find_group(ends, tile, experts, 1, BLOCK_M)
-    begin = tl.load(ends + expert - 1, mask=expert > 0, other=0)
-    end = tl.load(ends + expert)
-    row = begin + (tile - (begin // BLOCK_M + expert)) * BLOCK_M + tl.arange(0, BLOCK_M)
+    expert, row, end = rows_of_tile(ends, tl.program_id(1), experts, BLOCK_M)
     valid = row < end
     if tl.min(row, 0) < end:
         n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
         k = tl.arange(0, BLOCK_K)
         x = inner + row.to(tl.int64)[:, None] * K + k[None, :]
         w = weight + expert.to(tl.int64) * weight_expert + n.to(tl.int64)[:, None] * weight_row + k[None, :]
-        acc = tl.full([BLOCK_M, BLOCK_N], 0.0, tl.float32)
+        kind: tl.constexpr = tl.float32 if row_scale is None else tl.int32
+        acc = tl.full([BLOCK_M, BLOCK_N], 0, kind)
         for start in range(0, K, BLOCK_K):
             within = (start + k < K)[None, :]
             left = tl.load(x + start, mask=valid[:, None] & within, other=0)
             right = tl.load(w + start, mask=(n < N)[:, None] & within, other=0)
-            acc = tl.dot(left, tl.trans(right), acc, input_precision=PRECISION)
+            acc = tl.dot(left, tl.trans(right), acc, input_precision=PRECISION, out_dtype=kind)
+        scales = scale if scale is None else scale + expert * N
+        acc = restored(acc, row_scale, row, valid, scales, n, n < N)
         pair = tl.load(order + row, mask=valid, other=0).to(tl.int64)
         tl.store(shares + pair[:, None] * N + n[None, :], acc, mask=valid[:, None] & (n < N)[None, :])
 
@@ -168,19 +205,45 @@ def fused_moe(
     num_experts: int = 0,
 ) -> Tensor:
     """`fused_moe` of the interface. Nothing is read back: a graph can hold it."""
+    routing = (topk_weights, topk_ids, renormalize, first_expert, num_experts)
+    return _mixed(hidden_states, (gate_up_weights, None), (down_weights, None), routing)
+
+
+def fused_moe_w8a8(
+    hidden_states: Tensor,
+    gate_up_weights: Tensor,
+    gate_up_scales: Tensor,
+    down_weights: Tensor,
+    down_scales: Tensor,
+    topk_weights: Tensor,
+    topk_ids: Tensor,
+    renormalize: bool = False,
+    first_expert: int = 0,
+    num_experts: int = 0,
+) -> Tensor:
+    """`fused_moe_w8a8` of the interface."""
+    routing = (topk_weights, topk_ids, renormalize, first_expert, num_experts)
+    up, down = (gate_up_weights, gate_up_scales.contiguous()), (down_weights, down_scales.contiguous())
+    return _mixed(hidden_states, up, down, routing)
+
+
+Weights = tuple[Tensor, Tensor | None]
+"""The weights of all experts, and their scales if they have 8 bits."""
+Routing = tuple[Tensor, Tensor, bool, int, int]
+
+
+def _mixed(hidden_states: Tensor, up: Weights, down: Weights, routing: Routing) -> Tensor:
+    topk_weights, topk_ids, renormalize, first_expert, num_experts = routing
     tokens, size = hidden_states.shape
-    experts, topk, device = gate_up_weights.shape[0], topk_ids.shape[1], hidden_states.device
-    width = down_weights.shape[2]
+    experts, _, width = down[0].shape
+    topk, device = topk_ids.shape[1], hidden_states.device
     out = torch.empty((tokens, size), dtype=hidden_states.dtype, device=device)
     if not out.numel():
         return out
     count = tokens * topk
     if not count or not experts or not width:
         return out.zero_()
-    hidden = hidden_states if hidden_states.stride(1) == 1 else hidden_states.contiguous()
-    gate_up, down = _inner_rows(gate_up_weights), _inner_rows(down_weights)
-    ids, half = topk_ids.contiguous(), hidden_states.dtype in HALVES
-    precision = "tf32" if half else "ieee"
+    ids, half = topk_ids.contiguous(), hidden_states.dtype in HALVES or up[1] is not None
     order = torch.empty(count + experts, dtype=torch.int32, device=device)
     ends = order[count:]
     _order_kernel(
@@ -188,18 +251,23 @@ def fused_moe(
     )
     tile = tables.experts(count, experts, half)
     tiles = count // tile.rows + experts
+    shape: dict[str, Any] = {
+        "PRECISION": "tf32" if half else "ieee", "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "BLOCK_K": tile.depth,
+        "num_warps": tile.warps, "num_stages": tile.stages,
+    }  # fmt: skip
+    rows, row_scale = _rows(hidden_states, up)
+    weight = _inner_rows(up[0])
     inner = torch.empty((count, width), dtype=hidden_states.dtype, device=device)
     _up_kernel(
-        (cdiv(width, tile.columns), tiles), (hidden, gate_up, order, ends, inner),
-        (experts, size, width, hidden.stride(0), *gate_up.stride()[:2]),
-        TOPK=topk, PRECISION=precision, BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
-        num_warps=tile.warps, num_stages=tile.stages,
+        (cdiv(width, tile.columns), tiles), (rows, weight, order, ends, inner, row_scale, up[1]),
+        (experts, size, width, rows.stride(0), *weight.stride()[:2]), TOPK=topk, **shape,
     )  # fmt: skip
+    rows, row_scale = _rows(inner, down)
+    weight = _inner_rows(down[0])
     shares = torch.empty((count, size), dtype=torch.float32, device=device)
     _down_kernel(
-        (cdiv(size, tile.columns), tiles), (inner, down, order, ends, shares), (experts, width, size, *down.stride()[:2]),
-        PRECISION=precision, BLOCK_M=tile.rows, BLOCK_N=tile.columns, BLOCK_K=tile.depth,
-        num_warps=tile.warps, num_stages=tile.stages,
+        (cdiv(size, tile.columns), tiles), (rows, weight, order, ends, shares, row_scale, down[1]),
+        (experts, width, size, *weight.stride()[:2]), **shape,
     )  # fmt: skip
     _sum_kernel(
         (tokens, cdiv(size, 512)), (shares, topk_weights.contiguous(), ids, out),
@@ -207,3 +275,10 @@ def fused_moe(
         RENORMALIZE=renormalize, TOPK=power_above(topk), SIZE=512, num_warps=4,
     )  # fmt: skip
     return out
+
+
+def _rows(value: Tensor, weights: Weights) -> Weights:
+    """What goes into a linear: as it is, or quantised with a scale for each row."""
+    if weights[1] is None:
+        return (value if value.stride(1) == 1 else value.contiguous()), None
+    return dynamic_quant(value, torch.int8)
