@@ -91,6 +91,17 @@ def test_masks_with_holes(name: str, runs: list[int]) -> None:
     assert runs == ([11] if name == "llama" else [])
 
 
+def test_sequences_of_which_nothing_is_seen() -> None:
+    model = optimise(small("llama"))
+    inputs = padded()
+    with torch.no_grad():
+        expected = model(**inputs).logits[1]
+        inputs["attention_mask"][0] = 0
+        torch.testing.assert_close(model(**inputs).logits[1], expected, **CLOSE)
+        inputs["attention_mask"][:] = 0
+        assert model(**inputs).logits.isfinite().all()
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_mask_that_changes_its_mind(name: str, runs: list[int]) -> None:
     """Tokens that were stored are hidden later: both paths on one cache."""

@@ -93,6 +93,8 @@ def plan(states: Tensor, mask: Tensor | None, layer: PagedLayer | None, windowed
     # What was stored cannot be hidden later, nor be shown if it was not stored.
     if not torch.equal(shown[:, :seen], before):
         return None
+    if not bool(shown[:, seen:].any()):
+        return None
     # A window counts hidden tokens between others; the pages do not hold them. In front they make no difference.
     if windowed and bool((shown[:, :-1] & ~shown[:, 1:]).any()):
         return None
