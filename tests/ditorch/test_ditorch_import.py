@@ -67,6 +67,28 @@ def test_torch_dipu_alone_respects_the_switch(run_python) -> None:
     assert "device: cuda [0.0, 1.0]" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("settings", "mapped"),
+    [({}, False), ({"DIPU_MOCK_CUDA": "1"}, True), ({"DITORCH_DEVICE": "dipu"}, True)],
+    ids=["unasked", "DIPU_MOCK_CUDA", "DITORCH_DEVICE"],
+)
+def test_torch_dipu_alone_leaves_a_real_cuda_device_its_names(
+    run_python, settings: dict[str, str], mapped: bool
+) -> None:
+    """Libraries such as mmengine import every package of a device that they find."""
+    result = run_python(
+        """
+        import torch
+        torch.cuda.is_available = lambda: True
+        import torch_dipu
+        print("device:", torch.device("cuda"), torch.arange(2.0, device="dipu").tolist())
+        """,
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+        **settings,
+    )
+    assert f"device: {'dipu' if mapped else 'cuda'} [0.0, 1.0]" in result.stdout
+
+
 def test_plain_torch_is_left_alone(run_python) -> None:
     result = run_python(
         """
