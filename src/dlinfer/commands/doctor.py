@@ -14,6 +14,12 @@ SETTINGS = {
     "DLINFER_CHECK": "1: check lengths and tables on devices too; 0: only where a vendor needs it",
     "DLINFER_CACHE_LAYOUT": "BSND or BNSD: how the caller's paged caches lie; default BSND",
     "DLINFER_LINEAR_USE_NN_LAYOUT": "1: weights of linear layers are stored [in, out]",
+    "DLINFER_CPP_LEVEL": "plain, avx2 or avx512: instructions that cpp uses; default: the best that the CPU has",
+    "DLINFER_GRAPH_BACKEND": "who runs captured graphs: eager, aten, cudagraphs, inductor, none, ...; default eager",
+    "DLINFER_DEVICE": "where LMDeploy's tensors live: cpu, dipu or cuda; default: cuda if there is one",
+    "DLINFER_CPU_MEMORY": "GiB of the CPU's free memory that LMDeploy may see; default 4",
+    "DLINFER_VLLM_DEVICE": "cpu: vLLM runs on dlinfer; default: it does not",
+    "DLINFER_CACHE": "the folder for models that are unpacked once; default: dlinfer in the user's cache",
 }
 
 
