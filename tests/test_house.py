@@ -32,7 +32,12 @@ MAY_IMPORT = {
     "diopi": {"op_tools"},
     "torch_dipu": {"diopi", "ditorch", "op_tools"},
     "dicp": {"diopi", "torch_dipu", "op_tools"},
-    "dlinfer": {"diopi", "ditorch", "torch_dipu", "op_tools"},  # ditorch: names of CUDA for serving frameworks
+    "dlinfer": {
+        "diopi",
+        "ditorch",
+        "torch_dipu",
+        "op_tools",
+    },  # ditorch: names of CUDA for serving frameworks
 }
 EXCEPTIONS = {("ditorch/adapters/dipu.py", "torch_dipu")}
 
