@@ -55,6 +55,8 @@ def test_products_fit_a_multiprocessor(rows: int) -> None:
             number, torch.zeros(256, 256, dtype=torch.int8), scale, scale[:1], x.dtype, torch.int8
         )
         KERNELS["fused_moe"](x, *experts, torch.ones(rows, 2), torch.zeros(rows, 2, dtype=torch.int64))
-    assert len(kernels) == 6
+    assert {"_w8a8_kernel", "_order_kernel", "_up_kernel", "_down_kernel"} < {
+        kernel.name for kernel in kernels
+    }
     for kernel in kernels:
         assert kernel.metadata.shared <= SHARED_MEMORY, f"{kernel.name}: {kernel.metadata.shared} bytes"

@@ -72,22 +72,22 @@ def _query(device: str, tokens: int, heads: int = 4, size: int = 32) -> Tensor:
 def test_keys_that_are_split_give_what_they_give_together(
     device: str, monkeypatch: pytest.MonkeyPatch, new: int, window: int
 ) -> None:
-    from dlinfer.vendors.triton import attention, tables
+    from dlinfer.vendors.triton import tables
 
     monkeypatch.setattr(tables, "LEAST_KEYS", 16)
     monkeypatch.setattr(tables, "PROGRAMS", 64)
+    assert tables.splits(8, 152, 256, 8) > 4
     pages = _paged(device, [150, 3, 0, 77])
     query = _query(device, 4 * new)
-    assert attention.splits_of(8, 152, query.device) > 4
     got = _decode(pages, query, window_left=window)
     torch.testing.assert_close(got, _expected(pages, query, window_left=window), rtol=2e-5, atol=2e-5)
 
 
 def test_more_splits_than_one_step_sums(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dlinfer.vendors.triton import attention
+    from dlinfer.vendors.triton import tables
 
-    monkeypatch.setattr(attention, "splits_of", lambda *_: 21)
-    pages, query = _paged(device, [700]), _query(device, 1)
+    monkeypatch.setattr(tables, "splits", lambda *_: 37)
+    pages, query = _paged(device, [1200]), _query(device, 1)
     torch.testing.assert_close(_decode(pages, query), _expected(pages, query), rtol=2e-5, atol=2e-5)
 
 

@@ -182,12 +182,6 @@ def paged_prefill_attention(
     )  # fmt: skip
 
 
-def splits_of(programs: int, longest: int, device: torch.device) -> int:
-    """Into how many parts the keys of a sequence are split, so that the device is busy."""
-    wanted = cdiv(tables.PROGRAMS * multiprocessors(device), max(programs, 1))
-    return max(1, min(wanted, cdiv(longest, tables.LEAST_KEYS)))
-
-
 def paged_decode_attention(
     query: Tensor,
     key_cache: Tensor,
@@ -221,7 +215,8 @@ def paged_decode_attention(
     room = columns * block_size if blocks else 0
     programs = kv_heads * cdiv(new * shape.group, tile.rows)
     longest = min(max_kv_len, room) if max_kv_len > 0 else room
-    splits = splits_of(programs * batch, longest, device)
+    width = (key_cache.shape[3] + value_cache.shape[3]) * key_cache.element_size()
+    splits = tables.splits(programs * batch, longest, width, multiprocessors(device))
     partial = None
     if splits > 1:
         partial = torch.empty(splits * tokens * heads * (size_v + 2), dtype=torch.float32, device=device)

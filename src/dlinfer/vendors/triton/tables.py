@@ -21,10 +21,12 @@ class Tile(NamedTuple):
     stages: int
 
 
-# Programs of a decode for each multiprocessor, at least: enough loads are under way, and little is left to sum up.
+# Programs of a decode for each multiprocessor: two keep its memory busy, more get into each other's way.
 PROGRAMS = 2
 # Keys that a split of a decode has at least, or summing up costs more than it brings.
 LEAST_KEYS = 128
+# From so many keys on, an even share for all counts for more than the sum, if tokens are narrow (bytes of a key and a value).
+LONG, NARROW = 4096, 256
 
 
 @cache
@@ -45,23 +47,31 @@ def decode(width: int, itemsize: int, rows: int) -> Tile:
     rows = min(power_above(rows, 16), 64 if width <= 256 else 16)
     if itemsize == 4:
         return Tile(min(rows, 32), 32 if width <= 256 else 16, 0, 4, 2)
-    if width <= 128 and rows == 16:
-        return Tile(rows, 64, 0, 2, 5)
-    return Tile(rows, 64, 0, 4, 3) if width <= 256 else Tile(rows, 32, 0, 4, 2)
+    return Tile(rows, 64, 0, 4, 5) if width <= 256 else Tile(rows, 32, 0, 4, 2)
+
+
+def splits(programs: int, longest: int, width: int, multiprocessors: int) -> int:
+    """Into how many parts the keys of a sequence are split in decode; `width` are bytes of a key and a value."""
+    room = PROGRAMS * multiprocessors
+    even = longest >= LONG and width <= NARROW
+    wanted = cdiv(room, programs) if even else room // programs
+    return max(1, min(wanted, cdiv(longest, LEAST_KEYS)))
 
 
 @cache
 def product(rows: int) -> Tile:
     """For products of 8-bit activations and weights."""
     if rows <= 32:
-        return Tile(power_above(rows, 16), 64, 128, 8, 4)
+        return Tile(power_above(rows, 16), 64, 256, 8, 3)
     return Tile(64, 128, 128, 4, 3) if rows <= 64 else Tile(128, 128, 128, 8, 3)
 
 
 @cache
 def weight(rows: int, half: bool, group: int) -> Tile:
     """For products with weights of 4 or 8 bits; a step lies in one group of rows that share scales."""
-    return Tile(min(64 if half else 32, power_above(rows, 16)), 64, max(16, min(64, group & -group)), 4, 3)
+    depth = max(16, min(32, group & -group))
+    rows = power_above(rows, 16)
+    return Tile(min(64, rows), 128, depth, 4, 4) if half else Tile(min(32, rows), 64, depth, 4, 3)
 
 
 # With more rows than this, weights become numbers in memory first, for a product of torch's own.
@@ -76,4 +86,4 @@ def experts(pairs: int, count: int, half: bool) -> Tile:
     each = cdiv(pairs, max(count, 1))
     if each <= 32:
         return Tile(16 if each <= 16 else 32, 64, 128, 4, 3)
-    return Tile(64, 64, 64, 4, 3) if each <= 128 else Tile(128, 128, 64, 8, 3)
+    return Tile(64, 64, 64, 4, 3) if each <= 128 else Tile(128, 128, 64, 8, 4)

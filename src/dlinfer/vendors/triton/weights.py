@@ -171,6 +171,28 @@ def _weight_kernel(
 
 
 @Launcher
+def _sum_kernel(
+    parts: tl.tensor,
+    bias: tl.tensor,
+    out: tl.tensor,
+    count: tl.tensor,
+    N: tl.tensor,
+    shares: tl.tensor,
+    SIZE: tl.constexpr,
+) -> None:
+    """The sum of all shares of the depth, and the bias."""
+    i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    acc = tl.full([SIZE], 0.0, tl.float32)
+    at = parts + i
+    for _ in range(0, shares):
+        acc += tl.load(at, mask=i < count, other=0)
+        at += count
+    if bias is not None:
+        acc += tl.load(bias + i % N, mask=i < count, other=0).to(tl.float32)
+    tl.store(out + i, acc.to(out.dtype.element_ty), mask=i < count)
+
+
+@Launcher
 def _number_kernel(
     weight: tl.tensor,
     scale: tl.tensor,
@@ -258,5 +280,13 @@ def _few_rows(
     )  # fmt: skip
     if shares == 1:
         return out
-    total = out.sum(0)
-    return (total if bias is None else total + bias).to(x.dtype)
+    result = torch.empty((count, features), dtype=x.dtype, device=x.device)
+    added = None if bias is None else bias.contiguous()
+    _sum_kernel(
+        (cdiv(count * features, 512),),
+        (out, added, result),
+        (count * features, features, shares),
+        SIZE=512,
+        num_warps=4,
+    )
+    return result
