@@ -110,8 +110,14 @@ def _decode_unchecked(pages: dict[str, Any], query: Tensor) -> Tensor:
     return out
 
 
+@pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("length", [-3, 10**6])
-def test_a_length_that_the_table_does_not_hold_gives_nan(device: str, length: int) -> None:
+def test_a_length_that_the_table_does_not_hold_gives_nan(
+    device: str, monkeypatch: pytest.MonkeyPatch, length: int, splits: int
+) -> None:
+    from dlinfer.vendors.triton import tables
+
+    monkeypatch.setattr(tables, "splits", lambda *_: splits)
     pages, query = _paged(device, [30, 20]), _query(device, 2)
     expected = _expected(pages, query)
     pages["kv_lengths"][1] = length
@@ -120,11 +126,13 @@ def test_a_length_that_the_table_does_not_hold_gives_nan(device: str, length: in
     torch.testing.assert_close(got[0], expected[0], rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("ends", [[5, 900], [-4, 9], [9, 3]])
+@pytest.mark.parametrize(
+    "ends", [[5, 900], [-4, 9], [9, 3], [500, 2, 9], [-90, 800, 4], [2**40, -(2**40), 9]]
+)
 def test_ends_that_make_no_sense_stay_inside_of_the_output(device: str, ends: list[int]) -> None:
     from dlinfer.vendors.triton.kernels import KERNELS
 
-    pages, query = _paged(device, [30, 20]), _query(device, 9)
+    pages, query = _paged(device, [30, 20, 8][: len(ends)]), _query(device, 9)
     whole = torch.full((15, *query.shape[1:]), 7.0, device=device)
     arguments = (*pages.values(),)
     KERNELS["paged_prefill_attention"](

@@ -143,8 +143,10 @@ def decode_kernel(
             store_share(partial, rows, valid, acc1, value_scales, scale_element, F, True)
         # Behind the values: the largest scores, then the sums of weights.
         behind = partial + splits.to(tl.int64) * everything * F.size_v
-        tl.store(behind + rows, m, mask=valid)
+        # What is wrong must count, also in a split that saw nothing.
+        m = tl.where(wrong != 0, 0.0, m)
         total = tl.where(wrong != 0, float("nan"), total)
+        tl.store(behind + rows, m, mask=valid)
         tl.store(behind + splits * everything + rows, total, mask=valid)
 
 

@@ -123,7 +123,8 @@ def prefill_kernel(
     sequence, begin, new, first_row, length, first, wrong = sequence_of_tile(
         ends, lengths, tile, tokens, sequences, room, F
     )
-    if first_row < new * F.group:
+    # Nor may ends that fall: a tile in front of its sequence has nothing to do.
+    if (first_row >= 0) & (first_row < new * F.group):
         row = first_row + tl.arange(0, F.rows)
         token = row // F.group
         valid = token < new
