@@ -1,7 +1,7 @@
 #include "activation.h"
 
+#include "lanes.h"
 #include "parallel.h"
-#include "registers.h"
 
 namespace dlinfer::DLINFER_LEVEL {
 namespace {
@@ -16,16 +16,9 @@ inline V silu(V x) {
 
 template <typename Element, typename Result>
 void gated(const Element* gate, const Element* up, Result* result, int64_t size) {
-    int64_t i = 0;
-    for (; i + LANES <= size; i += LANES) store_lanes(silu(load_lanes(gate + i)) * load_lanes(up + i), result + i);
-    if (i == size) return;
-    Element first[LANES] = {}, second[LANES] = {};
-    Result product[LANES];
-    const auto rest = static_cast<size_t>(size - i);
-    std::memcpy(first, gate + i, sizeof(Element) * rest);
-    std::memcpy(second, up + i, sizeof(Element) * rest);
-    store_lanes(silu(load_lanes(first)) * load_lanes(second), product);
-    std::memcpy(result + i, product, sizeof(Result) * rest);
+    in_vectors(size, [&](int64_t i, int64_t count) INLINED {
+        store_upto(silu(load_upto(gate + i, count)) * load_upto(up + i, count), result + i, count);
+    });
 }
 
 template <typename Element, typename Result>

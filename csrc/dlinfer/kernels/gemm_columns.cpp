@@ -17,45 +17,45 @@ constexpr int DEPTH = 2;
 // Sums of this many rows and columns stay in the first cache.
 constexpr int64_t CACHED_SUMS = 8192, MOST_COLUMNS = 1024;
 
-/// Sixteen neighbours are one vector.
+/// Neighbours are one vector.
 template <typename Element>
 struct Numbers {
     using Memory = Element;
-    using Word = F;
-    static constexpr int PLANES = 1, UNIT = WIDTH;
+    using Word = V;
+    static constexpr int PLANES = 1, UNIT = LANES;
 
-    static Word word(const Memory* from) { return load(from); }
-    static Word word_some(const Memory* from, int64_t columns) { return load_some(from, columns); }
+    INLINE Word word(const Memory* from) { return load_lanes(from); }
+    INLINE Word word_some(const Memory* from, int64_t columns) { return load_some_lanes(from, columns); }
     template <int PLANE>
-    static F plane(Word word) {
+    INLINE V plane(Word word) {
         return word;
     }
     static constexpr int64_t column(int64_t, int64_t lane) { return lane; }
 };
 
-/// Sixteen words of eight elements are eight vectors: the first elements of all words, and so on.
+/// Words of eight elements are eight vectors: the first elements of all words, and so on.
 template <bool AWQ>
 struct Nibbles {
     using Memory = uint32_t;
-    using Word = U;
-    static constexpr int PLANES = 8, UNIT = 8 * WIDTH;
+    using Word = VU;
+    static constexpr int PLANES = 8, UNIT = 8 * LANES;
 
-    static Word word(const Memory* from) { return read<U>(from); }
-    static Word word_some(const Memory* from, int64_t columns) {
-        Memory copy[WIDTH] = {};
+    INLINE Word word(const Memory* from) { return read<VU>(from); }
+    INLINE Word word_some(const Memory* from, int64_t columns) {
+        Memory copy[LANES] = {};
         std::memcpy(copy, from, static_cast<size_t>(columns) / 2);
         return word(copy);
     }
     template <int PLANE>
-    static F plane(Word word) {
+    INLINE V plane(Word word) {
 #if defined(__AVX512F__)
         // A table of all values; the lookup looks at the lowest four bits only.
         constexpr float WRAP = AWQ ? 0 : -16;
-        const F table = {0, 1, 2, 3, 4, 5, 6, 7, 8 + WRAP, 9 + WRAP, 10 + WRAP, 11 + WRAP, 12 + WRAP, 13 + WRAP, 14 + WRAP, 15 + WRAP};
-        return __builtin_shuffle(table, bits_as<I>(word >> (4 * PLANE)));
+        const V table = {0, 1, 2, 3, 4, 5, 6, 7, 8 + WRAP, 9 + WRAP, 10 + WRAP, 11 + WRAP, 12 + WRAP, 13 + WRAP, 14 + WRAP, 15 + WRAP};
+        return __builtin_shuffle(table, bits_as<VI>(word >> (4 * PLANE)));
 #else
-        const I value = AWQ ? bits_as<I>(word >> (4 * PLANE) & 15u) : bits_as<I>(word << (28 - 4 * PLANE)) >> 28;
-        return __builtin_convertvector(value, F);
+        const VI value = AWQ ? bits_as<VI>(word >> (4 * PLANE) & 15u) : bits_as<VI>(word << (28 - 4 * PLANE)) >> 28;
+        return __builtin_convertvector(value, V);
 #endif
     }
     static constexpr int64_t column(int64_t plane, int64_t lane) {
@@ -95,7 +95,7 @@ struct Columns {
                 columns = rest;
             }
             each<Source::PLANES>([&](auto p) INLINED {
-                for (int64_t lane = 0; lane < WIDTH; lane++) to[unit + p * WIDTH + lane] = columns[Source::column(p, lane)];
+                for (int64_t lane = 0; lane < LANES; lane++) to[unit + p * LANES + lane] = columns[Source::column(p, lane)];
             });
         }
     }
@@ -104,16 +104,16 @@ struct Columns {
     void take_group(int64_t g) {
         arrange(given.factor + g * given.out + begin, factor.data);
         if (given.shift) arrange(given.shift + g * given.out + begin, offset.data);
-        for (int64_t i = 0; i < padded(); i += WIDTH)
-            store(given.shift ? load(offset.data + i) * load(factor.data + i) : fill(0), offset.data + i);
+        for (int64_t i = 0; i < padded(); i += LANES)
+            store_lanes(given.shift ? load_lanes(offset.data + i) * load_lanes(factor.data + i) : splat(0), offset.data + i);
         if constexpr (Source::PLANES > 1) {
             if (!given.lowered) return;
             const auto* zeros = row(given.lowered, given.out / 8, g);
             for (int64_t unit = 0; unit < count; unit += Source::UNIT) {
                 const auto packed = word(zeros, unit);
                 each<Source::PLANES>([&](auto p) INLINED {
-                    const int64_t place = unit + p * WIDTH;
-                    store(Source::template plane<p>(packed) * -load(factor.data + place), offset.data + place);
+                    const int64_t place = unit + p * LANES;
+                    store_lanes(Source::template plane<p>(packed) * -load_lanes(factor.data + place), offset.data + place);
                 });
             }
         }
@@ -131,7 +131,7 @@ struct Columns {
         }
     }
 
-    /// visit(place, elements[ROWS]) for every sixteen columns of ROWS rows of weights from k on; place is in the order of planes.
+    /// visit(place, elements[ROWS]) for every vector of columns of ROWS rows of weights from k on; place is in the order of planes.
     template <int ROWS, typename Visit>
     [[gnu::always_inline]] void elements(int64_t k, const Visit& visit) const {
         const auto* first = row(given.weight, given.weight_stride, k);
@@ -143,11 +143,11 @@ struct Columns {
                 __builtin_prefetch(first + (i + ROWS) * stride + unit / (Source::PLANES == 1 ? 1 : 8));
             });
             each<Source::PLANES>([&](auto p) INLINED {
-                const int64_t place = unit + p * WIDTH;
-                F values[ROWS];
+                const int64_t place = unit + p * LANES;
+                V values[ROWS];
                 each<ROWS>([&](auto i) INLINED {
                     values[i] = Source::template plane<p>(words[i]);
-                    if constexpr (GROUPED) values[i] = values[i] * load(factor.data + place) + load(offset.data + place);
+                    if constexpr (GROUPED) values[i] = values[i] * load_lanes(factor.data + place) + load_lanes(offset.data + place);
                 });
                 visit(place, values);
             });
@@ -159,12 +159,12 @@ struct Columns {
         const int64_t width = padded();
         walk([&](int64_t k, auto depth) {
             constexpr int ROWS = decltype(depth)::value;
-            elements<ROWS>(k, [&](int64_t place, const F(&values)[ROWS]) INLINED {
+            elements<ROWS>(k, [&](int64_t place, const V(&values)[ROWS]) INLINED {
                 for (int64_t r = 0; r < given.rows; r++) {
                     const float* factors = x.data + r * x.stride + k;
-                    F sum = load(sums + r * width + place);
+                    V sum = load_lanes(sums + r * width + place);
                     each<ROWS>([&](auto i) INLINED { sum += values[i] * factors[i]; });
-                    store(sum, sums + r * width + place);
+                    store_lanes(sum, sums + r * width + place);
                 }
             });
         });
@@ -174,8 +174,8 @@ struct Columns {
         const int64_t width = (count + COLUMN_UNIT - 1) / COLUMN_UNIT * COLUMN_UNIT;
         walk([&](int64_t k, auto depth) {
             constexpr int ROWS = decltype(depth)::value;
-            elements<ROWS>(k, [&](int64_t place, const F(&values)[ROWS]) INLINED {
-                each<ROWS>([&](auto i) INLINED { store(values[i], panel + (k + i) * width + place); });
+            elements<ROWS>(k, [&](int64_t place, const V(&values)[ROWS]) INLINED {
+                each<ROWS>([&](auto i) INLINED { store_lanes(values[i], panel + (k + i) * width + place); });
             });
         });
     }
@@ -184,11 +184,8 @@ struct Columns {
     void finish_row(int64_t r, const float* sums) const {
         float ordered[Source::UNIT];
         for (int64_t unit = 0; unit < count; unit += Source::UNIT) {
-            for (int64_t i = 0; i < Source::UNIT; i++) ordered[Source::column(i / WIDTH, i % WIDTH)] = sums[unit + i];
-            for (int64_t i = 0; i < Source::UNIT && unit + i < count; i += WIDTH) {
-                const int64_t rest = count - unit - i;
-                finish(given, r, begin + unit + i, rest < WIDTH ? rest : WIDTH, load(ordered + i));
-            }
+            for (int64_t i = 0; i < Source::UNIT; i++) ordered[Source::column(i / LANES, i % LANES)] = sums[unit + i];
+            finish(given, r, begin + unit, count - unit < Source::UNIT ? count - unit : Source::UNIT, ordered);
         }
     }
 };

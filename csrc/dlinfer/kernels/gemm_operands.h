@@ -1,8 +1,8 @@
 // What goes into a product of rows, and what comes out of it.
 #pragma once
 #include "gemm.h"
+#include "lanes.h"
 #include "scratch.h"
-#include "vector.h"
 
 namespace dlinfer::DLINFER_LEVEL {
 
@@ -22,45 +22,33 @@ struct AlignedRows {
     }
 
 private:
-    static int64_t padded(int64_t size) { return (size + WIDTH - 1) / WIDTH * WIDTH; }
     static bool fits(const Product& given) {
         const auto address = reinterpret_cast<uintptr_t>(given.x) | static_cast<uintptr_t>(given.x_stride * 4);
-        return given.x_kind == Kind::f32 && address % 64 == 0;
+        return given.x_kind == Kind::f32 && address % (4 * LANES) == 0;
     }
 
     template <typename Element>
     void copy(const Product& given) {
-        for (int64_t r = 0; r < given.rows; r++) {
-            const auto* row = static_cast<const Element*>(given.x) + r * given.x_stride;
-            float* to = scratch.data + r * stride;
-            int64_t i = 0;
-            for (; i + WIDTH <= given.in; i += WIDTH) store(load(row + i), to + i);
-            if (i < given.in) store(load_some(row + i, given.in - i), to + i);
-        }
+        for (int64_t r = 0; r < given.rows; r++)
+            widen_row(static_cast<const Element*>(given.x) + r * given.x_stride, given.in, scratch.data + r * stride);
     }
 };
 
-/// Numbers of one row from `place` on, at most sixteen.
-static inline void store_result(F value, void* result, Kind kind, int64_t place, int64_t count) {
-    const bool whole = count == WIDTH;
-    if (kind == Kind::f32) {
-        auto* to = static_cast<float*>(result) + place;
-        whole ? store(value, to) : store_some(value, to, count);
-    } else if (kind == Kind::bf16) {
-        auto* to = static_cast<Bfloat16*>(result) + place;
-        whole ? store(value, to) : store_some(value, to, count);
-    } else {
-        auto* to = static_cast<Half*>(result) + place;
-        whole ? store(value, to) : store_some(value, to, count);
-    }
+/// Numbers of one row from `place` on, at most a vector of them.
+INLINE void store_result(V value, void* result, Kind kind, int64_t place, int64_t count) {
+    if (kind == Kind::f32) store_upto(value, static_cast<float*>(result) + place, count);
+    if (kind == Kind::bf16) store_upto(value, static_cast<Bfloat16*>(result) + place, count);
+    if (kind == Kind::f16) store_upto(value, static_cast<Half*>(result) + place, count);
 }
-static inline F load_floats(const float* from, int64_t count) { return count == WIDTH ? load(from) : load_some(from, count); }
 
-/// Sums of one row and at most sixteen columns from n on become results.
-static inline void finish(const Product& given, int64_t row, int64_t n, int64_t count, F sums) {
-    if (given.scale) sums *= load_floats(given.scale + n, count);
-    if (given.bias) sums += load_floats(given.bias + n, count);
-    store_result(sums, given.result, given.result_kind, row * given.result_stride + n, count);
+/// Sums of one row and some columns from n on become results.
+static inline void finish(const Product& given, int64_t row, int64_t n, int64_t count, const float* sums) {
+    in_vectors(count, [&](int64_t i, int64_t part) INLINED {
+        V value = load_upto(sums + i, part);
+        if (given.scale) value *= load_upto(given.scale + n + i, part);
+        if (given.bias) value += load_upto(given.bias + n + i, part);
+        store_result(value, given.result, given.result_kind, row * given.result_stride + n + i, part);
+    });
 }
 
 }  // namespace dlinfer::DLINFER_LEVEL

@@ -5,7 +5,7 @@
 namespace dlinfer::DLINFER_LEVEL {
 namespace {
 
-// Results that are finished together; a multiple of every tile_columns and of WIDTH.
+// Results that are finished together; a multiple of every tile_columns and of LANES.
 constexpr int64_t BLOCK = 16;
 
 /// Weights as they are stored.
@@ -14,12 +14,12 @@ struct Weights {
     const Element* weight;
     int64_t stride, ahead;
 
-    [[gnu::always_inline]] F operator()(int c, int64_t k) const {
+    [[gnu::always_inline]] V operator()(int c, int64_t k) const {
         // What the next tile reads: the memory's own guesses stop at the end of each row.
         __builtin_prefetch(weight + c * stride + k + ahead);
-        return load(weight + c * stride + k);
+        return load_lanes(weight + c * stride + k);
     }
-    [[gnu::always_inline]] F operator()(int c, int64_t k, int64_t count) const { return load_some(weight + c * stride + k, count); }
+    [[gnu::always_inline]] V operator()(int c, int64_t k, int64_t count) const { return load_some_lanes(weight + c * stride + k, count); }
 };
 
 template <typename Element, bool GROUPED>
@@ -33,28 +33,27 @@ struct RowProduct {
     /// Sums of ROWS rows and `count` columns from n on, to sums[row][column].
     template <int ROWS, int COLUMNS>
     [[gnu::noinline]] void tile(const float* rows, int64_t n, float (*sums)[BLOCK]) const {
-        F acc[ROWS][COLUMNS] = {};
+        V acc[ROWS][COLUMNS] = {};
         const Weights<Element> read{weights(n), given.weight_stride, COLUMNS * given.weight_stride};
         if constexpr (GROUPED) {
             grouped(acc, rows, n, read);
         } else {
             add_products(acc, rows, x_stride, 0, given.in, read);
         }
-        F flat[ROWS * COLUMNS];
+        V flat[ROWS * COLUMNS];
         each<ROWS * COLUMNS>([&](auto i) INLINED { flat[i] = acc[i / COLUMNS][i % COLUMNS]; });
-        const F total = sums_of(flat);
-        float lanes[WIDTH];
-        store(total, lanes);
+        float lanes[ROWS * COLUMNS + LANES];
+        sum_lanes(flat, lanes);
         for (int r = 0; r < ROWS; r++) std::memcpy(sums[r], lanes + r * COLUMNS, sizeof(float) * COLUMNS);
     }
 
     template <int ROWS, int COLUMNS>
-    [[gnu::always_inline]] void grouped(F (&acc)[ROWS][COLUMNS], const float* rows, int64_t n, const Weights<Element>& read) const {
+    [[gnu::always_inline]] void grouped(V (&acc)[ROWS][COLUMNS], const float* rows, int64_t n, const Weights<Element>& read) const {
         for (int64_t g = 0, begin = 0; begin < given.in; g++, begin += given.group) {
-            F factor[COLUMNS], shift[COLUMNS];
+            V factor[COLUMNS], shift[COLUMNS];
             each<COLUMNS>([&](auto c) INLINED {
-                factor[c] = fill(given.factor[g * given.out + n + c]);
-                shift[c] = fill(given.shift ? given.shift[g * given.out + n + c] : 0.0f);
+                factor[c] = splat(given.factor[g * given.out + n + c]);
+                shift[c] = splat(given.shift ? given.shift[g * given.out + n + c] : 0.0f);
             });
             add_products(acc, rows, x_stride, begin, begin + given.group, [&](auto c, int64_t k, auto... count) INLINED {
                 return (read(c, k, count...) + shift[c]) * factor[c];
@@ -78,7 +77,7 @@ struct RowProduct {
             if (rows < ROWS) return some_rows<ROWS - 1>(rows, row, n, count);
         float sums[ROWS][BLOCK] = {};
         columns<ROWS>(x + row * x_stride, n, count, sums);
-        for (int r = 0; r < ROWS; r++) finish(given, row + r, n, count, load(sums[r]));
+        for (int r = 0; r < ROWS; r++) finish(given, row + r, n, count, sums[r]);
     }
 
     void run(int64_t begin, int64_t end) const {
@@ -114,9 +113,9 @@ void restore_row(const Product& given, int64_t n, float* to) {
     for (int64_t g = 0, begin = 0; begin < given.in; g++, begin += group) {
         const float factor = given.group ? given.factor[g * given.out + n] : 1.0f;
         const float shift = given.group && given.shift ? given.shift[g * given.out + n] : 0.0f;
-        int64_t k = begin;
-        for (; k + WIDTH <= begin + group; k += WIDTH) store((load(row + k) + shift) * factor, to + k);
-        if (k < begin + group) store_some((load_some(row + k, begin + group - k) + shift) * factor, to + k, begin + group - k);
+        in_vectors(group, [&](int64_t i, int64_t count) INLINED {
+            store_upto((load_upto(row + begin + i, count) + shift) * factor, to + begin + i, count);
+        });
     }
 }
 
@@ -142,12 +141,7 @@ void restore_rows(const Product& given, int64_t begin, int64_t end, float* panel
 
 void finish_rows(const Product& given, int64_t begin, int64_t end, const float* sums, int64_t stride) {
     parallel(given.rows, 16, [&](int64_t first, int64_t last) {
-        for (int64_t r = first; r < last; r++) {
-            for (int64_t n = begin; n < end; n += WIDTH) {
-                const int64_t count = end - n < WIDTH ? end - n : WIDTH;
-                finish(given, r, n, count, load_floats(sums + r * stride + n - begin, count));
-            }
-        }
+        for (int64_t r = first; r < last; r++) finish(given, r, begin, end - begin, sums + r * stride);
     });
 }
 

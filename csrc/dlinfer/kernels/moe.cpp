@@ -2,7 +2,6 @@
 
 #include "gemm_operands.h"
 #include "parallel.h"
-#include "registers.h"
 
 namespace dlinfer::DLINFER_LEVEL {
 namespace {
@@ -77,11 +76,10 @@ void add_shares(const Shares& given) {
 }
 
 void narrow_numbers(const float* from, int64_t count, Kind kind, void* to) {
-    parallel((count + WIDTH - 1) / WIDTH, 1024, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin * WIDTH; i < end * WIDTH && i < count; i += WIDTH) {
-            const int64_t rest = count - i < WIDTH ? count - i : WIDTH;
-            store_result(load_floats(from + i, rest), to, kind, i, rest);
-        }
+    parallel(count, 16384, [&](int64_t begin, int64_t end) {
+        in_vectors(end - begin, [&](int64_t i, int64_t part) INLINED {
+            store_result(load_upto(from + begin + i, part), to, kind, begin + i, part);
+        });
     });
 }
 

@@ -2,44 +2,26 @@
 
 #include <cmath>
 
+#include "lanes.h"
 #include "parallel.h"
-#include "rounding.h"
 #include "scratch.h"
-#include "vector.h"
 
 namespace dlinfer::DLINFER_LEVEL {
 namespace {
 
-/// step(i, count) for sixteen elements at a time; the last ones may be fewer.
-template <typename Step>
-inline void sixteens(int64_t size, Step&& step) {
-    int64_t i = 0;
-    for (; i + WIDTH <= size; i += WIDTH) step(i, WIDTH);
-    if (i < size) step(i, size - i);
-}
-
-template <typename Element>
-inline F load_upto(const Element* from, int64_t count) {
-    return count == WIDTH ? load(from) : load_some(from, count);
-}
-template <typename Element>
-inline void store_upto(F value, Element* to, int64_t count) {
-    count == WIDTH ? store(value, to) : store_some(value, to, count);
-}
-
 template <typename Element>
 float mean_square(const Element* row, int64_t size) {
-    F total = fill(0);
-    sixteens(size, [&](int64_t i, int64_t count) {
-        const F value = load_upto(row + i, count);
-        total += value * value;
+    V squares = splat(0);
+    in_vectors(size, [&](int64_t i, int64_t count) INLINED {
+        const V value = load_upto(row + i, count);
+        squares += value * value;
     });
-    return sum(total) / static_cast<float>(size);
+    return total(squares) / static_cast<float>(size);
 }
 
 template <typename Element>
 void add(const Element* one, const Element* other, Element* result, int64_t size) {
-    sixteens(size, [&](int64_t i, int64_t count) {
+    in_vectors(size, [&](int64_t i, int64_t count) INLINED {
         store_upto(load_upto(one + i, count) + load_upto(other + i, count), result + i, count);
     });
 }
@@ -51,13 +33,13 @@ constexpr float LEAST = 1e-7f, LARGEST = 127.0f;
 /// The largest magnitude. As integers magnitudes have the same order, and what is no number is above all of them.
 template <typename Element>
 float largest_magnitude(const Element* row, int64_t size) {
-    U largest = {};
-    sixteens(size, [&](int64_t i, int64_t count) {
-        const U magnitude = bits_as<U>(load_upto(row + i, count)) & 0x7fffffffu;
+    VU largest = {};
+    in_vectors(size, [&](int64_t i, int64_t count) INLINED {
+        const VU magnitude = bits_as<VU>(load_upto(row + i, count)) & 0x7fffffffu;
         largest = magnitude > largest ? magnitude : largest;
     });
     uint32_t best = 0;
-    for (int i = 0; i < WIDTH; i++) best = largest[i] > best ? largest[i] : best;
+    for (int i = 0; i < LANES; i++) best = largest[i] > best ? largest[i] : best;
     return bits_as<float>(best);
 }
 
@@ -65,9 +47,9 @@ inline float scale_for(float largest) { return (largest < LEAST ? LEAST : larges
 
 template <typename Element>
 void quantise(const Element* row, float scale, int8_t* result, int64_t size) {
-    sixteens(size, [&](int64_t i, int64_t count) {
-        const F value = rounded(load_upto(row + i, count) / fill(scale));
-        const I8 bytes = __builtin_convertvector(__builtin_convertvector(value, I), I8);
+    in_vectors(size, [&](int64_t i, int64_t count) INLINED {
+        const V value = rounded(load_upto(row + i, count) / splat(scale));
+        const V8 bytes = __builtin_convertvector(__builtin_convertvector(value, VI), V8);
         std::memcpy(result + i, &bytes, static_cast<size_t>(count));
     });
 }
@@ -82,8 +64,8 @@ struct Norm {
     /// Writes to Element, or in float to what is quantised next.
     template <typename Result>
     void scaled(const Element* row, Result* result) const {
-        const F factor = fill(1.0f / std::sqrt(mean_square(row, given.size) + given.epsilon));
-        sixteens(given.size, [&](int64_t i, int64_t count) {
+        const V factor = splat(1.0f / std::sqrt(mean_square(row, given.size) + given.epsilon));
+        in_vectors(given.size, [&](int64_t i, int64_t count) INLINED {
             store_upto(load_upto(row + i, count) * factor * load_upto(weight + i, count), result + i, count);
         });
     }

@@ -3,21 +3,22 @@
 #include "gemm_operands.h"
 #include "gemm_tile.h"
 #include "parallel.h"
-#include "rounding.h"
 
 namespace dlinfer::DLINFER_LEVEL {
 namespace {
 
 constexpr int64_t BLOCK = 16;  // columns whose weights stay in the first cache while all rows pass
 
-/// Sums of integers of one row and at most sixteen columns from n on become results.
+/// Sums of integers of one row and some columns from n on become results.
 void finish(const IntegerProduct& given, int64_t row, int64_t n, int64_t count, const int32_t* sums) {
-    F value = fill(0);
-    for (int64_t i = 0; i < count; i++) value[i] = static_cast<float>(sums[i] + (given.whole_bias ? int64_t{given.whole_bias[n + i]} : 0));
-    value *= given.row_scale[given.row_scales ? row : 0];
-    value *= given.column_scales ? load_floats(given.column_scale + n, count) : fill(*given.column_scale);
-    if (given.bias) value += load_floats(given.bias + n, count);
-    store_result(value, given.result, given.result_kind, row * given.out + n, count);
+    float numbers[BLOCK];
+    for (int64_t i = 0; i < count; i++) numbers[i] = static_cast<float>(sums[i] + (given.whole_bias ? int64_t{given.whole_bias[n + i]} : 0));
+    in_vectors(count, [&](int64_t i, int64_t part) INLINED {
+        V value = load_upto(numbers + i, part) * given.row_scale[given.row_scales ? row : 0];
+        value *= given.column_scales ? load_upto(given.column_scale + n + i, part) : splat(*given.column_scale);
+        if (given.bias) value += load_upto(given.bias + n + i, part);
+        store_result(value, given.result, given.result_kind, row * given.out + n + i, part);
+    });
 }
 
 #if defined(__AVX512VNNI__)
@@ -25,13 +26,13 @@ void finish(const IntegerProduct& given, int64_t row, int64_t n, int64_t count, 
 // The instruction multiplies unsigned with signed numbers: a is raised by 128, and 128 times the sum of b subtracted.
 constexpr int64_t BYTES = 64;
 
-inline I read_some(const int8_t* from, int64_t count) {
+inline VI read_some(const int8_t* from, int64_t count) {
     int8_t copy[BYTES] = {};
     std::memcpy(copy, from, static_cast<size_t>(count));
-    return read<I>(copy);
+    return read<VI>(copy);
 }
-inline I dot(I sums, I raised, I numbers) {
-    return bits_as<I>(_mm512_dpbusd_epi32(bits_as<__m512i>(sums), bits_as<__m512i>(raised), bits_as<__m512i>(numbers)));
+inline VI dot(VI sums, VI raised, VI numbers) {
+    return bits_as<VI>(_mm512_dpbusd_epi32(bits_as<__m512i>(sums), bits_as<__m512i>(raised), bits_as<__m512i>(numbers)));
 }
 
 struct Prepared {
@@ -48,17 +49,17 @@ struct Prepared {
 
 template <int ROWS, int COLUMNS>
 [[gnu::noinline]] void tile(const IntegerProduct& given, const int8_t* a, int64_t stride, int64_t n, int32_t (*sums)[BLOCK]) {
-    I acc[ROWS][COLUMNS] = {}, totals[COLUMNS] = {};
-    const I ones = I{} + 0x01010101;
+    VI acc[ROWS][COLUMNS] = {}, totals[COLUMNS] = {};
+    const VI ones = VI{} + 0x01010101;
     const int8_t* b = given.b + n * given.b_stride;
     const auto step = [&](int64_t k, auto number) INLINED {
-        I numbers[COLUMNS];
+        VI numbers[COLUMNS];
         each<COLUMNS>([&](auto c) INLINED {
             numbers[c] = number(b + c * given.b_stride + k);
             totals[c] = dot(totals[c], ones, numbers[c]);
         });
         each<ROWS>([&](auto r) INLINED {
-            const I raised = read<I>(a + r * stride + k);
+            const VI raised = read<VI>(a + r * stride + k);
             each<COLUMNS>([&](auto c) INLINED { acc[r][c] = dot(acc[r][c], raised, numbers[c]); });
         });
     };
@@ -66,15 +67,14 @@ template <int ROWS, int COLUMNS>
     for (; k + BYTES <= given.in; k += BYTES) {
         step(k, [&](const int8_t* from) INLINED {
             __builtin_prefetch(from + COLUMNS * given.b_stride);
-            return read<I>(from);
+            return read<VI>(from);
         });
     }
     if (k < given.in) step(k, [&](const int8_t* from) INLINED { return read_some(from, given.in - k); });
-    I flat[ROWS * COLUMNS];
+    VI flat[ROWS * COLUMNS];
     each<ROWS * COLUMNS>([&](auto i) INLINED { flat[i] = acc[i / COLUMNS][i % COLUMNS] - 128 * totals[i % COLUMNS]; });
-    const I all = sums_of(flat);
-    int32_t lanes[WIDTH];
-    std::memcpy(lanes, &all, sizeof lanes);
+    int32_t lanes[ROWS * COLUMNS + LANES];
+    sum_lanes(flat, lanes);
     for (int r = 0; r < ROWS; r++) std::memcpy(sums[r], lanes + r * COLUMNS, sizeof(int32_t) * COLUMNS);
 }
 
@@ -133,16 +133,16 @@ void multiply_block(const IntegerProduct& given, const Prepared& a, int64_t n, i
 template <typename Element>
 void quantise_numbers(const FixedQuantisation& given, int64_t begin, int64_t end) {
     const auto* x = static_cast<const Element*>(given.x);
-    for (int64_t i = begin; i < end; i += WIDTH) {
-        const int64_t count = end - i < WIDTH ? end - i : WIDTH;
+    in_vectors(end - begin, [&](int64_t i, int64_t count) INLINED {
         // Far beyond the range, but small enough to be rounded below.
         constexpr float FAR = 1 << 20;
-        F value = load_some(x + i, count) / fill(given.scale);
-        value = value > FAR ? fill(FAR) : value < -FAR ? fill(-FAR) : value;
+        V value = load_upto(x + begin + i, count) / given.scale;
+        value = value > FAR ? splat(FAR) : value < -FAR ? splat(-FAR) : value;
         value = rounded(rounded(value) + given.offset);
-        value = value > 127.0f ? fill(127) : value < -128.0f ? fill(-128) : value;
-        for (int64_t j = 0; j < count; j++) given.result[i + j] = static_cast<int8_t>(value[j]);
-    }
+        value = value > 127.0f ? splat(127) : value < -128.0f ? splat(-128) : value;
+        const V8 bytes = __builtin_convertvector(__builtin_convertvector(value, VI), V8);
+        std::memcpy(given.result + begin + i, &bytes, static_cast<size_t>(count));
+    });
 }
 
 }  // namespace

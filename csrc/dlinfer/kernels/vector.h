@@ -7,6 +7,11 @@
 #include <immintrin.h>
 #endif
 
+// For every function that takes or gives an F. Where it is wider than the level's registers it is handed over in memory, and the
+// compiler (GCC 12) does not align that memory as the called function expects it.
+#define INLINE [[gnu::always_inline]] static inline
+#define INLINED __attribute__((always_inline))  // the same for a lambda
+
 namespace dlinfer::DLINFER_LEVEL {
 
 constexpr int64_t WIDTH = 16;
@@ -27,7 +32,7 @@ struct Half {
 };
 
 template <typename To, typename From>
-static inline To bits_as(From from) {
+INLINE To bits_as(From from) {
     static_assert(sizeof(To) == sizeof(From));
     To to;
     std::memcpy(&to, &from, sizeof to);
@@ -35,20 +40,20 @@ static inline To bits_as(From from) {
 }
 
 template <typename Vector, typename Element>
-static inline Vector read(const Element* from) {
+INLINE Vector read(const Element* from) {
     Vector vector;
     std::memcpy(&vector, from, sizeof vector);
     return vector;
 }
 
 /// Minus a zero, not plus: that is the number itself, also for -0, so nothing is computed.
-static inline F fill(float value) { return value - F{}; }
+INLINE F fill(float value) { return value - F{}; }
 
 // ---- one number ----
 
-static inline float widen(float value) { return value; }
-static inline float widen(Bfloat16 value) { return bits_as<float>(static_cast<uint32_t>(value.bits) << 16); }
-static inline float widen(Half value) {
+INLINE float widen(float value) { return value; }
+INLINE float widen(Bfloat16 value) { return bits_as<float>(static_cast<uint32_t>(value.bits) << 16); }
+INLINE float widen(Half value) {
 #if defined(__F16C__)
     return _cvtsh_ss(value.bits);
 #else
@@ -59,13 +64,13 @@ static inline float widen(Half value) {
 #endif
 }
 
-static inline void narrow(float value, float* to) { *to = value; }
-static inline void narrow(float value, Bfloat16* to) {
+INLINE void narrow(float value, float* to) { *to = value; }
+INLINE void narrow(float value, Bfloat16* to) {
     const uint32_t bits = bits_as<uint32_t>(value);
     const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
     to->bits = nan ? 0x7fc0u : static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
-static inline void narrow(float value, Half* to) {
+INLINE void narrow(float value, Half* to) {
 #if defined(__F16C__)
     to->bits = _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT);
 #else
@@ -85,11 +90,11 @@ static inline void narrow(float value, Half* to) {
 
 // ---- sixteen numbers ----
 
-static inline F load(const float* from) { return *reinterpret_cast<const FLoose*>(from); }
-static inline F load(const Bfloat16* from) {
+INLINE F load(const float* from) { return *reinterpret_cast<const FLoose*>(from); }
+INLINE F load(const Bfloat16* from) {
     return bits_as<F>(__builtin_convertvector(read<U16>(from), U) << 16);
 }
-static inline F load(const Half* from) {
+INLINE F load(const Half* from) {
 #if defined(__AVX512F__)
     return bits_as<F>(_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
 #else
@@ -98,7 +103,7 @@ static inline F load(const Half* from) {
     return value;
 #endif
 }
-static inline F load(const int8_t* from) {
+INLINE F load(const int8_t* from) {
 #if defined(__AVX512F__)  // the compiler would move the bytes one by one
     return bits_as<F>(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(read<__m128i>(from))));
 #else
@@ -106,15 +111,15 @@ static inline F load(const int8_t* from) {
 #endif
 }
 
-static inline void store(F value, float* to) { *reinterpret_cast<FLoose*>(to) = value; }
-static inline void store(F value, Bfloat16* to) {
+INLINE void store(F value, float* to) { *reinterpret_cast<FLoose*>(to) = value; }
+INLINE void store(F value, Bfloat16* to) {
     const U bits = bits_as<U>(value);
     const U rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
     const U nan = bits_as<U>(value != value);
     const U16 result = __builtin_convertvector((rounded & ~nan) | (nan & 0x7fc0u), U16);
     std::memcpy(to, &result, sizeof result);
 }
-static inline void store(F value, Half* to) {
+INLINE void store(F value, Half* to) {
 #if defined(__AVX512F__)
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(bits_as<__m512>(value), _MM_FROUND_TO_NEAREST_INT));
 #else
@@ -124,25 +129,25 @@ static inline void store(F value, Half* to) {
 
 /// The first `count` of sixteen numbers, the rest 0; nothing behind them is read.
 template <typename Element>
-static inline F load_some(const Element* from, int64_t count) {
+INLINE F load_some(const Element* from, int64_t count) {
     Element copy[WIDTH] = {};
     std::memcpy(copy, from, sizeof(Element) * static_cast<size_t>(count));
     return load(copy);
 }
 template <typename Element>
-static inline void store_some(F value, Element* to, int64_t count) {
+INLINE void store_some(F value, Element* to, int64_t count) {
     Element copy[WIDTH];
     store(value, copy);
     std::memcpy(to, copy, sizeof(Element) * static_cast<size_t>(count));
 }
 
-static inline float sum(F value) {
+INLINE float sum(F value) {
     float total = 0;
     for (int step = WIDTH / 2; step; step /= 2)
         for (int i = 0; i < step; i++) value[i] += value[i + step];
     total = value[0];
     return total;
 }
-static inline F larger(F a, F b) { return a > b ? a : b; }
+INLINE F larger(F a, F b) { return a > b ? a : b; }
 
 }  // namespace dlinfer::DLINFER_LEVEL
