@@ -1,0 +1,59 @@
+"""The levels of machines that cpp's kernels are compiled for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+_cpp: Any = pytest.importorskip("dlinfer._cpp")
+pytestmark = pytest.mark.unit
+
+LEVELS = ("plain", "avx2", "avx512")
+OPERATORS = "paged_*,prefill_attention,fused_attention,incre_*,fill_*,get_*,apply_*"
+
+
+def _python(program: str, level: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: the level is chosen when the library is loaded."""
+    given = {**os.environ, "DLINFER_CPP_LEVEL": level, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=given, check=False
+    )
+
+
+@pytest.mark.parametrize("level", ["plain", "avx2"])
+def test_attention_caches_and_rotary_pass_at_lower_levels(level: str) -> None:
+    if LEVELS.index(level) >= LEVELS.index(_cpp.level()):
+        pytest.skip(f"this machine, or this run, has no more than {_cpp.level()}")
+    done = _python(
+        f"""
+import dlinfer._cpp
+assert dlinfer._cpp.level() == {level!r}
+from dlinfer.cli import main
+main(["conformance", "--vendor", "cpp", "--quick", "-o", {OPERATORS!r}])
+""",
+        level,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def test_a_level_that_does_not_exist_is_an_error_that_says_which_do() -> None:
+    done = _python("import dlinfer._cpp", "avx1024")
+    assert (
+        done.returncode != 0
+        and "DLINFER_CPP_LEVEL=avx1024: expected plain, avx2, avx512 or nothing" in done.stderr
+    )
+
+
+def test_with_a_wrong_level_the_vendor_says_so_and_the_reference_serves() -> None:
+    done = _python(
+        "from dlinfer.vendors import installed, served_by;"
+        "print(installed()['cpp'].problem); print(served_by('rms_norm', 'cpu').name)",
+        "avx1024",
+    )
+    assert done.returncode == 0, done.stderr
+    problem, name = done.stdout.strip().splitlines()
+    assert "DLINFER_CPP_LEVEL=avx1024" in problem and name == "ref"
