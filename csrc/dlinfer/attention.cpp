@@ -1,6 +1,8 @@
 // Attention, as Python calls it: values are checked here, shapes and dtypes were checked by the interface.
 #include <torch/csrc/utils/pybind.h>
 
+#include <cmath>
+
 #include "attention_call.h"
 #include "bindings.h"
 

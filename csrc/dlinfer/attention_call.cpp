@@ -1,7 +1,5 @@
 #include "attention_call.h"
 
-#include <optional>
-
 namespace dlinfer {
 namespace {
 

@@ -1,5 +1,6 @@
 // Tensors of attention as the kernel takes them.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "attention_values.h"
@@ -8,7 +9,7 @@
 
 namespace dlinfer {
 
-/// Strides of keys or values in bytes; dimensions are counted from the last: head_size, heads, tokens, blocks.
+/// Which dimensions of keys or values are blocks (-1: none), tokens and heads; the last one is elements.
 struct SideForm {
     int64_t block_dim, token_dim, head_dim;
 };

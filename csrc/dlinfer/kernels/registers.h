@@ -100,7 +100,10 @@ static inline void transpose(V (&rows)[LANES]) {
 /// Lane i of the result is the sum over the lanes of rows[i].
 template <int BLOCK = static_cast<int>(LANES) / 2>
 static inline V sums(V (&rows)[LANES]) {
-    for (int i = 0; i < BLOCK; i++) rows[i] = pick_blocks<BLOCK, false>(rows[i], rows[i + BLOCK]) + pick_blocks<BLOCK, true>(rows[i], rows[i + BLOCK]);
+    for (int i = 0; i < BLOCK; i++) {
+        const V a = rows[i], b = rows[i + BLOCK];
+        rows[i] = pick_blocks<BLOCK, false>(a, b) + pick_blocks<BLOCK, true>(a, b);
+    }
     if constexpr (BLOCK > 1) return sums<BLOCK / 2>(rows);
     return rows[0];
 }
