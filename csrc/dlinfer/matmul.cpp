@@ -8,16 +8,50 @@ namespace {
 
 using at::Tensor;
 
-/// Up to so many rows kernels are faster than a library: by far as long as the memory is the limit. A library wants floats, so
-/// other weights must be made floats first.
-int64_t few_rows(bool floats, bool columns) { return columns ? (floats ? 12 : 20) : (floats ? 48 : 96); }
+/// Whether this machine multiplies halves as they are.
+bool multiplies(Stored halves) {
+#if defined(__x86_64__)
+    return halves == Stored::bf16 ? __builtin_cpu_supports("avx512bf16") : __builtin_cpu_supports("avx512fp16");
+#else
+    return true;
+#endif
+}
+
+/// Whether torch's product takes the weights as they are, and is fast.
+bool torch_takes(Stored stored) {
+    return stored == Stored::f32 || ((stored == Stored::bf16 || stored == Stored::f16) && multiplies(stored));
+}
+
+/// Up to so many rows the kernels are faster: by far as long as memory is the limit. Measured; the later figures are where
+/// weights must be made floats before a library can multiply them. Where halves are multiplied as they are, memory is the limit
+/// up to about as many rows as weights have bits.
+int64_t few_rows(Stored stored, bool columns) {
+    if (!torch_takes(stored)) return columns ? 20 : 96;
+    return columns ? 12 : stored == Stored::f32 ? 48 : 16;
+}
+
 constexpr int64_t PANEL = 4 * COLUMN_UNIT;  // weights [PANEL, in] that are floats at a time
+
+/// Memory of the host as a tensor.
+Tensor matrix(const void* data, at::ScalarType type, int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride) {
+    return at::from_blob(const_cast<void*>(data), {rows, columns}, {row_stride, column_stride}, at::TensorOptions(type));
+}
+
+Tensor x_as_floats(const Product& product) {
+    const auto type = product.x_kind == Kind::f32 ? at::kFloat : product.x_kind == Kind::bf16 ? at::kBFloat16 : at::kHalf;
+    return matrix(product.x, type, product.rows, product.in, product.x_stride, 1).to(at::kFloat);
+}
+
+void multiply_floats(const Product& product, bool columns) {
+    const int64_t along_in = columns ? product.weight_stride : 1, along_out = columns ? 1 : product.weight_stride;
+    const auto sums = x_as_floats(product).mm(matrix(product.weight, at::kFloat, product.in, product.out, along_in, along_out));
+    DLINFER_PICK(finish_rows)(product, 0, product.out, sums.const_data_ptr<float>(), product.out);
+}
 
 /// Weights become floats panel by panel.
 void multiply_panels(const Product& product, bool columns) {
     const auto options = at::TensorOptions(at::kFloat);
-    const auto type = product.x_kind == Kind::f32 ? at::kFloat : product.x_kind == Kind::bf16 ? at::kBFloat16 : at::kHalf;
-    const auto x = at::from_blob(const_cast<void*>(product.x), {product.rows, product.in}, {product.x_stride, 1}, options.dtype(type)).to(at::kFloat);
+    const auto x = x_as_floats(product);
     const int64_t width = std::min(PANEL, (product.out + COLUMN_UNIT - 1) / COLUMN_UNIT * COLUMN_UNIT);
     // Zeros: what lies behind the last column is multiplied too.
     const auto memory = at::zeros({width * product.in}, options), sums = at::empty({product.rows * width}, options);
@@ -39,24 +73,15 @@ void multiply_panels(const Product& product, bool columns) {
     }
 }
 
-/// Whether this machine multiplies halves: then torch's product of many rows is faster than one of floats.
-bool multiplies(at::ScalarType type) {
-#if defined(__x86_64__)
-    return type == at::kFloat || (type == at::kBFloat16 ? __builtin_cpu_supports("avx512bf16") : __builtin_cpu_supports("avx512fp16"));
-#else
-    return true;
-#endif
-}
-
 Tensor linear_of(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
     const auto type = x.scalar_type();
     if (!has_kind(type) || !x.numel() || !weight.numel()) return at::linear(x, weight, bias);
     const Weight laid(weight);
     const Rows rows(x);
-    if (rows.count > few_rows(type == at::kFloat, laid.columns) && multiplies(type)) return at::linear(x, weight, bias);
+    const Stored stored = stored_as(type);
+    if (torch_takes(stored) && rows.count > few_rows(stored, laid.columns)) return at::linear(x, weight, bias);
     const Floats added(bias);
     const Tensor result = result_like(x, weight.size(0), type);
-    const auto stored = type == at::kFloat ? Stored::f32 : type == at::kBFloat16 ? Stored::bf16 : Stored::f16;
     auto product = product_of(rows, laid, stored, result);
     product.bias = added.data;
     multiply(product, laid.columns);
@@ -110,7 +135,8 @@ Product product_of(const Rows& rows, const Weight& weight, Stored stored, const 
 }
 
 void multiply(const Product& product, bool columns) {
-    if (product.rows > few_rows(product.stored == Stored::f32, columns)) return multiply_panels(product, columns);
+    if (product.rows > few_rows(product.stored, columns))
+        return product.stored == Stored::f32 ? multiply_floats(product, columns) : multiply_panels(product, columns);
     columns ? DLINFER_PICK(multiply_columns)(product) : DLINFER_PICK(multiply_rows)(product);
 }
 

@@ -57,6 +57,11 @@ struct Weight {
     }
 };
 
+/// For a dtype that has a kind.
+inline Stored stored_as(at::ScalarType type) {
+    return type == at::kFloat ? Stored::f32 : type == at::kBFloat16 ? Stored::bf16 : Stored::f16;
+}
+
 /// What all products of tensors have in common; scales, biases and groups come on top.
 Product product_of(const Rows& rows, const Weight& weight, Stored stored, const at::Tensor& result);
 

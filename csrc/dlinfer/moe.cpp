@@ -100,13 +100,12 @@ Tensor gated(const Tensor& inner, at::ScalarType type) {
     return result;
 }
 
-Stored stored_as(at::ScalarType type) { return type == at::kFloat ? Stored::f32 : type == at::kBFloat16 ? Stored::bf16 : Stored::f16; }
-
 Tensor fused_moe_of(const Tensor& hidden_states, const Tensor& gate_up_weights, const Tensor& down_weights, const Tensor& topk_weights,
                     const Tensor& topk_ids, bool renormalize, int64_t first_expert, int64_t num_experts) {
     const auto type = hidden_states.scalar_type();
     if (!has_kind(type) || !hidden_states.numel() || !down_weights.numel() || !topk_ids.numel())
-        return reference<Tensor>("fused_moe", hidden_states, gate_up_weights, down_weights, topk_weights, topk_ids, renormalize, first_expert, num_experts);
+        return reference<Tensor>("fused_moe", hidden_states, gate_up_weights, down_weights, topk_weights, topk_ids, renormalize, first_expert,
+                                 num_experts);
     const int64_t here = gate_up_weights.size(0);
     const Routing routing("fused_moe", topk_weights, topk_ids, renormalize, first_expert, here, num_experts ? num_experts : here);
     const Tensor hidden = hidden_states.contiguous();
@@ -128,9 +127,11 @@ struct Quantised {
     Tensor numbers, scales;
 
     /// A scale for each row.
-    explicit Quantised(const Tensor& x) : numbers(on_cpu(x.size(0), x.size(1), at::kChar)), scales(at::empty({x.size(0)}, at::TensorOptions(at::kFloat))) {
+    explicit Quantised(const Tensor& x)
+        : numbers(on_cpu(x.size(0), x.size(1), at::kChar)), scales(at::empty({x.size(0)}, at::TensorOptions(at::kFloat))) {
         DLINFER_PICK(quantise_rows)
-        ({readable(x), numbers.mutable_data_ptr<int8_t>(), scales.mutable_data_ptr<float>(), x.size(0), x.size(1), kind_of(x.scalar_type()), false});
+        ({readable(x), numbers.mutable_data_ptr<int8_t>(), scales.mutable_data_ptr<float>(), x.size(0), x.size(1),
+          kind_of(x.scalar_type()), false});
     }
     Quantised(const Quantised& all, const int64_t* tokens, int64_t count)
         : numbers(on_cpu(count, all.numbers.size(1), at::kChar)), scales(at::empty({count}, at::TensorOptions(at::kFloat))) {
@@ -177,7 +178,8 @@ void bind_moe(pybind11::module_& module) {
     module.def("fused_moe", &fused_moe_of, arg("hidden_states"), arg("gate_up_weights"), arg("down_weights"), arg("topk_weights"), arg("topk_ids"),
                arg("renormalize") = false, arg("first_expert") = 0, arg("num_experts") = 0, Free());
     module.def("fused_moe_w8a8", &fused_moe_w8a8_of, arg("hidden_states"), arg("gate_up_weights"), arg("gate_up_scales"), arg("down_weights"),
-               arg("down_scales"), arg("topk_weights"), arg("topk_ids"), arg("renormalize") = false, arg("first_expert") = 0, arg("num_experts") = 0, Free());
+               arg("down_scales"), arg("topk_weights"), arg("topk_ids"), arg("renormalize") = false, arg("first_expert") = 0,
+               arg("num_experts") = 0, Free());
 }
 
 }  // namespace dlinfer

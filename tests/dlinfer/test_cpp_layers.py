@@ -153,6 +153,34 @@ def test_parts_of_the_experts_add_up_and_layouts_do_not_matter() -> None:
     assert torch.allclose(_cpp.fused_moe(*given.values()), whole, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", FLOATS[:3])
+def test_experts_with_many_tokens(dtype: torch.dtype) -> None:
+    """More than the kernels for few rows take, in both layouts, and quantised."""
+    tokens = 130
+    given = _experts(dtype)
+    given["hidden_states"] = torch.randn(tokens, 40, dtype=dtype)
+    given["topk_weights"], given["topk_ids"] = torch.rand(tokens, 1), torch.full((tokens, 1), 2)
+    doubles = {n: v.double() if v.is_floating_point() else v for n, v in given.items()}
+    exact = KERNELS["fused_moe"](**doubles)
+    for transposed in (False, True):
+        if transposed:
+            given["down_weights"] = given["down_weights"].transpose(1, 2).contiguous().transpose(1, 2)
+        # Between input and result are two sums, which only float32 shows.
+        _close(_cpp.fused_moe(*given.values()), exact, 16.0 if dtype == torch.float32 else 2.0)
+    scales = torch.rand(6, 48) / 500, torch.rand(6, 40) / 500
+    integers = [torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((6, 48, 40), (6, 40, 24))]
+    quantised = (
+        given["hidden_states"],
+        integers[0],
+        scales[0],
+        integers[1],
+        scales[1],
+        *list(given.values())[3:],
+    )
+    got, wanted = _cpp.fused_moe_w8a8(*quantised), KERNELS["fused_moe_w8a8"](*quantised)
+    assert torch.allclose(got.float(), wanted.float(), rtol=0.02, atol=0.02 * float(wanted.abs().max()))
+
+
 def test_experts_that_do_not_exist_are_refused_by_the_kernel_itself() -> None:
     given = _experts(torch.float32)
     for bad in (-1, 6):

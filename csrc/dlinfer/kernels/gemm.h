@@ -48,7 +48,7 @@ constexpr int64_t COLUMN_UNIT = 128;
 DLINFER_DECLARE(void multiply_rows(const Product& product))
 DLINFER_DECLARE(void multiply_columns(const Product& product))
 
-// For many rows weights are made floats, some columns at a time, and multiplied by a library. Sums of columns `begin` to `end`
+// For many rows weights that are no floats yet become such, some columns at a time, for a library to multiply. Sums of columns `begin` to `end`
 // then become results. By rows a panel is [end - begin, in]; by columns [in, padded], with columns in an order that
 // finish_columns undoes, `begin` a multiple of COLUMN_UNIT and padded the next multiple of it.
 DLINFER_DECLARE(void restore_rows(const Product& product, int64_t begin, int64_t end, float* panel))

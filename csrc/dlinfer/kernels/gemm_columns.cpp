@@ -170,8 +170,7 @@ struct Columns {
         });
     }
 
-    void restore(float* panel) {
-        const int64_t width = (count + COLUMN_UNIT - 1) / COLUMN_UNIT * COLUMN_UNIT;
+    void restore(float* panel, int64_t width) {
         walk([&](int64_t k, auto depth) {
             constexpr int ROWS = decltype(depth)::value;
             elements<ROWS>(k, [&](int64_t place, const V(&values)[ROWS]) INLINED {
@@ -184,7 +183,9 @@ struct Columns {
     void finish_row(int64_t r, const float* sums) const {
         float ordered[Source::UNIT];
         for (int64_t unit = 0; unit < count; unit += Source::UNIT) {
-            for (int64_t i = 0; i < Source::UNIT; i++) ordered[Source::column(i / LANES, i % LANES)] = sums[unit + i];
+            each<Source::PLANES>([&](auto p) INLINED {
+                for (int64_t lane = 0; lane < LANES; lane++) ordered[Source::column(p, lane)] = sums[unit + p * LANES + lane];
+            });
             finish(given, r, begin + unit, count - unit < Source::UNIT ? count - unit : Source::UNIT, ordered);
         }
     }
@@ -214,11 +215,19 @@ struct ByColumns {
         });
     }
 
-    void restore(int64_t begin, int64_t end, float* panel) const { Columns<Source, GROUPED>(given, begin, end).restore(panel); }
+    void restore(int64_t begin, int64_t end, float* panel) const {
+        const int64_t units = (end - begin + COLUMN_UNIT - 1) / COLUMN_UNIT;
+        parallel(units, 1, [&](int64_t first, int64_t last) {
+            const int64_t from = begin + first * COLUMN_UNIT, to = begin + last * COLUMN_UNIT;
+            Columns<Source, GROUPED>(given, from, to < end ? to : end).restore(panel + from - begin, units * COLUMN_UNIT);
+        });
+    }
 
     void finish(int64_t begin, int64_t end, const float* sums, int64_t stride) const {
         const Columns<Source, false> columns(given, begin, end);
-        for (int64_t r = 0; r < given.rows; r++) columns.finish_row(r, sums + r * stride);
+        parallel(given.rows, 16, [&](int64_t first, int64_t last) {
+            for (int64_t r = first; r < last; r++) columns.finish_row(r, sums + r * stride);
+        });
     }
 };
 

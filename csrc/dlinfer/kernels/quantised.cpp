@@ -12,7 +12,10 @@ constexpr int64_t BLOCK = 16;  // columns whose weights stay in the first cache 
 /// Sums of integers of one row and some columns from n on become results.
 void finish(const IntegerProduct& given, int64_t row, int64_t n, int64_t count, const int32_t* sums) {
     float numbers[BLOCK];
-    for (int64_t i = 0; i < count; i++) numbers[i] = static_cast<float>(sums[i] + (given.whole_bias ? int64_t{given.whole_bias[n + i]} : 0));
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t added = given.whole_bias ? given.whole_bias[n + i] : 0;
+        numbers[i] = static_cast<float>(sums[i] + added);
+    }
     in_vectors(count, [&](int64_t i, int64_t part) INLINED {
         V value = load_upto(numbers + i, part) * given.row_scale[given.row_scales ? row : 0];
         value *= given.column_scales ? load_upto(given.column_scale + n + i, part) : splat(*given.column_scale);
@@ -86,7 +89,8 @@ void some_rows(const IntegerProduct& given, const Prepared& a, int64_t rows, int
     int32_t sums[ROWS][BLOCK] = {};
     int64_t c = 0;
     const int8_t* first = a.data.data + row * a.stride;
-    for (; c + COLUMNS <= count; c += COLUMNS) tile<ROWS, COLUMNS>(given, first, a.stride, n + c, reinterpret_cast<int32_t(*)[BLOCK]>(&sums[0][c]));
+    for (; c + COLUMNS <= count; c += COLUMNS)
+        tile<ROWS, COLUMNS>(given, first, a.stride, n + c, reinterpret_cast<int32_t(*)[BLOCK]>(&sums[0][c]));
     for (; c < count; c++) tile<ROWS, 1>(given, first, a.stride, n + c, reinterpret_cast<int32_t(*)[BLOCK]>(&sums[0][c]));
     for (int r = 0; r < ROWS; r++) finish(given, row + r, n, count, sums[r]);
 }
