@@ -40,6 +40,7 @@ def test_lower_levels_of_machines_pass(level: str) -> None:
     if names.index(level) >= names.index(_cpp.level()):
         pytest.skip(f"this machine, or this run, has no more than {_cpp.level()}")
     program = f"""
+import torch
 import dlinfer._cpp
 assert dlinfer._cpp.level() == {level!r}
 from dlinfer.cli import main

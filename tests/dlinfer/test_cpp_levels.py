@@ -30,6 +30,7 @@ def test_attention_caches_and_rotary_pass_at_lower_levels(level: str) -> None:
         pytest.skip(f"this machine, or this run, has no more than {_cpp.level()}")
     done = _python(
         f"""
+import torch
 import dlinfer._cpp
 assert dlinfer._cpp.level() == {level!r}
 from dlinfer.cli import main
@@ -41,7 +42,7 @@ main(["conformance", "--vendor", "cpp", "--quick", "-o", {OPERATORS!r}])
 
 
 def test_a_level_that_does_not_exist_is_an_error_that_says_which_do() -> None:
-    done = _python("import dlinfer._cpp", "avx1024")
+    done = _python("import torch, dlinfer._cpp", "avx1024")
     assert (
         done.returncode != 0
         and "DLINFER_CPP_LEVEL=avx1024: expected plain, avx2, avx512 or nothing" in done.stderr

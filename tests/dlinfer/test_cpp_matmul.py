@@ -81,8 +81,10 @@ def test_linear_of_views(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize(("columns", "most"), [(False, 48), (True, 12)])
-def test_a_row_has_the_same_bits_beside_any_others(dtype: torch.dtype, columns: bool, most: int) -> None:
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_row_has_the_same_bits_beside_any_others(dtype: torch.dtype, columns: bool) -> None:
+    # For more rows a library multiplies; where the CPU multiplies halves itself, it does so sooner.
+    most = 12 if columns else 48 if dtype == torch.float32 else 16
     weight = (torch.randn(75, 300) / 17).to(dtype)
     weight = weight.t().contiguous().t() if columns else weight
     x = torch.randn(most, 300).to(dtype)
