@@ -12,8 +12,12 @@ _LEADS = ((1,), (5,), (2, 3), (17,), (1, 4))
 _SIZES = ((16, 8), (64, 48), (128, 24), (96, 64), (8, 8))
 
 
-def _sizes(draw: Draw) -> tuple[tuple[int, ...], int, int]:
-    return draw.choice(_LEADS), *draw.choice(_SIZES)
+# More than kernels for few rows take: behind them kernels mostly go another way.
+_MANY = ((49,), (3, 43), (130,))
+
+
+def _sizes(draw: Draw, label: str) -> tuple[tuple[int, ...], int, int]:
+    return draw.choice(_MANY if "many rows" in label else _LEADS), *draw.choice(_SIZES)
 
 
 def _bias(draw: Draw, label: str, features: int, dtype: torch.dtype | None = None) -> Tensor | None:
@@ -21,7 +25,7 @@ def _bias(draw: Draw, label: str, features: int, dtype: torch.dtype | None = Non
 
 
 def _linear(draw: Draw, label: str) -> Arguments:
-    lead, size, features = _sizes(draw)
+    lead, size, features = _sizes(draw, label)
     x, weight = draw.normal(*lead, size), draw.normal(features, size, scale=size**-0.5)
     if label == "strided":
         x, weight = draw.spaced(x), draw.spaced(weight)
@@ -31,7 +35,7 @@ def _linear(draw: Draw, label: str) -> Arguments:
 
 
 def _quant(draw: Draw, label: str) -> Arguments:
-    lead, size, _ = _sizes(draw)
+    lead, size, _ = _sizes(draw, label)
     x = draw.normal(*lead, size, scale=50.0 if label == "large" else 1.0)
     if label == "a row of zeros":
         x.view(-1, size)[0] = 0
@@ -45,7 +49,7 @@ def _quant(draw: Draw, label: str) -> Arguments:
 
 
 def _w8a8(draw: Draw, label: str) -> Arguments:
-    lead, size, features = _sizes(draw)
+    lead, size, features = _sizes(draw, label)
     kind = torch.float8_e4m3fn if label == "float8" else torch.int8
     if kind == torch.int8:
         a = draw.integers(-128, 128, *lead, size, dtype=kind)
@@ -70,7 +74,7 @@ def _w8a8(draw: Draw, label: str) -> Arguments:
 
 
 def _static(draw: Draw, label: str) -> Arguments:
-    lead, size, features = _sizes(draw)
+    lead, size, features = _sizes(draw, label)
     return {
         "x": draw.normal(*lead, size, scale=20 if label == "values beyond the range" else 1),
         "weight": draw.integers(-128, 128, features, size, dtype=torch.int8),
@@ -86,7 +90,7 @@ def _static(draw: Draw, label: str) -> Arguments:
 
 
 def _weight(draw: Draw, label: str) -> Arguments:
-    lead, size, features = _sizes(draw)
+    lead, size, features = _sizes(draw, label)
     group = draw.choice((8, size, 4)) if "group" in label or "AWQ" in label else 0
     groups = size // group if group else 1
     given: Arguments = {"x1": draw.normal(*lead, size)}
@@ -106,16 +110,20 @@ def _weight(draw: Draw, label: str) -> Arguments:
 
 
 SAMPLES = {
-    "linear": Samples(75, ("plain", "bias", "strided", "transposed weight", "bias again"), _linear),
-    "dynamic_quant": Samples(
-        90, ("plain", "large", "a row of zeros", "strided", "one scale", "float8"), _quant
+    "linear": Samples(
+        90, ("plain", "bias", "strided", "transposed weight", "bias again", "many rows, bias"), _linear
     ),
-    "linear_w8a8": Samples(90, ("plain", "bias", "one scale", "scales of two dimensions", "float8"), _w8a8),
+    "dynamic_quant": Samples(
+        105, ("plain", "large", "a row of zeros", "strided", "one scale", "float8", "many rows"), _quant
+    ),
+    "linear_w8a8": Samples(
+        108, ("plain", "bias", "one scale", "scales of two dimensions", "float8", "many rows"), _w8a8
+    ),
     "linear_w8a8_static": Samples(
-        84, ("plain", "bias", "values beyond the range", "floating offset"), _static
+        105, ("plain", "bias", "values beyond the range", "floating offset", "many rows"), _static
     ),
     "weight_quant_matmul": Samples(
-        147,
+        189,
         (
             "AWQ",
             "AWQ, bias",
@@ -124,6 +132,8 @@ SAMPLES = {
             "8 bits",
             "8 bits, offset and bias",
             "8 bits, groups",
+            "AWQ, many rows",
+            "8 bits, many rows",
         ),
         _weight,
     ),

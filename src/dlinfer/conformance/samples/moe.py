@@ -33,7 +33,9 @@ def _routing(draw: Draw, label: str, tokens: int, experts: int) -> tuple[Tensor,
 
 def _sizes(draw: Draw, label: str) -> tuple[int, int, int, int, int, int]:
     """(tokens, hidden, intermediate, experts in all, experts here, first of them)."""
-    tokens = 0 if label == "no token" else draw.choice((1, 4, 19))
+    # Of many tokens every expert gets more than kernels for few rows take.
+    fixed = {"no token": 0, "many tokens": 150}
+    tokens = fixed[label] if label in fixed else draw.choice((1, 4, 19))
     hidden, inner = draw.choice(((16, 8), (64, 32), (24, 48)))
     experts = draw.choice((2, 4, 8))
     if label == "part of the experts":
@@ -77,11 +79,19 @@ def _moe_w8a8(draw: Draw, label: str) -> Arguments:
     }
 
 
-_ROUTES = ("plain", "renormalised", "one expert each", "all to one expert", "part of the experts", "no token")
+_ROUTES = (
+    "plain",
+    "renormalised",
+    "one expert each",
+    "all to one expert",
+    "part of the experts",
+    "no token",
+    "many tokens",
+)
 SAMPLES = {
     "moe_gating_topk_softmax": Samples(
         105, ("plain", "groups", "renormalised", "far apart", "all experts"), _gate
     ),
-    "fused_moe": Samples(126, (*_ROUTES, "weights of the dtype"), _moe),
-    "fused_moe_w8a8": Samples(105, (*_ROUTES, "scales of three dimensions"), _moe_w8a8),
+    "fused_moe": Samples(144, (*_ROUTES, "weights of the dtype"), _moe),
+    "fused_moe_w8a8": Samples(120, (*_ROUTES, "scales of three dimensions"), _moe_w8a8),
 }
