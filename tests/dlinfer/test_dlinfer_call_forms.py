@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dlinfer import ops
-from dlinfer.ops.cache import set_cache_layout
+from dlinfer.ops.cache import cache_layout, set_cache_layout
 
 pytestmark = pytest.mark.unit
 
@@ -214,3 +214,16 @@ def test_fused_moe_with_and_without_metadata() -> None:
         for n in (0, 2)
     ]
     torch.testing.assert_close(parts[0] + parts[1], old[0])
+
+
+def test_a_layout_of_caches_holds_for_a_while() -> None:
+    query, lengths = torch.randn(2, 2, 4), torch.tensor([3, 2])
+    keys, values = torch.randn(2, 2, 2, 2, 4).unbind()
+    table = torch.tensor([[0, 1], [1, 0]])
+    given = (query, keys, values, table, 2, None, lengths, 3, 2, 2)
+    turned = (query, keys.transpose(1, 2), values.transpose(1, 2), *given[3:])
+    before = ops.paged_decode_attention(*given)
+    with cache_layout("BNSD"):
+        assert torch.equal(ops.paged_decode_attention(*turned), before)
+        assert not torch.allclose(ops.paged_decode_attention(*given), before)
+    assert torch.equal(ops.paged_decode_attention(*given), before)

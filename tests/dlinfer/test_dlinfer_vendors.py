@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
@@ -137,3 +138,27 @@ def test_a_call_costs_little_beside_its_kernel() -> None:
             spent(plain), spent(ops.rms_norm)
         extra = min(spent(ops.rms_norm) for _ in range(5)) - min(spent(plain) for _ in range(5))
     assert extra < 40, f"{extra:.1f} us"
+
+
+def test_choosing_for_a_while_disturbs_no_other_thread() -> None:
+    stop, errors = threading.Event(), []
+
+    def serve() -> None:
+        hidden, weight = torch.randn(2, 8), torch.ones(8)
+        while not stop.is_set():
+            try:
+                ops.rms_norm(hidden, weight, 1e-6)
+            except Exception as error:  # whatever it is, it belongs to nobody here
+                errors.append(error)
+                return
+
+    threads = [threading.Thread(target=serve) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(300):
+        with using("ref"), using(Vendor(name="tripled", version="1", kernels={"rms_norm": _tripled})):
+            pass
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert errors == [] and "tripled" not in installed()

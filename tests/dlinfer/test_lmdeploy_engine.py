@@ -167,3 +167,18 @@ assert before == (dict(vars(torch.Tensor)), dict(vars(torch)), dict(vars(torch.c
     done = run_python("-c", program, **environment)
     assert done.returncode == 0, done.stdout
     assert message in done.stdout
+
+
+def test_streams_of_cuda_on_the_cpu_are_done_at_once() -> None:
+    program = """
+import torch
+import dlinfer.framework.lmdeploy_ext
+for stream in (torch.cuda.current_stream(), torch.cuda.default_stream(0), torch.cuda.Stream()):
+    assert isinstance(stream, torch.cuda.Stream) and stream.query()
+    stream.synchronize()
+    stream.record_event().synchronize()
+with torch.cuda.stream(torch.cuda.Stream()):
+    assert torch.zeros(2, device="cuda").device.type == "cpu" and not torch.cuda.is_available()
+"""
+    done = run_python("-c", program, DLINFER_DEVICE="cpu")
+    assert done.returncode == 0, done.stdout

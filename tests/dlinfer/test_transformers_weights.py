@@ -74,6 +74,16 @@ def test_few_bits_have_no_gradients() -> None:
         model(padded()["input_ids"])
 
 
+def test_a_model_made_in_inference_mode(runs: list[int]) -> None:
+    """torch does not count how often such weights are written."""
+    with torch.inference_mode():
+        model = optimise(small("llama"), "int8")
+        answer = generated(model, padded())
+    beside = generated(optimise(small("llama"), "int8"), padded())
+    assert runs and torch.equal(answer.sequences, beside.sequences)
+    restore(model)
+
+
 @pytest.mark.device
 @pytest.mark.parametrize("weights", [None, "int8"])
 def test_on_the_device_as_on_the_cpu(weights: Any, runs: list[int]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 
@@ -32,6 +33,17 @@ def set_cache_layout(layout: str) -> None:
 
 
 set_cache_layout(os.environ.get("DLINFER_CACHE_LAYOUT", "").strip() or "BSND")
+
+
+@contextmanager
+def cache_layout(layout: str) -> Iterator[None]:
+    """`set_cache_layout` for a while."""
+    before = _LAYOUT
+    set_cache_layout(layout)
+    try:
+        yield
+    finally:
+        set_cache_layout(before)
 
 
 def pages(cache: Tensor) -> Tensor:

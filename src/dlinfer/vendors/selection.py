@@ -8,6 +8,7 @@ kernel for, and devices that it does not serve, fall to `ref`.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,6 +61,8 @@ class Found:
 RESOLVED: dict[tuple[str, str], Resolved] = {}
 """What `resolve` found, by operator and type of device."""
 _WANTED: list[str] = []
+# Choices are made rarely and used by every call: only making them is guarded.
+_CHOOSING = threading.RLock()
 
 
 @cache
@@ -116,26 +119,35 @@ def use(vendor: str | None) -> None:
     """Chooses an installed vendor for this process, in place of DLINFER_VENDOR; None goes back to that."""
     if vendor is not None:
         _named(vendor, "the vendor")
-    _WANTED[:] = [] if vendor is None else [vendor]
-    RESOLVED.clear()
+    _choose([] if vendor is None else [vendor])
+
+
+def _choose(wanted: list[str]) -> None:
+    with _CHOOSING:
+        _WANTED[:] = wanted
+        RESOLVED.clear()
 
 
 @contextmanager
 def using(vendor: str | Vendor) -> Iterator[None]:
     """`use` for a while. A `Vendor` need not be installed: it is known for as long as this lasts."""
-    before, known = list(_WANTED), dict(installed())
+    before = list(_WANTED)
+    name = vendor if isinstance(vendor, str) else vendor.name
+    # Other threads look vendors up meanwhile: one name is added and taken away, the others stay.
+    hidden = installed().get(name)
     if isinstance(vendor, Vendor):
         _kernels(vendor)
-        installed()[vendor.name] = Found(vendor.name, vendor, vendor.problem())
-        vendor = vendor.name
+        installed()[name] = Found(name, vendor, vendor.problem())
     try:
-        use(vendor)
+        use(name)
         yield
     finally:
-        installed().clear()
-        installed().update(known)
-        _WANTED[:] = before
-        RESOLVED.clear()
+        _choose(before)
+        if isinstance(vendor, Vendor):
+            if hidden is None:
+                installed().pop(name, None)
+            else:
+                installed()[name] = hidden
 
 
 def chosen(device: str) -> Vendor:
@@ -144,7 +156,7 @@ def chosen(device: str) -> Vendor:
     if wanted:
         vendor = _named(wanted, f"{VARIABLE}={wanted!r}" if not _WANTED else "the vendor")
         return vendor if vendor.serves(device) else _named(REFERENCE, REFERENCE)
-    usable = [f.vendor for f in installed().values() if f.vendor is not None and f.problem is None]
+    usable = [f.vendor for f in list(installed().values()) if f.vendor is not None and f.problem is None]
     return max((v for v in usable if v.serves(device)), key=lambda v: v.priority)
 
 
@@ -166,10 +178,11 @@ def served_by(operator: str, device: str) -> Vendor:
 
 def resolve(operator: str, device: str) -> Resolved:
     """Decides, and remembers."""
-    vendor = served_by(operator, device)
-    found = Resolved(vendor.name, _kernels(vendor)[operator], _values(vendor))
-    RESOLVED[operator, device] = found
-    return found
+    with _CHOOSING:
+        vendor = served_by(operator, device)
+        found = Resolved(vendor.name, _kernels(vendor)[operator], _values(vendor))
+        RESOLVED[operator, device] = found
+        return found
 
 
 def _values(vendor: Vendor) -> Values:

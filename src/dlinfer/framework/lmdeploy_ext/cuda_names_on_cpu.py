@@ -114,6 +114,9 @@ class _Stream(torch.cpu.Stream):
         return event or _Event()
 
 
+_STREAM = _Stream()
+
+
 class _Event:
     """A moment; what was asked for before it has been done."""
 
@@ -193,8 +196,8 @@ def _cuda_module(patches: Patches) -> None:
     names: dict[str, Any] = {
         "Stream": _Stream,
         "Event": _Event,
-        "current_stream": here.current_stream,
-        "default_stream": here.current_stream,
+        "current_stream": lambda device=None: _STREAM,
+        "default_stream": lambda device=None: _STREAM,
         "stream": here.stream,
         "synchronize": here.synchronize,
         "empty_cache": _nothing,

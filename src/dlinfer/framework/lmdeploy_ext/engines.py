@@ -51,12 +51,11 @@ def _forget_earlier_engines() -> None:
 
 
 def _forgetting(backend: Any, layout: str, original: Any) -> Any:
-    from dlinfer.ops.cache import set_cache_layout
-
     @functools.wraps(original)
     def build_graph_runner(*args: Any, **kwargs: Any) -> Any:
         backend.total_slots = None
-        set_cache_layout(layout)  # as get_k_block_shape of the backend has it
-        return original(*args, **kwargs)
+        runner = original(*args, **kwargs)
+        runner.cache_layout = layout  # as get_k_block_shape of the backend has it
+        return runner
 
     return build_graph_runner

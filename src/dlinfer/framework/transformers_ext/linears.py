@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dlinfer.framework.transformers_ext.kernels import CHECKED
-from dlinfer.framework.transformers_ext.projections import Dense, Precision, Quantised, quantised
+from dlinfer.framework.transformers_ext.projections import Dense, Precision, Quantised, quantised, version_of
 
 __all__ = ["Head", "RoundedLinear", "StandIn"]
 
@@ -48,7 +48,7 @@ class Head(StandIn):
 
     def _in_few_bits(self) -> RoundedLinear:
         linear = self.linear
-        state = (linear.weight.data_ptr(), linear.weight._version)
+        state = (linear.weight.data_ptr(), version_of(linear.weight))
         if self._rounded is None or state != self._known:
             # 8 bits in any case: its results are compared with each other, not summed up with others.
             self._rounded = RoundedLinear(quantised(linear.weight, linear.bias, "int8"))

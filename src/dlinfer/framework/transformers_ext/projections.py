@@ -21,6 +21,7 @@ __all__ = [
     "quantised",
     "separate",
     "together",
+    "version_of",
 ]
 
 Precision = Literal["int8", "int4"]
@@ -88,6 +89,11 @@ def _four_bits(weight: Tensor, bias: Tensor | None) -> Quantised:
     packed = (nibbles.to(torch.int64) << shifts).sum(-1)
     packed = torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32)
     return Quantised(packed.contiguous(), scale, low / scale + 8, bias, GROUP)
+
+
+def version_of(weight: Tensor) -> int:
+    """How often a weight was written in place, as torch counts it; weights made in inference mode are not counted."""
+    return 0 if weight.is_inference() else weight._version
 
 
 def together(linears: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:

@@ -20,7 +20,7 @@ from dlinfer.framework.transformers_ext.cache import PagedLayer, adopt
 from dlinfer.framework.transformers_ext.families import Layer, layer_of, problem_of
 from dlinfer.framework.transformers_ext.kernels import Kernels, kernels
 from dlinfer.framework.transformers_ext.linears import RoundedLinear, StandIn
-from dlinfer.framework.transformers_ext.projections import Precision
+from dlinfer.framework.transformers_ext.projections import Precision, version_of
 
 __all__ = ["Stack"]
 
@@ -65,7 +65,7 @@ class Stack(StandIn):
     def _fingerprint(self) -> list[tuple[int, int]]:
         """Where the weights lie, and for those that were rounded whether they were written since."""
         rounded = self.precision is not None
-        return [(p.data_ptr(), p._version if rounded else 0) for p in self.decoder.parameters()]
+        return [(p.data_ptr(), version_of(p) if rounded else 0) for p in self.decoder.parameters()]
 
     def __call__(
         self,

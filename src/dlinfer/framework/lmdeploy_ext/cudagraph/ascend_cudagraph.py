@@ -16,6 +16,7 @@ from lmdeploy.pytorch.backends.graph_runner import GraphRunner
 from dlinfer.framework.lmdeploy_ext.cudagraph.padding import cannot_be_padded, padded, padded_size
 from dlinfer.graph import Backend, CompiledGraph, backends, mark_fixed
 from dlinfer.graph import compile as compile_graph
+from dlinfer.ops.cache import cache_layout
 
 __all__ = ["AscendGraphRunner", "get_ascend_compatible_size"]
 
@@ -42,6 +43,9 @@ def _warn_eager(backend: str, unknown: str) -> None:
 class AscendGraphRunner(GraphRunner):  # type: ignore[misc]
     """Runs decoding steps as one graph, everything else eagerly."""
 
+    #: How the backend's caches lie. Engines of several backends may live in one process, and take turns.
+    cache_layout = "BSND"
+
     def __init__(
         self,
         model: torch.nn.Module,
@@ -61,6 +65,10 @@ class AscendGraphRunner(GraphRunner):  # type: ignore[misc]
 
     def __call__(self, **kwargs: Any) -> Any:
         """One forward pass."""
+        with cache_layout(self.cache_layout):
+            return self._forward(**kwargs)
+
+    def _forward(self, **kwargs: Any) -> Any:
         if self.graph is None or self._backend is None or not self._is_decoding(kwargs, self._backend):
             return self.model(**kwargs)
         self._fix(kwargs["past_key_values"])
