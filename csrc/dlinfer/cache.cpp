@@ -45,7 +45,8 @@ void fill_kv_cache(const Tensor& key, const Tensor& key_cache, const Maybe& valu
     const Integers slots(kv_indices);
     check_slots(name, slots, key.size(0), key_cache.size(0) * key_cache.size(1));
     const bool dense = has_dense_rows(key) && has_dense_rows(key_cache) && (!value || has_dense_rows(*value)) && (!value_cache || has_dense_rows(*value_cache));
-    if (!dense || (quant_bits && !has_kind(key.scalar_type())))
+    const bool read = has_kind(key.scalar_type()) && (!value || has_kind(value->scalar_type()));
+    if (!dense || (quant_bits && !read))
         return reference<void>(name, key, key_cache, value, value_cache, kv_indices, key_scale, key_zero, value_scale, value_zero, quant_bits);
     fill_side(key, key_cache, slots, key_scale, key_zero, quant_bits);
     if (value && value_cache) fill_side(*value, *value_cache, slots, value_scale, value_zero, quant_bits);

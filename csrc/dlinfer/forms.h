@@ -9,8 +9,9 @@ namespace dlinfer {
 /// Whether kernels read and write this dtype: float32, bfloat16 or float16.
 inline bool has_kind(at::ScalarType type) { return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf; }
 
-/// For a dtype that has one.
+/// Raises for a dtype that has none: memory is never read as something else.
 inline Kind kind_of(at::ScalarType type) {
+    TORCH_CHECK(has_kind(type), "dlinfer's kernels take float32, bfloat16 and float16, got ", type);
     return type == at::kFloat ? Kind::f32 : type == at::kBFloat16 ? Kind::bf16 : Kind::f16;
 }
 

@@ -57,9 +57,10 @@ struct Weight {
     }
 };
 
-/// For a dtype that has a kind.
+/// Raises for a dtype that has no kind.
 inline Stored stored_as(at::ScalarType type) {
-    return type == at::kFloat ? Stored::f32 : type == at::kBFloat16 ? Stored::bf16 : Stored::f16;
+    const Kind kind = kind_of(type);
+    return kind == Kind::f32 ? Stored::f32 : kind == Kind::bf16 ? Stored::bf16 : Stored::f16;
 }
 
 /// What all products of tensors have in common; scales, biases and groups come on top.
