@@ -28,21 +28,28 @@ Two gating_of(const Tensor& router_logits, int64_t topk, int64_t n_groups, bool 
     return {weights, ids};
 }
 
+/// Numbers of experts, dense and int64, none of which is out of range. Asked in front of every fallback: the reference does not look.
+Tensor checked_ids(const char* name, const Tensor& topk_ids, int64_t total) {
+    const Tensor ids = topk_ids.to(at::kLong).contiguous();
+    const auto* numbers = readable<int64_t>(ids);
+    for (int64_t i = 0; i < ids.numel(); i++)
+        if (numbers[i] < 0 || numbers[i] >= total)
+            throw ArgumentError(name, "topk_ids",
+                                "holds " + std::to_string(numbers[i]) + ", expected 0 to " + std::to_string(total - 1) + ", an expert's number");
+    return ids;
+}
+
 /// Which tokens an expert has, and with which shares; tokens in order, experts in order.
 struct Routing {
     std::vector<int64_t> tokens, starts;  // tokens of expert e: starts[e] to starts[e + 1]
     std::vector<float> shares;
 
-    Routing(const char* name, const Tensor& topk_weights, const Tensor& topk_ids, bool renormalize, int64_t first, int64_t here, int64_t total)
+    Routing(const Tensor& topk_weights, const Tensor& ids, bool renormalize, int64_t first, int64_t here)
         : starts(static_cast<size_t>(here) + 1) {
-        const Tensor ids = topk_ids.to(at::kLong).contiguous();
         const Floats weights(topk_weights);
         const auto* numbers = readable<int64_t>(ids);
         const int64_t topk = ids.size(1), count = ids.numel();
         for (int64_t i = 0; i < count; i++) {
-            if (numbers[i] < 0 || numbers[i] >= total)
-                throw ArgumentError(name, "topk_ids",
-                                    "holds " + std::to_string(numbers[i]) + ", expected 0 to " + std::to_string(total - 1) + ", an expert's number");
             const int64_t local = numbers[i] - first;
             if (local >= 0 && local < here) starts[static_cast<size_t>(local) + 1]++;
         }
@@ -102,12 +109,13 @@ Tensor gated(const Tensor& inner, at::ScalarType type) {
 
 Tensor fused_moe_of(const Tensor& hidden_states, const Tensor& gate_up_weights, const Tensor& down_weights, const Tensor& topk_weights,
                     const Tensor& topk_ids, bool renormalize, int64_t first_expert, int64_t num_experts) {
+    const int64_t here = gate_up_weights.size(0);
+    const Tensor ids = checked_ids("fused_moe", topk_ids, num_experts ? num_experts : here);
     const auto type = hidden_states.scalar_type();
     if (!has_kind(type) || !hidden_states.numel() || !down_weights.numel() || !topk_ids.numel())
         return reference<Tensor>("fused_moe", hidden_states, gate_up_weights, down_weights, topk_weights, topk_ids, renormalize, first_expert,
                                  num_experts);
-    const int64_t here = gate_up_weights.size(0);
-    const Routing routing("fused_moe", topk_weights, topk_ids, renormalize, first_expert, here, num_experts ? num_experts : here);
+    const Routing routing(topk_weights, ids, renormalize, first_expert, here);
     const Tensor hidden = hidden_states.contiguous();
     const auto linear = [&](const Tensor& x, const Tensor& weight) {
         const Weight laid(weight);
@@ -153,13 +161,14 @@ Tensor linear_of(const Quantised& x, const Tensor& weight, const Floats& scales,
 Tensor fused_moe_w8a8_of(const Tensor& hidden_states, const Tensor& gate_up_weights, const Tensor& gate_up_scales, const Tensor& down_weights,
                          const Tensor& down_scales, const Tensor& topk_weights, const Tensor& topk_ids, bool renormalize, int64_t first_expert,
                          int64_t num_experts) {
+    const int64_t here = gate_up_weights.size(0);
+    const Tensor ids = checked_ids("fused_moe_w8a8", topk_ids, num_experts ? num_experts : here);
     const auto type = hidden_states.scalar_type();
     const bool fits = gate_up_weights.size(2) <= MOST_INTEGERS && down_weights.size(2) <= MOST_INTEGERS;
     if (!has_kind(type) || !fits || !hidden_states.numel() || !down_weights.numel() || !topk_ids.numel())
         return reference<Tensor>("fused_moe_w8a8", hidden_states, gate_up_weights, gate_up_scales, down_weights, down_scales, topk_weights, topk_ids,
                                  renormalize, first_expert, num_experts);
-    const int64_t here = gate_up_weights.size(0);
-    const Routing routing("fused_moe_w8a8", topk_weights, topk_ids, renormalize, first_expert, here, num_experts ? num_experts : here);
+    const Routing routing(topk_weights, ids, renormalize, first_expert, here);
     const Tensor hidden = hidden_states.contiguous();
     const Floats first(gate_up_scales), second(down_scales);
     const Quantised all(hidden);

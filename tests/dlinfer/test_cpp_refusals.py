@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from dlinfer.errors import DlinferArgumentError
 from dlinfer.reference import KERNELS
 
 _cpp: Any = pytest.importorskip("dlinfer._cpp")
@@ -51,3 +53,61 @@ def test_no_kernel_reads_a_dtype_that_it_does_not_know() -> None:
     with pytest.raises(RuntimeError, match="take float32, bfloat16 and float16, got Double"):
         _cpp.prefill_attention(query, key, key.double(), lengths, lengths, 3, output, 0.3)
     assert not output.any()
+
+
+# ---- experts ----
+
+
+def _experts(dtype: torch.dtype, tokens: int = 3, hidden: int = 8, inner: int = 6) -> dict[str, Tensor]:
+    return {
+        "hidden_states": torch.randn(tokens, hidden, dtype=dtype),
+        "gate_up_weights": torch.randn(4, 2 * inner, hidden, dtype=dtype),
+        "down_weights": torch.randn(4, hidden, inner, dtype=dtype),
+        "topk_weights": torch.rand(tokens, 2),
+        "topk_ids": torch.tensor([[0, 3]] * tokens, dtype=torch.int32),
+    }
+
+
+def _quantised(given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same call with weights of 8 bits."""
+    found = {}
+    for name, tensor in given.items():
+        if name in ("gate_up_weights", "down_weights"):
+            found[name] = torch.randint(-128, 128, tensor.shape, dtype=torch.int8)
+            found[name.replace("weights", "scales")] = torch.rand(tensor.shape[:2]) / 100
+        else:
+            found[name] = tensor
+    return found
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    **{str(dtype): {"dtype": dtype} for dtype in DTYPES},
+    "no hidden elements": {"dtype": torch.float32, "hidden": 0},
+    "no inner elements": {"dtype": torch.float32, "inner": 0},
+}
+
+
+@pytest.mark.parametrize("bad", [-1, 4, 2**31 - 1])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["fused_moe", "fused_moe_w8a8"])
+def test_experts_that_do_not_exist_are_refused_in_every_form(name: str, form: str, bad: int) -> None:
+    given = _experts(**FORMS[form])
+    if name == "fused_moe_w8a8":
+        given = _quantised(given)
+    getattr(_cpp, name)(**given)
+    given["topk_ids"][1, 1] = bad
+    with pytest.raises(DlinferArgumentError, match=rf"holds {bad}, expected 0 to 3\b") as caught:
+        getattr(_cpp, name)(**given)
+    assert (caught.value.operator, caught.value.argument) == (name, "topk_ids")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_experts_of_other_parts_exist(dtype: torch.dtype) -> None:
+    given = _experts(dtype)
+    given["topk_ids"][:, 1] = 11
+    mine = _cpp.fused_moe(**given, first_expert=0, num_experts=12)
+    wanted = KERNELS["fused_moe"](**given, first_expert=0, num_experts=12)
+    assert torch.allclose(mine, wanted, rtol=1e-4, atol=1e-4)
+    given["topk_ids"][0, 0] = 12
+    with pytest.raises(DlinferArgumentError, match="holds 12, expected 0 to 11"):
+        _cpp.fused_moe(**given, first_expert=0, num_experts=12)
