@@ -50,13 +50,14 @@ void paged_decode_attention(const Tensor& query, const Tensor& key_cache, const 
                             int64_t window_left, double soft_cap, const Maybe& kv_scales, const Maybe& kv_zeros, int64_t quant_bits) {
     constexpr auto name = "paged_decode_attention";
     const Pages pages(name, key_cache, value_cache, block_table, kv_lengths);
+    const auto batch = static_cast<int64_t>(pages.keys.size()), queries = batch ? query.size(0) / batch : 0;
+    check_newest(name, queries, pages.keys);
     pages.check(name, max_kv_len);
     if (!AttentionCall::takes(query, key_cache, value_cache, attn_output))
         return reference<void>(name, query, key_cache, value_cache, block_table, kv_lengths, max_kv_len, attn_output, softmax_scale, alibi_slopes,
                                window_left, soft_cap, kv_scales, kv_zeros, quant_bits);
     AttentionCall call(query, attn_output);
     pages.hand_to(call, kv_scales, kv_zeros, quant_bits);
-    const auto batch = static_cast<int64_t>(pages.keys.size()), queries = batch ? query.size(0) / batch : 0;
     for (int64_t i = 0; i < batch; i++) add_sequence(call, i * queries, queries, pages.keys[static_cast<size_t>(i)], 0, i * pages.table.stride);
     call.kernel.scale = static_cast<float>(softmax_scale);
     call.kernel.soft_cap = static_cast<float>(soft_cap);

@@ -5,6 +5,10 @@
 namespace dlinfer {
 namespace {
 
+[[noreturn]] void refuse_fewer(const char* name, size_t sequence, int64_t keys, int64_t queries) {
+    refuse(name, "kv_lengths", "element ", sequence, " is ", keys, ", less than its ", queries, " query tokens; keys of the queries are counted too");
+}
+
 int64_t longest(const Lengths& lengths) { return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end()); }
 
 }  // namespace
@@ -37,11 +41,14 @@ void check_agreement(const char* name, const Lengths& queries, const Lengths& ke
     const int64_t most = longest(queries);
     if (0 < max_q_len && max_q_len < most) refuse(name, "max_q_len", "is ", max_q_len, ", but a sequence has ", most, " query tokens");
     for (size_t i = 0; causal && i < keys.size(); i++)
-        if (keys[i] < queries[i])
-            refuse(name, "kv_lengths", "element ", i, " is ", keys[i], ", less than its ", queries[i],
-                   " query tokens; keys of the queries are counted too");
+        if (keys[i] < queries[i]) refuse_fewer(name, i, keys[i], queries[i]);
     if (mask_columns >= 0 && mask_columns < longest(keys))
         refuse(name, "mask", "has ", mask_columns, " columns, but a sequence has ", longest(keys), " keys");
+}
+
+void check_newest(const char* name, int64_t queries, const Lengths& keys) {
+    for (size_t i = 0; i < keys.size(); i++)
+        if (0 < keys[i] && keys[i] < queries) refuse_fewer(name, i, keys[i], queries);
 }
 
 void check_blocks(const char* name, const Integers& table, int64_t columns, const Lengths& keys, int64_t blocks, int64_t block_size) {

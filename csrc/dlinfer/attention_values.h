@@ -47,6 +47,9 @@ Lengths query_lengths(const char* name, const at::Tensor& query_ends, int64_t to
 /// Lengths of queries beside lengths of keys, the announced maximum and the columns of the mask (-1: there is none).
 void check_agreement(const char* name, const Lengths& queries, const Lengths& keys, int64_t max_q_len, int64_t mask_columns, bool causal);
 
+/// Keys of the `queries` newest tokens of each sequence are counted too; a sequence of 0 keys is left out.
+void check_newest(const char* name, int64_t queries, const Lengths& keys);
+
 /// Every block that a length reaches must be in the table and in the cache.
 void check_blocks(const char* name, const Integers& table, int64_t columns, const Lengths& keys, int64_t blocks, int64_t block_size);
 

@@ -82,7 +82,7 @@ def test_decode_of_long_contexts(
     dtype: torch.dtype, heads: int, kv_heads: int, size: int, size_v: int, new: int, threads: int
 ) -> None:
     """Several tiles and ranges of keys, heads of sizes that do not fill vectors, few rows and many."""
-    lengths = [1, 64, 65, 1024, 1025, 2500, 0]
+    lengths = [new, 64, 65, 1024, 1025, 2500, 0]
     key, value, table, kv_lengths = _pages(lengths, 16, kv_heads, size, size_v, dtype)
     query = torch.randn(len(lengths) * new, heads, size, dtype=dtype)
     given = [

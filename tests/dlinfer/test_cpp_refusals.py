@@ -111,3 +111,24 @@ def test_experts_of_other_parts_exist(dtype: torch.dtype) -> None:
     given["topk_ids"][0, 0] = 12
     with pytest.raises(DlinferArgumentError, match="holds 12, expected 0 to 11"):
         _cpp.fused_moe(**given, first_expert=0, num_experts=12)
+
+
+# ---- newest tokens ----
+
+
+def _decode(lengths: list[int], new: int, dtype: torch.dtype) -> Tensor:
+    key, batch = torch.randn(6, 4, 1, 8, dtype=dtype), len(lengths)
+    table = torch.arange(6).view(batch, -1)
+    output = torch.full((batch * new, 2, 8), 7.0, dtype=dtype)
+    query = torch.randn(batch * new, 2, 8, dtype=dtype)
+    _cpp.paged_decode_attention(query, key, key, table, torch.tensor(lengths), 0, output, 0.3)
+    return output
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_fewer_keys_than_newest_tokens_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(DlinferArgumentError, match="element 1 is 2, less than its 3 query tokens") as caught:
+        _decode([3, 2], 3, dtype)
+    assert (caught.value.operator, caught.value.argument) == ("paged_decode_attention", "kv_lengths")
+    padded = _decode([3, 0], 3, dtype)
+    assert padded[:3].any() and not padded[3:].any()
