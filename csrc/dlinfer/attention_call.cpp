@@ -3,11 +3,11 @@
 namespace dlinfer {
 namespace {
 
-Stored stored_as(const at::Tensor& cache, int64_t bits) {
-    if (bits == 4) return Stored::u4;
-    if (bits == 8) return cache.scalar_type() == at::kChar ? Stored::i8 : Stored::u8;
+CacheElement stored_as(const at::Tensor& cache, int64_t bits) {
+    if (bits == 4) return CacheElement::u4;
+    if (bits == 8) return cache.scalar_type() == at::kChar ? CacheElement::i8 : CacheElement::u8;
     const Kind kind = kind_of(cache.scalar_type());
-    return kind == Kind::f32 ? Stored::f32 : kind == Kind::bf16 ? Stored::bf16 : Stored::f16;
+    return kind == Kind::f32 ? CacheElement::f32 : kind == Kind::bf16 ? CacheElement::bf16 : CacheElement::f16;
 }
 
 Side side_of(const at::Tensor& cache, const SideForm& form, int64_t bits) {

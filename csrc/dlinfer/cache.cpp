@@ -28,7 +28,7 @@ void fill_side(const Tensor& states, const Tensor& cache, const Integers& slots,
         given.scales = scales.data();
         given.zeros = zero ? zeros.data() : nullptr;
         given.kind = kind_of(states.scalar_type());
-        given.stored = bits == 4 ? Stored::u4 : cache.scalar_type() == at::kChar ? Stored::i8 : Stored::u8;
+        given.stored = bits == 4 ? CacheElement::u4 : cache.scalar_type() == at::kChar ? CacheElement::i8 : CacheElement::u8;
     }
     given.element = bytes;
     given.states = readable<char>(states);

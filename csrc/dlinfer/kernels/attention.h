@@ -8,12 +8,12 @@
 namespace dlinfer {
 
 /// How caches hold an element. u4 has two in a byte: element j in the low half of byte j, j + size / 2 in its high half.
-enum class Stored { f32, bf16, f16, i8, u8, u4 };
+enum class CacheElement { f32, bf16, f16, i8, u8, u4 };
 
 /// Keys or values. Strides are in bytes; the elements of a head lie side by side.
 struct Side {
     const char* data;
-    Stored stored;
+    CacheElement stored;
     int64_t size;  // elements of a head
     int64_t block_stride, token_stride, head_stride;
     const float* scales;  // [kv_heads, size]: an element is (stored - zero) * scale; null if it is not quantised

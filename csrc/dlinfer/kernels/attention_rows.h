@@ -42,18 +42,18 @@ static inline void float_row(const Side& side, int64_t head, const char* from, f
     const float* zero = side.zeros ? side.zeros + head * side.size : nullptr;
     const auto* bytes = reinterpret_cast<const uint8_t*>(from);
     switch (side.stored) {
-        case Stored::f32: return widen_row(reinterpret_cast<const float*>(from), side.size, to);
-        case Stored::bf16: return widen_row(reinterpret_cast<const Bfloat16*>(from), side.size, to);
-        case Stored::f16: return widen_row(reinterpret_cast<const Half*>(from), side.size, to);
-        case Stored::i8:
-        case Stored::u8: restore_row(bytes, side.stored == Stored::i8, side.size, scale, zero, to); break;
-        case Stored::u4: restore_halves(bytes, side.size, scale, zero, to); break;
+        case CacheElement::f32: return widen_row(reinterpret_cast<const float*>(from), side.size, to);
+        case CacheElement::bf16: return widen_row(reinterpret_cast<const Bfloat16*>(from), side.size, to);
+        case CacheElement::f16: return widen_row(reinterpret_cast<const Half*>(from), side.size, to);
+        case CacheElement::i8:
+        case CacheElement::u8: restore_row(bytes, side.stored == CacheElement::i8, side.size, scale, zero, to); break;
+        case CacheElement::u4: restore_halves(bytes, side.size, scale, zero, to); break;
     }
     for (int64_t i = side.size; i < padded(side.size); i++) to[i] = 0;
 }
 
 /// Whether rows can be read where they lie. Otherwise a tile of them is copied first.
-static inline bool lies_ready(const Side& side) { return side.stored == Stored::f32 && side.size % LANES == 0; }
+static inline bool lies_ready(const Side& side) { return side.stored == CacheElement::f32 && side.size % LANES == 0; }
 
 /// Where the keys of one sequence lie: in blocks of a table's row, or all in one block.
 struct Blocks {

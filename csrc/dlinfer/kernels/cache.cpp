@@ -19,9 +19,9 @@ VI rounded(V value, float low, float high) {
 struct Range {
     float low, high;
 };
-Range range_of(Stored stored) {
-    if (stored == Stored::i8) return {-128, 127};
-    return stored == Stored::u8 ? Range{0, 255} : Range{0, 15};
+Range range_of(CacheElement stored) {
+    if (stored == CacheElement::i8) return {-128, 127};
+    return stored == CacheElement::u8 ? Range{0, 255} : Range{0, 15};
 }
 
 /// Numbers from `first` on of one head, as many as there are lanes or fewer.
@@ -43,7 +43,7 @@ VI quantised(const Filling& given, const Element* row, int64_t head, int64_t fir
 
 template <typename Element>
 void quantise_head(const Filling& given, const Element* row, int64_t head, uint8_t* to) {
-    const bool halves = given.stored == Stored::u4;
+    const bool halves = given.stored == CacheElement::u4;
     const int64_t bytes = halves ? given.size / 2 : given.size;
     for (int64_t first = 0; first < bytes; first += LANES) {
         const int64_t count = bytes - first < LANES ? bytes - first : LANES;

@@ -18,7 +18,7 @@ struct Filling {
     int64_t tokens, heads, size, block_size;
     int64_t element;  // bytes of an element, where it is copied as it is
     Kind kind;        // of the states, where they are quantised
-    Stored stored;    // how the cache holds them: i8, u8 or u4; others: as they are
+    CacheElement stored;    // how the cache holds them: i8, u8 or u4; others: as they are
     const float* scales;  // [heads, size], where they are quantised: stored is round(x / scale + zero)
     const float* zeros;   // the same, or null
 };
