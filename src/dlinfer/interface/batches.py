@@ -6,7 +6,7 @@ from torch import Tensor
 
 from dlinfer.interface.checks import has_dtype, has_rank, has_shape, same_device, same_dtype, wrong
 from dlinfer.interface.declaration import Operator
-from dlinfer.interface.sequences import check_heads
+from dlinfer.interface.sequences import MASKS, check_heads
 
 _INCREMENT = "incre_flash_attention"
 _FUSED = "fused_attention"
@@ -30,6 +30,10 @@ def _check_increment(query: Tensor, key: Tensor, value: Tensor, num_heads: int, 
     if num_heads <= 0 or heads != num_heads or query.shape[-1] % num_heads * (rank == 3):
         raise wrong(_INCREMENT, "num_heads", f"is {num_heads}, which does not fit query {list(query.shape)}")
     size = query.shape[-1] // num_heads if rank == 3 else query.shape[-1]
+    if not size and rank == 3:
+        raise wrong(
+            _INCREMENT, "query", f"has shape {list(query.shape)}, expected heads of at least 1 element"
+        )
     if key.shape[-1] % size if rank == 3 else key.shape[-1] != size:
         raise wrong(_INCREMENT, "key", f"has shape {list(key.shape)}, expected heads of {size} elements")
     kv_heads = key.shape[-1] // size if rank == 3 else key.shape[2 if input_layout == "BSND" else 1]
@@ -64,6 +68,8 @@ def _check_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None)
     if key.shape[1] < length and mask is None:
         raise wrong(_FUSED, "key", f"has {key.shape[1]} tokens, expected at least the {length} of query")
     if mask is not None:
+        has_dtype(_FUSED, "mask", mask, MASKS)
+        same_device(_FUSED, "query", query, "mask", mask)
         if mask.shape[-2:] != (length, key.shape[1]) or (mask.dim() == 3 and mask.shape[0] not in (1, batch)):
             raise wrong(
                 _FUSED,

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
-from dlinfer.interface.checks import has_dtype, has_rank, has_shape, same_device, same_dtype, wrong
+from dlinfer.interface.checks import FLOATS, has_dtype, has_rank, has_shape, same_device, same_dtype, wrong
 from dlinfer.interface.declaration import Operator
 
 
-def check_bias(name: str, bias: Tensor | None, features: int, like: Tensor, argument: str = "bias") -> None:
+def check_bias(
+    name: str,
+    bias: Tensor | None,
+    features: int,
+    like: Tensor,
+    argument: str = "bias",
+    dtypes: Sequence[torch.dtype] = FLOATS,
+    why: str = "",
+) -> None:
     """One number for each output feature."""
     if bias is not None:
         has_shape(name, argument, bias, [features], "one for each output feature")
         same_device(name, "the input", like, argument, bias)
+        has_dtype(name, argument, bias, dtypes, why)
 
 
 def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:

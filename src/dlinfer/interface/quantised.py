@@ -111,9 +111,8 @@ def _check_static(
     has_shape(_STATIC, "deq_scale", deq_scale, [weight.shape[0]], "one for each output feature")
     has_dtype(_STATIC, "deq_scale", deq_scale, FLOATS)
     same_device(_STATIC, "x", x, "deq_scale", deq_scale)
-    check_bias(_STATIC, quant_bias, weight.shape[0], x, "quant_bias")
-    if quant_bias is not None:
-        has_dtype(_STATIC, "quant_bias", quant_bias, (torch.int32,), ": it is added to the integer product")
+    why = ": it is added to the integer product"
+    check_bias(_STATIC, quant_bias, weight.shape[0], x, "quant_bias", (torch.int32,), why)
 
 
 def _fake_static(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
@@ -137,7 +136,7 @@ def _check_weight(
     groups = rows // group_size if group_size else 1
     has_dtype(_WEIGHT, "scale", scale, FLOATS)
     same_device(_WEIGHT, "x1", x1, "scale", scale)
-    if scale.numel() != groups * features or scale.shape[-1] != features:
+    if not _by_group(scale, groups, features):
         raise wrong(
             _WEIGHT,
             "scale",
@@ -145,6 +144,11 @@ def _check_weight(
         )
     _check_offset(offset, x1, x2, groups, features)
     check_bias(_WEIGHT, bias, features, x1)
+
+
+def _by_group(value: Tensor, groups: int, features: int) -> bool:
+    """[groups, features], or [features] for one group."""
+    return value.dim() > 0 and value.shape[-1] == features and value.numel() == groups * features
 
 
 def _check_offset(offset: Tensor | None, x1: Tensor, x2: Tensor, groups: int, features: int) -> None:
@@ -157,7 +161,7 @@ def _check_offset(offset: Tensor | None, x1: Tensor, x2: Tensor, groups: int, fe
         has_shape(_WEIGHT, "offset", offset, [groups, x2.shape[1]], "groups of x2, packed output features")
         return
     has_dtype(_WEIGHT, "offset", offset, (*FLOATS, torch.int32))
-    if offset.numel() != groups * features:
+    if not _by_group(offset, groups, features):
         raise wrong(
             _WEIGHT, "offset", f"has shape {list(offset.shape)}, expected [{groups}, {features}] like scale"
         )
