@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from torch import Tensor
 
 from dlinfer.interface.checks import (
@@ -54,8 +56,9 @@ def _check_prefill(
         query_ends,
         query_ends.shape[0] if query_ends.dim() else 1,
         "one for each sequence",
+        query,
     )
-    is_vector(_PREFILL, "kv_lengths", kv_lengths, query_ends.shape[0], "one for each sequence")
+    is_vector(_PREFILL, "kv_lengths", kv_lengths, query_ends.shape[0], "one for each sequence", query)
     check_output(_PREFILL, attn_output, query, value.shape[2])
     check_extras(_PREFILL, query, mask, alibi_slopes, soft_cap)
 
@@ -84,15 +87,20 @@ def _agree(
     if 0 < max_q_len < longest:
         raise wrong(name, "max_q_len", f"is {max_q_len}, but a sequence has {longest} query tokens")
     if causal:
-        for place, (new, known) in enumerate(zip(lengths, kv, strict=True)):
-            if known < new:
-                raise wrong(
-                    name,
-                    "kv_lengths",
-                    f"element {place} is {known}, less than its {new} query tokens; keys of the queries are counted too",
-                )
+        _know_themselves(name, lengths, kv)
     if mask is not None and mask.shape[1] < max(kv, default=0):
         raise wrong(name, "mask", f"has {mask.shape[1]} columns, but a sequence has {max(kv)} keys")
+
+
+def _know_themselves(name: str, lengths: list[int], kv: list[int]) -> None:
+    """A sequence has a key for each of its query tokens."""
+    for place, (new, known) in enumerate(zip(lengths, kv, strict=True)):
+        if known < new:
+            raise wrong(
+                name,
+                "kv_lengths",
+                f"element {place} is {known}, less than its {new} query tokens; keys of the queries are counted too",
+            )
 
 
 # ---- paged keys ----
@@ -115,7 +123,7 @@ def _check_paged(
 ) -> None:
     size_v = check_paged(_PAGED, query, key_cache, value_cache, kv_scales, kv_zeros, quant_bits)
     batch = check_block_table(_PAGED, block_table, kv_lengths, query)
-    is_vector(_PAGED, "query_ends", query_ends, batch, "one for each row of block_table")
+    is_vector(_PAGED, "query_ends", query_ends, batch, "one for each row of block_table", query)
     check_output(_PAGED, attn_output, query, size_v)
     check_extras(_PAGED, query, mask, alibi_slopes, soft_cap)
 
@@ -157,7 +165,11 @@ def _check_decode(
     quant_bits: int,
 ) -> None:
     plain = (
-        not quant_bits and kv_scales is None and kv_zeros is None and alibi_slopes is None and soft_cap >= 0
+        not quant_bits
+        and kv_scales is None
+        and kv_zeros is None
+        and alibi_slopes is None
+        and 0 <= soft_cap < inf
     )
     if plain and _fits(query, key_cache, value_cache, block_table, kv_lengths, attn_output):
         return
@@ -208,12 +220,20 @@ def _fits(
         and block_table.dtype in INTEGERS
         and kv_lengths.dtype in INTEGERS
         and key_cache.device == value_cache.device == output.device == device
-        and (block_table.device == device or block_table.is_cpu)
+        and (block_table.is_cpu or block_table.device == device)
+        and (kv_lengths.is_cpu or kv_lengths.device == device)
+        and 0 not in output.stride()
     )
 
 
-def _decode_values(key_cache: Tensor, block_table: Tensor, kv_lengths: Tensor, max_kv_len: int) -> None:
+def _decode_values(
+    query: Tensor, key_cache: Tensor, block_table: Tensor, kv_lengths: Tensor, max_kv_len: int
+) -> None:
     kv = length_list(_DECODE, "kv_lengths", kv_lengths)
+    new = query.shape[0] // max(len(kv), 1)
+    if new > 1:
+        # No keys at all is a row of padding, of zeros.
+        _know_themselves(_DECODE, [new if known else 0 for known in kv], kv)
     check_table_values(_DECODE, block_table, kv, key_cache.shape[0], key_cache.shape[1])
     _within(_DECODE, kv, max_kv_len)
 

@@ -64,11 +64,21 @@ def same_dtype(operator: str, first: str, one: Tensor, second: str, other: Tenso
         )
 
 
-def is_vector(operator: str, argument: str, value: Tensor, length: int, meaning: str) -> None:
-    """A 1-D tensor of int32 or int64."""
+def is_vector(operator: str, argument: str, value: Tensor, length: int, meaning: str, like: Tensor) -> None:
+    """A 1-D tensor of int32 or int64 on the CPU or beside `like`, the operator's first argument."""
     has_dtype(operator, argument, value, INTEGERS)
+    if not value.is_cpu and value.device != like.device:
+        raise wrong(operator, argument, f"is on {value.device}, expected {like.device} or cpu")
     if value.dim() != 1 or value.shape[0] != length:
         raise wrong(operator, argument, f"has shape {list(value.shape)}, expected [{length}] ({meaning})")
+
+
+def is_apart(operator: str, argument: str, value: Tensor) -> None:
+    """A tensor to be written whose elements lie apart: none is repeated by a stride of 0."""
+    strides = value.stride()
+    if 0 in strides and any(s == 0 and n > 1 for s, n in zip(strides, value.shape, strict=True)):
+        text = f"has strides {list(strides)} for shape {list(value.shape)}: elements share memory that is written"
+        raise wrong(operator, argument, f"{text}, expected memory of its own (an expanded tensor: clone it)")
 
 
 def positive(operator: str, argument: str, value: float, *, zero: bool = False) -> None:

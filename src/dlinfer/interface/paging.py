@@ -62,7 +62,7 @@ def check_block_table(name: str, block_table: Tensor, kv_lengths: Tensor, like: 
         raise wrong(
             name, "block_table", f"is on {block_table.device}, expected {like.device} (like query) or cpu"
         )
-    is_vector(name, "kv_lengths", kv_lengths, block_table.shape[0], "one for each row of block_table")
+    is_vector(name, "kv_lengths", kv_lengths, block_table.shape[0], "one for each row of block_table", like)
     return block_table.shape[0]
 
 

@@ -12,6 +12,7 @@ import torch
 
 from dlinfer.errors import DlinferArgumentError
 from dlinfer.interface import OPERATORS
+from dlinfer.interface.checks import INTEGERS
 from dlinfer.interface.declaration import NAMESPACE, Kernel, Operator
 from dlinfer.vendors.selection import RESOLVED, Values, resolve
 
@@ -50,13 +51,38 @@ def _refuse_missing(operator: Operator, args: tuple[Any, ...]) -> None:
             raise DlinferArgumentError(operator.name, argument.name, "is None, expected a tensor")
 
 
+def _fake(operator: Operator) -> Kernel:
+    """The function that torch calls where nothing is computed: for graphs, and as soon as one tensor is on meta."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        _refuse_mixed(operator, args)
+        return operator.fake(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = operator.name
+    return call
+
+
+def _refuse_mixed(operator: Operator, args: tuple[Any, ...]) -> None:
+    """One meta tensor among real ones would leave results as uninitialised memory. Lengths and indices of a meta call may
+    be real, as those of a device's may be on the CPU. The fake tensors of graphs say what device they stand for."""
+    meta = args[0].device.type == "meta"
+    for argument, value in zip(operator.arguments, args, strict=False):
+        if not isinstance(value, torch.Tensor) or (value.device.type == "meta") == meta:
+            continue
+        if not meta or value.dtype not in INTEGERS:
+            text = f"is on {value.device}, but {operator.arguments[0]} is on {args[0].device}"
+            raise DlinferArgumentError(
+                operator.name, argument, f"{text}: expected all of them on meta, or none"
+            )
+
+
 def _define() -> dict[str, Any]:
     overloads = {}
     for operator in OPERATORS.values():
         _LIBRARY.define(f"{operator.name}{operator.schema}", tags=(torch.Tag.pt2_compliant_tag,))
         # Every device has the same entry; which kernel runs is decided inside.
         _LIBRARY.impl(operator.name, _dispatcher(operator), "CompositeExplicitAutograd")
-        torch.library.register_fake(f"{NAMESPACE}::{operator.name}", operator.fake, lib=_LIBRARY)
+        torch.library.register_fake(f"{NAMESPACE}::{operator.name}", _fake(operator), lib=_LIBRARY)
         overloads[operator.name] = getattr(torch.ops.dlinfer, operator.name).default
     return overloads
 

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import torch
 from torch import Tensor
 
-from dlinfer.interface.checks import FLOATS, has_dtype, has_rank, has_shape, same_device, same_dtype, wrong
+from dlinfer.interface.checks import (
+    FLOATS,
+    has_dtype,
+    has_rank,
+    has_shape,
+    is_apart,
+    same_device,
+    same_dtype,
+    wrong,
+)
 from dlinfer.interface.paging import check_cache
 
 MASKS = (torch.bool, *FLOATS)
@@ -23,6 +34,7 @@ def check_output(name: str, attn_output: Tensor, query: Tensor, size_v: int) -> 
     has_shape(name, "attn_output", attn_output, shape, "tokens and heads of query, size of a value head")
     same_dtype(name, "query", query, "attn_output", attn_output)
     same_device(name, "query", query, "attn_output", attn_output)
+    is_apart(name, "attn_output", attn_output)
 
 
 def check_extras(
@@ -41,8 +53,8 @@ def check_extras(
         has_shape(name, "alibi_slopes", alibi_slopes, [query.shape[1]], "one for each query head")
         has_dtype(name, "alibi_slopes", alibi_slopes, FLOATS)
         same_device(name, "query", query, "alibi_slopes", alibi_slopes)
-    if not soft_cap >= 0:
-        raise wrong(name, "soft_cap", f"is {soft_cap}, expected a positive number, or 0 for none")
+    if not 0 <= soft_cap < inf:
+        raise wrong(name, "soft_cap", f"is {soft_cap}, expected a positive finite number, or 0 for none")
 
 
 def check_paged(

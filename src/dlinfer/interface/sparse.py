@@ -51,7 +51,7 @@ def _check_index(
     has_dtype(_INDEX, "weights", weights)
     same_device(_INDEX, "query", query, "weights", weights)
     batch = check_block_table(_INDEX, block_table, kv_lengths, query)
-    is_vector(_INDEX, "query_ends", query_ends, batch, "one for each row of block_table")
+    is_vector(_INDEX, "query_ends", query_ends, batch, "one for each row of block_table", query)
     if sparse_count <= 0:
         raise wrong(_INDEX, "sparse_count", f"is {sparse_count}, expected at least 1")
 
@@ -100,7 +100,7 @@ def _check_sparse(
     has_shape(_SPARSE, "sparse_indices", sparse_indices, [query.shape[0], 1, None], "tokens, 1, chosen keys")
     same_device(_SPARSE, "query", query, "sparse_indices", sparse_indices)
     batch = check_block_table(_SPARSE, block_table, kv_lengths, query)
-    is_vector(_SPARSE, "query_ends", query_ends, batch, "one for each row of block_table")
+    is_vector(_SPARSE, "query_ends", query_ends, batch, "one for each row of block_table", query)
     if (query_rope is None) != (key_rope is None):
         missing = "query_rope" if query_rope is None else "key_rope"
         raise wrong(_SPARSE, missing, "is missing, expected query_rope and key_rope, or neither")
