@@ -10,7 +10,6 @@ are those of an encoder, of images for instance: every key is seen. `causal` say
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,9 +17,10 @@ from torch import Tensor
 
 from dlinfer.errors import DlinferArgumentError
 from dlinfer.ops.cache import pages, rows
-from dlinfer.ops.calling import OVERLOADS, call
-from dlinfer.ops.lengths import check_cumulative, check_even, ends_of
+from dlinfer.ops.calling import OVERLOADS, bits_of, call
+from dlinfer.ops.lengths import check_cumulative, check_even, ends_beside, ends_of
 from dlinfer.ops.masks import Masks, by_token, check_template, for_batch, given
+from dlinfer.ops.scores import Slopes, Window, tail
 
 _prefill = OVERLOADS["prefill_attention"]
 _paged = OVERLOADS["paged_prefill_attention"]
@@ -29,8 +29,6 @@ _increment = OVERLOADS["incre_flash_attention"]
 _fused = OVERLOADS["fused_attention"]
 
 _OLD_NAMES = frozenset(("q_start_loc", "q_seq_len", "kv_seq_len", "cu_seq_lens_kv"))
-Slopes = Tensor | Sequence[float] | None
-Window = int | tuple[int, int] | None
 
 
 def prefill_attention(*args: Any, **kwargs: Any) -> Tensor:
@@ -77,12 +75,12 @@ def prefill_attention_0_16(
     name = "prefill_attention"
     ends = ends_of(name, q_start_loc, q_seq_len)
     masks = given(attn_mask)
-    mask = by_token(name, masks, q_seq_len.tolist(), kv_seq_len.tolist()) if masks else None
+    mask = by_token(name, masks, q_seq_len, kv_seq_len) if masks else None
     if causal is None:
         causal = mask is None and key_cache is not None
     return _run_prefill(
         (query, key, value), ends, kv_seq_len, max_q_seq_len, (num_q_heads, num_kv_heads), mask, causal,
-        _tail(query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
+        tail(name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
     )  # fmt: skip
 
 
@@ -108,15 +106,16 @@ def prefill_attention_0_18(
     causal: bool | None = None,
 ) -> Tensor:
     """Lengths as tensors, and on the CPU where each sequence ends; a mask is a template that says 'causal'."""
+    name = "prefill_attention"
     masks = given(attn_mask)
     if masks:
-        check_template("prefill_attention", masks)
+        check_template(name, masks)
     if causal is None:
         causal = bool(masks) or key_cache is not None
-    ends = q_seqlens.cumsum(0) if actual_seq_lengths_cpu is None else actual_seq_lengths_cpu
+    ends = ends_beside(name, actual_seq_lengths_cpu, q_seqlens)
     return _run_prefill(
         (query, key, value), ends, kv_seqlens, max_q_seq_len, (num_q_heads, num_kv_heads), None, causal,
-        _tail(query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
+        tail(name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
     )  # fmt: skip
 
 
@@ -155,13 +154,13 @@ def paged_prefill_attention_0_16(
     if cu_seq_lens_kv is not None:
         check_cumulative(name, cu_seq_lens_kv, kv_seq_len)
     masks = given(attn_mask)
-    mask = by_token(name, masks, q_seq_len.tolist(), kv_seq_len.tolist()) if masks else None
+    mask = by_token(name, masks, q_seq_len, kv_seq_len) if masks else None
     return _run_paged(
         query, (key_cache, value_cache), (block_table, block_size), (ends, kv_seq_len),
         (max_q_seq_len, max_kv_seq_len), (num_q_heads, num_kv_heads), mask,
         mask is None if causal is None else causal, head_size_v,
-        _tail(query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
-        (kv_scales, kv_zeros, int(quant_bits or 0)),
+        tail(name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
+        (kv_scales, kv_zeros, quant_bits if type(quant_bits) is int else bits_of(name, quant_bits)),
     )  # fmt: skip
 
 
@@ -193,14 +192,15 @@ def paged_prefill_attention_0_18(
     causal: bool = True,
 ) -> Tensor:
     """Cumulative query lengths and key lengths, mostly on the CPU; a mask is a template that says 'causal'."""
+    name = "paged_prefill_attention"
     masks = given(attn_mask)
     if masks:
-        check_template("paged_prefill_attention", masks)
+        check_template(name, masks)
     return _run_paged(
         query, (key_cache, value_cache), (block_table, block_size), (actual_q_seqlens_cpu, kv_seqlens_cpu),
         (max_q_seq_len, max_kv_seq_len), (num_q_heads, num_kv_heads), None, causal, head_size_v,
-        _tail(query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
-        (kv_scales, kv_zeros, int(quant_bits or 0)),
+        tail(name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
+        (kv_scales, kv_zeros, quant_bits if type(quant_bits) is int else bits_of(name, quant_bits)),
     )  # fmt: skip
 
 
@@ -229,14 +229,16 @@ def paged_decode_attention(
     """Attention of the newest tokens; `q_seq_len` are lengths (0.16) or cumulative lengths (0.18), equal for all sequences."""
     name = "paged_decode_attention"
     query_rows = _heads(name, query, num_q_heads, "query", "num_q_heads")
-    bits = int(quant_bits or 0)
+    bits = quant_bits if type(quant_bits) is int else bits_of(name, quant_bits)
     key_pages, value_pages = _caches(
         name, (key_cache, value_cache), block_size, num_kv_heads, head_size_v, bits
     )
     if q_seq_len is not None:
         check_even(name, q_seq_len, query_rows.shape[0], block_table.shape[0])
     output = _output(query, attn_output, value_pages, bits)
-    scale, slopes, left, _, cap = _tail(query, softmax_scale, alibi_slopes, window_size, logit_softcapping)
+    scale, slopes, left, _, cap = tail(
+        name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping
+    )
     call(
         _decode, query_rows, key_pages, value_pages, block_table, kv_seq_len, max_kv_seq_len or 0,
         rows(name, "attn_output", output), scale, slopes, left, cap, kv_scales, kv_zeros, bits,
@@ -270,21 +272,6 @@ def fused_attention(
 
 
 # ---- from the call forms to the interface ----
-
-
-def _tail(
-    query: Tensor, scale: float | None, slopes: Slopes, window: Window, soft_cap: float | None
-) -> tuple[float, Tensor | None, int, int, float]:
-    """softmax_scale, alibi_slopes, window_left, window_right, soft_cap. A window of n keys counts the query's own."""
-    if slopes is not None and not isinstance(slopes, Tensor):
-        slopes = torch.tensor(list(slopes), dtype=torch.float32, device=query.device)
-    if window is None:
-        left, right = -1, -1
-    elif isinstance(window, int):
-        left = right = window - 1 if window > 0 else -1
-    else:
-        left, right = window
-    return (query.shape[-1] ** -0.5 if scale is None else scale), slopes, left, right, soft_cap or 0.0
 
 
 def _heads(name: str, states: Tensor, heads: int, argument: str, count: str) -> Tensor:
@@ -343,7 +330,7 @@ def _run_prefill(
     heads: tuple[int, int],
     mask: Tensor | None,
     causal: bool,
-    tail: tuple[float, Tensor | None, int, int, float],
+    scores: tuple[float, Tensor | None, int, int, float],
     attn_output: Tensor | None,
 ) -> Tensor:
     name = "prefill_attention"
@@ -351,7 +338,7 @@ def _run_prefill(
     key = _heads(name, states[1], heads[1], "key", "num_kv_heads")
     value = rows(name, "value", states[2])
     output = _output(states[0], attn_output, value)
-    scale, *rest = tail
+    scale, *rest = scores
     call(
         _prefill, query, key, value, ends, kv_lengths, max_q_len or 0, rows(name, "attn_output", output), scale, causal,
         mask, *rest,
@@ -369,7 +356,7 @@ def _run_paged(
     mask: Tensor | None,
     causal: bool,
     head_size_v: int,
-    tail: tuple[float, Tensor | None, int, int, float],
+    scores: tuple[float, Tensor | None, int, int, float],
     attn_output: Tensor | None,
     quantised: tuple[Tensor | None, Tensor | None, int],
 ) -> Tensor:
@@ -377,7 +364,7 @@ def _run_paged(
     query = _heads(name, states, heads[0], "query", "num_q_heads")
     key_pages, value_pages = _caches(name, caches, blocks[1], heads[1], head_size_v, quantised[2])
     output = _output(states, attn_output, value_pages, quantised[2])
-    scale, *rest = tail
+    scale, *rest = scores
     call(
         _paged, query, key_pages, value_pages, blocks[0], *lengths, longest[0] or 0, longest[1] or 0,
         rows(name, "attn_output", output), scale, causal, mask, *rest, *quantised,

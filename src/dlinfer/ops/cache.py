@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from dlinfer.errors import DlinferArgumentError
-from dlinfer.ops.calling import OVERLOADS, call
+from dlinfer.ops.calling import OVERLOADS, bits_of, call
 
 _fill = OVERLOADS["fill_kv_cache"]
 _append = OVERLOADS["fill_contiguous_kvcache"]
@@ -87,7 +87,12 @@ def fill_kv_cache(
     quant_bits: int | None = 0,
 ) -> tuple[Tensor, Tensor]:
     """Writes keys and values into their slots of the paged caches, and returns the caches."""
-    bits = int(quant_bits or 0)
+    bits = quant_bits if type(quant_bits) is int else bits_of("fill_kv_cache", quant_bits)
+    if value is None or value_cache is None:
+        missing = "value" if value is None else "value_cache"
+        raise DlinferArgumentError(
+            "fill_kv_cache", missing, "is None, expected a tensor (for keys alone: of size 0)"
+        )
     key_scale, key_zero = _pair("k_scales_zeros", k_scales_zeros)
     value_scale, value_zero = _pair("v_scales_zeros", v_scales_zeros)
     # Keys alone: the cache of an indexer, given twice, or values that are part of the keys and have no cache.

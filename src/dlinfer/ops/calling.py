@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import Any
 
@@ -10,10 +11,22 @@ import torch
 from dlinfer.errors import DlinferArgumentError
 from dlinfer.interface.registry import OVERLOADS
 
-__all__ = ["OVERLOADS", "call"]
+__all__ = ["OVERLOADS", "bits_of", "call"]
 
 # torch's own words, the same in all versions that are supported.
 _TYPE = re.compile(r"Expected a value of type '(.+?)' for argument '(.+?)' but instead found type '(.+?)'")
+
+
+def bits_of(name: str, quant_bits: Any) -> int:
+    """`quant_bits` as a number: None is 0, and frameworks have enumerations of policies."""
+    if quant_bits is None:
+        return 0
+    try:
+        return operator.index(quant_bits)
+    except TypeError:
+        raise DlinferArgumentError(
+            name, "quant_bits", f"is {quant_bits!r}, expected 0, 8 or 4 bits an element"
+        ) from None
 
 
 def call(overload: Any, *args: Any) -> Any:

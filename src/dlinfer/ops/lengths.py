@@ -8,8 +8,37 @@ from torch import Tensor
 from dlinfer.errors import DlinferArgumentError
 
 
+def is_tensor(name: str, argument: str, value: Tensor | None) -> None:
+    """Lengths that cannot be left out."""
+    if not isinstance(value, Tensor):
+        raise DlinferArgumentError(name, argument, f"is a {type(value).__name__}, expected a tensor")
+
+
+def ends_beside(name: str, ends: Tensor | None, lengths: Tensor | None) -> Tensor:
+    """Where sequences end: as given, or of their lengths; the two must agree where looking at both is cheap."""
+    if ends is None:
+        is_tensor(name, "q_seqlens", lengths)
+        return lengths.cumsum(0)  # type: ignore[union-attr]
+    if torch.compiler.is_compiling() or not (_readable(ends) and _readable(lengths)):
+        return ends
+    given, found = lengths.tolist(), ends.tolist()  # type: ignore[union-attr]
+    # Some callers have the ends in both places.
+    if given not in (found, [end - start for start, end in zip([0, *found], found, strict=False)]):
+        raise DlinferArgumentError(
+            name, "q_seqlens", f"is {given}, which disagrees with actual_seq_lengths_cpu {found} (cumulative)"
+        )
+    return ends
+
+
+def _readable(lengths: Tensor | None) -> bool:
+    """Whether values can be read without waiting; those of a subclass (fake tensors) perhaps not at all."""
+    return type(lengths) is Tensor and lengths.is_cpu and lengths.dim() == 1
+
+
 def ends_of(name: str, starts: Tensor, lengths: Tensor) -> Tensor:
     """Where sequences end, of where they start ([sequences], or one more for the end) and how long they are."""
+    is_tensor(name, "q_start_loc", starts)
+    is_tensor(name, "q_seq_len", lengths)
     if starts.dim() != 1 or lengths.dim() != 1 or starts.shape[0] - lengths.shape[0] not in (0, 1):
         raise DlinferArgumentError(
             name,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import ref
 
 import torch
 from torch import Tensor
 
 from dlinfer.errors import DlinferArgumentError
+from dlinfer.ops.lengths import is_tensor
 
+_last: tuple[ref[Tensor], int] | None = None
 Masks = Sequence[Tensor | None] | Tensor | None
 
 
@@ -29,20 +32,43 @@ def check_template(name: str, masks: list[Tensor]) -> None:
             "attn_mask",
             f"has {shapes}, expected one square template (bool or integers) that is 1 above its diagonal",
         )
-    corner = mask[:2, :2]
-    if not torch.compiler.is_compiling() and mask.is_cpu and corner.numel() == 4:
-        values = [bool(value) for value in corner.reshape(-1).tolist()]
-        if values != [False, True, False, False]:
-            raise DlinferArgumentError(
-                name, "attn_mask", "is not a causal template: expected 1 above the diagonal and 0 elsewhere"
-            )
+    if torch.compiler.is_compiling() or not mask.is_cpu or mask.shape[0] < 2:
+        return
+    corner = [bool(value) for value in mask[:2, :2].reshape(-1).tolist()]
+    if corner != [False, True, False, False] or not _is_causal_around(mask):
+        raise DlinferArgumentError(
+            name, "attn_mask", "is not a causal template: expected 1 above the diagonal and 0 elsewhere"
+        )
 
 
-def by_token(name: str, masks: list[Tensor], lengths: list[int], kv_lengths: list[int]) -> Tensor:
-    """One mask with a row for each token, of what 0.16 hands over: that, one for all sequences, or one for each."""
+def _is_causal_around(mask: Tensor) -> bool:
+    """Whether the edges of a template are those of a causal one. Every layer hands over the same: the last is remembered."""
+    global _last
+    # Tensors of inference mode have no version: nobody could see a change of theirs.
+    version = 0 if mask.is_inference() else mask._version
+    if _last is not None and _last[0]() is mask and _last[1] == version:
+        return True
+    hidden = mask != 0 if mask.dtype != torch.bool else mask
+    top, right = hidden[0, 1:], hidden[:-1, -1]
+    bottom, left = hidden[-1], hidden[:, 0]
+    if not (bool(top.all()) and bool(right.all())) or bool(bottom.any()) or bool(left.any()):
+        return False
+    _last = ref(mask), version
+    return True
+
+
+def by_token(name: str, masks: list[Tensor], q_seq_len: Tensor, kv_seq_len: Tensor) -> Tensor:
+    """One mask with a row for each token, of what 0.16 hands over: that, one for all sequences, or one for each.
+
+    One mask for all may have as many rows as there are tokens: it is read so if it is square and wider than any sequence.
+    """
+    is_tensor(name, "kv_seq_len", kv_seq_len)
+    lengths: list[int] = q_seq_len.tolist()
+    kv_lengths: list[int] = kv_seq_len.tolist()
     masks = [_plain(name, mask) for mask in masks]
     tokens, columns = sum(lengths), max(kv_lengths, default=0)
-    if len(masks) == 1 and masks[0].shape[0] == tokens:
+    shared = len(lengths) > 1 and masks[0].shape[0] == masks[0].shape[1] > columns
+    if len(masks) == 1 and masks[0].shape[0] == tokens and not shared:
         chosen = [masks[0]]
     elif len(masks) == 1:
         chosen = [masks[0][:length] for length in lengths]
