@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dlinfer import ops
 from dlinfer.errors import DlinferArgumentError
+from dlinfer.vendors import using
 
 pytestmark = pytest.mark.unit
 
@@ -21,7 +22,7 @@ def ints(*values: int) -> Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
-def ones(*shape: int, dtype: torch.dtype = F) -> Tensor:
+def ones(*shape: int, dtype: torch.dtype | None = None) -> Tensor:
     return torch.ones(shape, dtype=dtype)
 
 
@@ -204,7 +205,9 @@ WRONG: list[tuple[str, str, Callable[[], Any]]] = [
     ("weight_quant_matmul", "x2", lambda: packed(ones(2, 8), ones(8, 1), ones(8))),
     ("fused_moe", "topk_ids", lambda: moe(topk_ids=ones(3, 2))),
     ("fused_moe", "down_weights", lambda: moe(down_weights=ones(4, 8, 6, dtype=HALF))),
-    # values: tables, lengths that disagree, caches that are too small
+]  # fmt: skip
+# Tables, lengths that disagree, caches that are too small. Some vendors look at values themselves.
+WRONG_VALUES: list[tuple[str, str, Callable[[], Any]]] = [
     ("paged_decode_attention", "block_table", lambda: decode(block_table=TABLE + 5)),
     ("paged_decode_attention", "block_table", lambda: decode(block_table=TABLE - 1)),
     ("paged_decode_attention", "kv_lengths", lambda: decode(kv_seq_len=ints(9, 2), max_kv_seq_len=9)),
@@ -212,6 +215,7 @@ WRONG: list[tuple[str, str, Callable[[], Any]]] = [
     ("paged_decode_attention", "kv_lengths", lambda: decode(kv_seq_len=ints(7))),
     ("paged_decode_attention", "max_kv_len", lambda: decode(max_kv_seq_len=5)),
     ("paged_decode_attention", "q_seq_len", lambda: decode(q_seq_len=ints(1, 3))),
+    ("paged_decode_attention", "kv_lengths", lambda: decode(query=ones(4, 4, 8), q_seq_len=None, kv_seq_len=ints(7, 1))),
     ("paged_decode_attention", "query", lambda: decode(query=ones(3, 4, 8), q_seq_len=None)),
     ("paged_prefill_attention", "block_table", lambda: paged(block_table=TABLE * 3)),
     ("paged_prefill_attention", "query_ends", lambda: paged(actual_q_seqlens_cpu=ints(3, 6))),
@@ -225,11 +229,13 @@ WRONG: list[tuple[str, str, Callable[[], Any]]] = [
     ("fill_kv_cache", "kv_indices", lambda: fill(kv_indices=ints(0, 1, 8))),
     ("fill_kv_cache", "kv_indices", lambda: fill(kv_indices=ints(0, 1, -2))),
     ("fused_moe", "topk_ids", lambda: moe(topk_ids=torch.full((3, 2), 4))),
+    ("fused_moe", "topk_ids", lambda: moe(topk_ids=torch.full((3, 2), -1))),
     ("lightning_indexer", "block_table", lambda: indexer(block_table=TABLE + 2)),
     ("lightning_indexer", "sparse_count", lambda: indexer(sparse_count=0)),
     ("sparse_flash_attention", "sparse_indices", lambda: sparse(sparse_indices=torch.full((3, 1, 2), 5))),
     ("sparse_flash_attention", "kv_lengths", lambda: sparse(kv_seqlens=ints(4, 1))),
-    # other kinds of values
+]  # fmt: skip
+WRONG += [  # other kinds of values
     ("rms_norm", "hidden_states", lambda: ops.rms_norm(None, ones(8), 1e-6)),  # type: ignore[arg-type]
     ("rms_norm", "weight", lambda: ops.rms_norm(ones(8), [1.0], 1e-6)),  # type: ignore[arg-type]
     ("rms_norm", "epsilon", lambda: ops.rms_norm(ones(8), ones(8), "small")),  # type: ignore[arg-type]
@@ -240,10 +246,34 @@ WRONG: list[tuple[str, str, Callable[[], Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("operator", "argument", "call"), WRONG, ids=[f"{i}-{o}-{a}" for i, (o, a, _) in enumerate(WRONG)]
-)
+def named(cases: list[tuple[str, str, Callable[[], Any]]]) -> Any:
+    ids = [f"{i}-{operator}-{argument}" for i, (operator, argument, _) in enumerate(cases)]
+    return pytest.mark.parametrize(("operator", "argument", "call"), cases, ids=ids)
+
+
+@named(WRONG)
 def test_a_wrong_argument_is_named(operator: str, argument: str, call: Callable[[], Any]) -> None:
+    refused(operator, argument, call)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("vendor", ["ref", "cpp"])
+@named(WRONG_VALUES)
+def test_every_vendor_refuses_wrong_values_in_every_dtype(
+    operator: str, argument: str, call: Callable[[], Any], vendor: str, dtype: torch.dtype
+) -> None:
+    if vendor == "cpp":
+        pytest.importorskip("dlinfer._cpp")
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with using(vendor):
+            refused(operator, argument, call)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def refused(operator: str, argument: str, call: Callable[[], Any]) -> None:
     with pytest.raises(DlinferArgumentError) as caught:
         call()
     assert (caught.value.operator, caught.value.argument) == (operator, argument), caught.value
@@ -267,8 +297,6 @@ def test_padding_behind_a_sequence_s_blocks_is_not_looked_at() -> None:
 
 @pytest.mark.parametrize("check", ["", "0", "1"])
 def test_the_reference_checks_values_whatever_is_set(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dlinfer.vendors import using
-
     monkeypatch.setenv("DLINFER_CHECK", check)
     with using("ref"), pytest.raises(DlinferArgumentError, match="block_table"):
         decode(block_table=TABLE + 5)
