@@ -46,21 +46,13 @@ healthy() {
   "$bin/python" -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1] + "/health", timeout=5)' "$address" 2>/dev/null
 }
 
-# On a busy machine LMDeploy 0.18 can lose a race between its own processes while it starts (EOFError). Threads that do not
-# interrupt others when they wake make that rare; and then it is started again.
-calm=()
-command -v chrt > /dev/null && calm=(chrt --batch 0)
-
-for attempt in 1 2 3; do
-  echo "serve.sh: starting the server at $address (attempt $attempt)"
-  ${calm[@]+"${calm[@]}"} "$bin/lmdeploy" serve api_server "$folder" --backend pytorch --device ascend --model-name "$(basename "$folder")" --server-name 127.0.0.1 \
-    --server-port "$port" --session-len 2048 --max-batch-size 16 --num-gpu-blocks 256 "$@" > "$log" 2>&1 &
-  server=$!
-  while kill -0 "$server" 2>/dev/null && ! healthy; do sleep 1; done
-  kill -0 "$server" 2>/dev/null && break
-  server=
-  grep -q EOFError "$log" || break
-done
+echo "serve.sh: starting the server at $address"
+# `dlinfer serve` is `lmdeploy serve api_server` without a race between the two processes that it starts.
+"$bin/dlinfer" serve "$folder" --model-name "$(basename "$folder")" --server-name 127.0.0.1 --server-port "$port" \
+  --session-len 2048 --max-batch-size 16 --num-gpu-blocks 256 "$@" > "$log" 2>&1 &
+server=$!
+while kill -0 "$server" 2>/dev/null && ! healthy; do sleep 1; done
+kill -0 "$server" 2>/dev/null || server=
 if [ -z "$server" ]; then
   tail -n 30 "$log" >&2
   echo "serve.sh: the server ended before it answered; above are the last lines that it wrote." >&2

@@ -9,6 +9,7 @@ import typer
 
 from dlinfer.commands.conformance import conformance_command
 from dlinfer.commands.doctor import doctor_command
+from dlinfer.commands.serve import serve_command
 from dlinfer.commands.table import table_command
 from dlinfer.errors import RuleError, VendorError
 
@@ -23,6 +24,9 @@ app = typer.Typer(
 app.command("conformance")(conformance_command)
 app.command("doctor")(doctor_command)
 app.command("table")(table_command)
+app.command("serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
+    serve_command
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import IntEnum
 from typing import Any
 
 import pytest
@@ -145,3 +146,20 @@ def test_prefill_in_a_graph_writes_into_the_query() -> None:
         args = (*given, torch.tensor(lengths), ends, max(lengths))
         with torch.inference_mode():
             assert torch.equal(prefill(*args), compiled(*args))
+
+
+def test_bits_may_be_an_enumeration() -> None:
+    """As a framework's policies of quantisation are."""
+
+    class Policy(IntEnum):
+        NONE = 0
+
+    def fill(key: Tensor, cache: Tensor, slots: Tensor) -> Tensor:
+        ops.fill_kv_cache(key, key, cache[0], cache[1], slots, quant_bits=Policy.NONE)
+        return cache.sum()
+
+    key, slots = torch.randn(3, KV_HEADS, SIZE), torch.tensor([0, 5, 2])
+    plain, compiled = torch.zeros(2, 2, 4, 2, KV_HEADS, SIZE).unbind()
+    torch.compile(fill, fullgraph=True, dynamic=True, backend="eager")(key, compiled, slots)
+    fill(key, plain, slots)
+    assert torch.equal(plain, compiled) and plain.any()

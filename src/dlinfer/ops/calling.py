@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from typing import Any
 
@@ -19,14 +18,12 @@ _TYPE = re.compile(r"Expected a value of type '(.+?)' for argument '(.+?)' but i
 
 def bits_of(name: str, quant_bits: Any) -> int:
     """`quant_bits` as a number: None is 0, and frameworks have enumerations of policies."""
-    if quant_bits is None:
-        return 0
-    try:
-        return operator.index(quant_bits)
-    except TypeError:
+    if not isinstance(quant_bits, int | None):
         raise DlinferArgumentError(
             name, "quant_bits", f"is {quant_bits!r}, expected 0, 8 or 4 bits an element"
-        ) from None
+        )
+    # Not operator.index: the compiler runs in circles there when it is given an enumeration.
+    return int(quant_bits or 0)
 
 
 def call(overload: Any, *args: Any) -> Any:
