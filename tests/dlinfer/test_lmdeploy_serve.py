@@ -1,4 +1,4 @@
-"""`dlinfer serve`: what it hands to LMDeploy, and the manager that outlives the start. The server itself: test_lmdeploy_server."""
+"""`dlinfer serve`: what it hands to LMDeploy, and the manager that outlives the start."""
 
 from __future__ import annotations
 

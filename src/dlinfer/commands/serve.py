@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-# LMDeploy's own word for the way to dlinfer.
-_DEFAULTS = {"--backend": "pytorch", "--device": "ascend"}
+from dlinfer.vendor.device_type import DEVICE_TYPE
+
+_DEFAULTS = {"--backend": "pytorch", "--device": DEVICE_TYPE}
 
 
 def serve_command(

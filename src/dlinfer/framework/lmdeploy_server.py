@@ -2,7 +2,9 @@
 
 LMDeploy 0.18 hands the engine's port over through a manager process, and ends that process as soon as the server has read
 the port. The engine may still be waiting for the manager's answer then, and dies (EOFError). Here the manager lives as long
-as the server. This module is apart from `lmdeploy_ext`: the server's process needs none of the names that an engine's process needs.
+as the server.
+
+This module is apart from `lmdeploy_ext`: the server's process needs none of the names that an engine's process needs.
 """
 
 from __future__ import annotations
