@@ -29,8 +29,6 @@ if find_spec("lmdeploy") is None:
 pytestmark = [pytest.mark.unit, pytest.mark.slow, pytest.mark.timeout(900)]
 
 MODES = {"eager": {"eager_mode": True}, "graph": {"eager_mode": False}}
-# Alone a prompt takes its full time, so in the second mode every other one has to do. The last one is long.
-ALONE = {"eager": PROMPTS, "graph": PROMPTS[1::2]}
 BATCH = 8
 Run = dict[str, Any]
 
@@ -53,14 +51,14 @@ def test_the_tokens_of_transformers(
     mode: str, folder: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """All prompts at once and then each alone, in one engine: that is one test, because the engine is dear."""
-    rounds = [list(PROMPTS), *([prompt] for prompt in ALONE[mode])]
+    rounds = [list(PROMPTS), *([prompt] for prompt in PROMPTS)]
     run = run_engine(folder, tmp_path, rounds, **MODES[mode])
     expected = expected_in(folder, tmp_path_factory)
     together, *alone = run["rounds"]
     _check_tokens(together["answers"], PROMPTS, expected)
     _check_batches(together)
     _check_chunks(together, expected)
-    for prompt, found in zip(ALONE[mode], alone, strict=True):
+    for prompt, found in zip(PROMPTS, alone, strict=True):
         _check_tokens(found["answers"], [prompt], expected)
         _check_reused_prefix(found, expected[prompt].length)
     assert (run["place"], run["dtype"]) == ("cpu", "torch.float32")
