@@ -32,18 +32,14 @@ def test_rows_peaks_and_files(own_place: Path, capsys: pytest.CaptureFixture[str
     held_before = torch.get_device_module("dipu").memory_allocated()
     with MemoryMonitor(interval=0.02) as monitor:
         assert ENGINE.modes_here() == []
-        block = bytearray(64 * MIB)
-        block[::4096] = b"x" * len(block[::4096])
         tensor = torch.empty(32 * MIB, dtype=torch.uint8, device="dipu")
         time.sleep(0.15)
-        del block
         torch.optim.SGD([torch.zeros(1, requires_grad=True)]).step()
     rows = list(open_run("op_tools_results").rows("memory"))
     assert len(rows) >= 4
     first, last = rows[0], rows[-1]
     highest = max(row["host_rss_bytes"] for row in rows)
-    assert highest - first["host_rss_bytes"] >= 60 * MIB
-    assert last["host_peak_bytes"] >= highest == max(row["host_rss_bytes"] for row in rows)
+    assert last["host_peak_bytes"] >= highest > 0
     assert monitor.host_peak == last["host_peak_bytes"]
     assert last["device_allocated_bytes"] >= held_before + 32 * MIB
     assert last["device_reserved_bytes"] >= last["device_allocated_bytes"]
@@ -67,6 +63,24 @@ def test_rows_peaks_and_files(own_place: Path, capsys: pytest.CaptureFixture[str
         and "device, at most" in words
     )
     del tensor
+
+
+GROWS = """
+import time
+from op_tools.memory import MemoryMonitor
+with MemoryMonitor(interval=0.02):
+    block = bytearray(64 << 20)
+    block[::4096] = b"x" * len(block[::4096])
+    time.sleep(0.3)
+    del block
+"""
+
+
+def test_the_host_memory_of_a_program_that_grows_and_shrinks(own_place: Path) -> None:
+    """In a process of its own: one that ran other tests may give memory back at the same moment."""
+    subprocess.run([sys.executable, "-c", GROWS], check=True, timeout=120)
+    held = [row["host_rss_bytes"] for row in open_run("op_tools_results").rows("memory")]
+    assert max(held) - held[0] >= 60 * MIB and max(held) - held[-1] >= 60 * MIB
 
 
 def test_it_samples_while_the_program_works_and_stops_when_told() -> None:
