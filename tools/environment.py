@@ -1,4 +1,4 @@
-"""Bring the checkout's `.venv` up to date: torch, build tools, LMDeploy, the project itself. Standard library only.
+"""Bring the checkout's `.venv` up to date: torch, build tools, LMDeploy, triton, the project itself. Standard library only.
 
 Every step has a key (the pinned versions, or a hash of the sources) that is written down once the step has
 succeeded; a step whose key has not changed is skipped, so that `make` costs nothing when nothing changed.
@@ -174,6 +174,13 @@ def install_lmdeploy(torch: str) -> None:
     pip_install("lmdeploy-alone", keys[1] + (stamped("lmdeploy") or ""), ["--no-deps", "-r", alone])
 
 
+def install_triton() -> None:
+    """Install triton where only those look who name the folder: its kernels are compiled and interpreted without a GPU."""
+    name = "requirements/triton.txt"
+    key = hashlib.sha256((ROOT / name).read_bytes()).hexdigest()
+    pip_install("triton", key, ["--no-deps", "--upgrade", "--target", ".venv/triton", "-r", name])
+
+
 def source_files() -> Iterator[Path]:
     for name in SOURCES:
         path = ROOT / name
@@ -225,6 +232,7 @@ def main() -> int:
         torch = install_torch(options.torch)
         install_requirements(torch)
         install_lmdeploy(torch)
+        install_triton()
         build_project(torch, compiler)
     except Failure as failure:
         print(failure, file=sys.stderr)
