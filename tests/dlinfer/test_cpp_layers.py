@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from itertools import product
 from typing import Any
 
@@ -19,7 +16,6 @@ _cpp: Any = pytest.importorskip("dlinfer._cpp")
 pytestmark = pytest.mark.unit
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-OPERATORS = "*rms_norm*,silu_and_mul,dynamic_quant,linear*,weight_quant_matmul,*moe*"
 
 
 @pytest.fixture(autouse=True)
@@ -31,26 +27,6 @@ def _close(got: Tensor, exact: Tensor, roundings: float = 2.0) -> None:
     """Within some roundings of the dtype of `got`, each beside the element itself or beside a typical one."""
     bound = roundings * torch.finfo(got.dtype).eps * (exact.abs() + exact.abs().mean())
     assert bool(((got.double() - exact).abs() <= bound).all())
-
-
-@pytest.mark.parametrize("level", ["plain", "avx2"])
-def test_lower_levels_of_machines_pass(level: str) -> None:
-    """In a process of its own: the level is chosen when the library is loaded. The highest one is tried by all other tests."""
-    names = ["plain", "avx2", "avx512"]
-    if names.index(level) >= names.index(_cpp.level()):
-        pytest.skip(f"this machine, or this run, has no more than {_cpp.level()}")
-    program = f"""
-import torch
-import dlinfer._cpp
-assert dlinfer._cpp.level() == {level!r}
-from dlinfer.cli import main
-main(["conformance", "--vendor", "cpp", "--quick", "-o", {OPERATORS!r}])
-"""
-    given = {**os.environ, "DLINFER_CPP_LEVEL": level, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=given, check=False
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
 @pytest.mark.parametrize(("dtype", "weight_dtype"), list(product(FLOATS, FLOATS)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ _cpp: Any = pytest.importorskip("dlinfer._cpp")
 pytestmark = pytest.mark.unit
 
 LEVELS = ("plain", "avx2", "avx512")
-OPERATORS = "paged_*,prefill_attention,fused_attention,incre_*,fill_*,get_*,apply_*"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 def _python(program: str, level: str) -> subprocess.CompletedProcess[str]:
@@ -25,16 +26,21 @@ def _python(program: str, level: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("level", ["plain", "avx2"])
-def test_attention_caches_and_rotary_pass_at_lower_levels(level: str) -> None:
+def test_every_operator_passes_at_lower_levels(level: str) -> None:
+    """Cases of the conformance suite and random ones. The highest level is tried by all other tests."""
     if LEVELS.index(level) >= LEVELS.index(_cpp.level()):
         pytest.skip(f"this machine, or this run, has no more than {_cpp.level()}")
     done = _python(
         f"""
+import sys
 import torch
 import dlinfer._cpp
 assert dlinfer._cpp.level() == {level!r}
+sys.path.append({str(BENCHMARKS)!r})
+import dlinfer_fuzz
+assert dlinfer_fuzz.main(["--rounds", "6"]) == 0
 from dlinfer.cli import main
-main(["conformance", "--vendor", "cpp", "--quick", "-o", {OPERATORS!r}])
+main(["conformance", "--vendor", "cpp", "--quick"])
 """,
         level,
     )
