@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -277,22 +276,6 @@ def test_bad_usage_is_said_and_is_exit_code_2(
         main(["conformance", *arguments])
     assert stopped.value.code == 2
     assert words in capsys.readouterr().err
-
-
-def test_doctor_says_who_serves_what() -> None:
-    with using(Vendor("partial", "7.1", {"rms_norm": KERNELS["rms_norm"]}, devices=("cpu",), priority=5)):
-        result = CliRunner().invoke(app, ["doctor", "--device", "cpu", "--json"])
-    assert result.exit_code == 0
-    said = json.loads(result.output)
-    assert said["served"]["cpu"]["rms_norm"] == "partial" and said["served"]["cpu"]["linear"] == "ref"
-    assert {"name": "partial", "version": "7.1", "devices": ["cpu"], "kernels": 1, "problem": ""} in said[
-        "vendors"
-    ]
-    plain = CliRunner().invoke(app, ["doctor"])
-    assert (
-        "DLINFER_LINEAR_USE_NN_LAYOUT=(not set): 1: weights of linear layers are stored [in, out]"
-        in plain.output
-    )
 
 
 def test_table_shows_one_operator_or_lists_many() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlinfer.cli import app
-from dlinfer.commands.doctor import SETTINGS
+from dlinfer.commands.settings import SETTINGS
 from dlinfer.conformance.samples import SAMPLES, count_of
 
 pytestmark = pytest.mark.unit

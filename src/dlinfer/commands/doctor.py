@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_format
 from typing import Annotated, Any
 
 import typer
 
-__all__ = ["doctor_command"]
+from dlinfer.commands.settings import SETTINGS, problems
 
-SETTINGS = {
-    "DLINFER_VENDOR": "the vendor to use; default: the best one for the device",
-    "DLINFER_CHECK": "1: check lengths and tables on devices too; 0: only where a vendor needs it",
-    "DLINFER_CACHE_LAYOUT": "BSND or BNSD: how the caller's paged caches lie; default BSND",
-    "DLINFER_LINEAR_USE_NN_LAYOUT": "1: weights of linear layers are stored [in, out]",
-    "DLINFER_CPP_LEVEL": "plain, avx2 or avx512: instructions that cpp uses; default: the best that the CPU has",
-    "DLINFER_GRAPH_BACKEND": "who runs captured graphs: eager, aten, cudagraphs, inductor, none, ...; default eager",
-    "DLINFER_DEVICE": "where LMDeploy's tensors live: cpu, dipu or cuda; default: cuda if there is one",
-    "DLINFER_CPU_MEMORY": "GiB of the CPU's free memory that LMDeploy may see; default 4",
-    "DLINFER_VLLM_DEVICE": "cpu: vLLM runs on dlinfer; default: it does not",
-    "DLINFER_CACHE": "the folder for models that are unpacked once; default: dlinfer in the user's cache",
-}
+__all__ = ["doctor_command"]
 
 
 def doctor_command(
@@ -32,15 +22,26 @@ def doctor_command(
 ) -> None:
     """Say which vendors are installed, which serves each operator on each device, and why others cannot be used.
 
-    Exit code 0: every operator is served; 1: a vendor that was asked for cannot be used.
+    Exit code 0: every operator is served; 1: a setting cannot be followed; 2: there is no such device.
     """
+    _require(device)
     findings = diagnosis([device] if device else devices_here())
     if json:
         typer.echo(json_format.dumps(findings, indent=1))
     else:
         _print(findings)
-    if findings["problem"]:
+    if findings["problems"]:
         raise typer.Exit(1)
+
+
+def _require(device: str | None) -> None:
+    import torch
+
+    try:
+        torch.device(device or "cpu")
+    except RuntimeError as error:
+        typer.echo(f"dlinfer doctor: --device {device}: {str(error).strip().partition(chr(10))[0]}", err=True)
+        raise typer.Exit(2) from None
 
 
 def devices_here() -> list[str]:
@@ -60,7 +61,7 @@ def diagnosis(devices: list[str]) -> dict[str, Any]:
     from dlinfer import __version__
     from dlinfer.errors import VendorError
     from dlinfer.interface import OPERATORS
-    from dlinfer.vendors import chosen, installed, served_by
+    from dlinfer.vendors import installed, served_by
 
     vendors = [
         {
@@ -73,20 +74,16 @@ def diagnosis(devices: list[str]) -> dict[str, Any]:
         for found in installed().values()
     ]
     served: dict[str, dict[str, str]] = {}
-    problem = ""
     for device in devices:
-        try:
-            chosen(device)
+        with contextlib.suppress(VendorError):  # by DLINFER_VENDOR, so it is among the problems
             served[device] = {name: served_by(name, device).name for name in OPERATORS}
-        except VendorError as error:
-            problem = str(error)
     return {
         "version": __version__,
         "torch": torch.__version__,
         "settings": {name: os.environ.get(name, "") for name in SETTINGS},
         "vendors": vendors,
         "served": served,
-        "problem": problem,
+        "problems": list(problems()),
     }
 
 
@@ -111,6 +108,6 @@ def _print(findings: dict[str, Any]) -> None:
         for vendor, names in by_vendor.items():
             console.print(f"  {vendor} serves {len(names)}: {', '.join(names)}")
     for name, value in findings["settings"].items():
-        console.print(f"{name}={value or '(not set)'}: {SETTINGS[name]}")
-    if findings["problem"]:
-        console.print(f"problem: {findings['problem']}", style="bold red")
+        console.print(f"{name}={value or '(not set)'}: {SETTINGS[name].text}")
+    for problem in findings["problems"]:
+        console.print(f"problem: {problem}", style="bold red")

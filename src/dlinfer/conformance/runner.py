@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -86,9 +87,8 @@ class _StopRunError(Exception):
 
 def _check_device(device: str) -> None:
     try:
-        kind = torch.device(device).type
-        if kind == "dipu":
-            # Registers the device; the package may be installed without it.
+        if torch.device(device).type == "dipu" and "torch_dipu._C" not in sys.modules:
+            # Registers the device, where `import torch` was told not to; the package may be installed without it.
             import torch_dipu  # noqa: F401
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, ImportError) as error:

@@ -19,24 +19,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dlinfer.framework.lmdeploy_ext.places import PlaceError
+from dlinfer.framework.places import cpu_memory
 
 if TYPE_CHECKING:
     from ditorch.mapping.patches import Patches
     from ditorch.mapping.target import Target
 
-__all__ = ["MEMORY", "install"]
+__all__ = ["install"]
 
-MEMORY = "DLINFER_CPU_MEMORY"
-_GIB = 1 << 30
-_DEFAULT_GIB = "4"
 _NEW_METHODS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
 
 
 @functools.cache
 def install() -> Patches:
     """Make the names; once in a process. The changes can be taken back with the answer's `remove`."""
-    _setting()  # what is wrong is said now, not when LMDeploy asks
+    cpu_memory()  # what is wrong is said now, not when LMDeploy asks
     _load_machinery()
     from ditorch.mapping import compiler_rules, factories, overrides
     from ditorch.mapping.patches import Patches
@@ -146,24 +143,9 @@ def memory_for_engine(device: Any = None) -> tuple[int, int]:
     """
     import psutil  # one of LMDeploy's dependencies
 
-    most = _setting()
+    most = cpu_memory()
     memory = psutil.virtual_memory()
     return min(memory.available, _left_in_container(), most), min(memory.total, most)
-
-
-def _setting() -> int:
-    """DLINFER_CPU_MEMORY in bytes."""
-    wanted = os.environ.get(MEMORY, "").strip() or _DEFAULT_GIB
-    try:
-        bytes_ = int(float(wanted) * _GIB)
-    except (ValueError, OverflowError):
-        bytes_ = 0
-    if bytes_ <= 0:
-        raise PlaceError(
-            f"{MEMORY}={wanted!r} is no amount of memory. Expected GiB as a number above 0, such as 4 or 0.5. "
-            f"Set it so, or unset it for {_DEFAULT_GIB}."
-        )
-    return bytes_
 
 
 def _left_in_container() -> int:

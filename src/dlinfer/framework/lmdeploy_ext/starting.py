@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from dlinfer.framework.lmdeploy_ext.places import Place, chosen_place
+from dlinfer.framework.places import Place, chosen_place
 
 __all__ = ["start"]
 

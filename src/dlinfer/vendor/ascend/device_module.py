@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dlinfer.framework.lmdeploy_ext.places import Place
+from dlinfer.framework.places import Place
 
 __all__ = ["install"]
 

@@ -1,4 +1,7 @@
-"""Where the engine's tensors live: the setting DLINFER_DEVICE."""
+"""Where LMDeploy's tensors live, and how much of the CPU's memory they may take: DLINFER_DEVICE, DLINFER_CPU_MEMORY.
+
+Apart from `lmdeploy_ext`, whose import sets everything up: `dlinfer doctor` asks here without doing so.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,12 @@ from importlib.util import find_spec
 
 import torch
 
-__all__ = ["VARIABLE", "Place", "PlaceError", "chosen_place"]
+__all__ = ["MEMORY", "VARIABLE", "Place", "PlaceError", "chosen_place", "cpu_memory"]
 
 VARIABLE = "DLINFER_DEVICE"
+MEMORY = "DLINFER_CPU_MEMORY"
+_GIB = 1 << 30
+_DEFAULT_GIB = "4"
 
 
 class Place(Enum):
@@ -23,7 +29,7 @@ class Place(Enum):
 
 
 class PlaceError(RuntimeError):
-    """DLINFER_DEVICE cannot be followed: what was wrong, what was expected, what to do."""
+    """A setting cannot be followed: what was wrong, what was expected, what to do."""
 
 
 def chosen_place(environment: Mapping[str, str] = os.environ) -> Place:
@@ -54,3 +60,18 @@ def _missing(place: Place) -> str:
     if place is Place.DIPU and find_spec("torch_dipu") is None:
         return "the package torch_dipu is not installed"
     return ""
+
+
+def cpu_memory() -> int:
+    """DLINFER_CPU_MEMORY in bytes."""
+    wanted = os.environ.get(MEMORY, "").strip() or _DEFAULT_GIB
+    try:
+        bytes_ = int(float(wanted) * _GIB)
+    except (ValueError, OverflowError):
+        bytes_ = 0
+    if bytes_ <= 0:
+        raise PlaceError(
+            f"{MEMORY}={wanted!r} is no amount of memory. Expected GiB as a number above 0, such as 4 or 0.5. "
+            f"Set it so, or unset it for {_DEFAULT_GIB}."
+        )
+    return bytes_
