@@ -58,14 +58,14 @@ def _rounded(weight: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def test_what_fits_no_groups_gets_eight_bits() -> None:
-    assert quantised(torch.randn(16, 64), None, "int4").weight.dtype == torch.int32
-    assert quantised(torch.randn(16, 48), None, "int4").weight.dtype == torch.int8
-    assert quantised(torch.randn(12, 64), None, "int4").weight.dtype == torch.int8
+    assert quantised([torch.randn(16, 64)], None, "int4").weight.dtype == torch.int32
+    assert quantised([torch.randn(16, 48)], None, "int4").weight.dtype == torch.int8
+    assert quantised([torch.randn(12, 64)], None, "int4").weight.dtype == torch.int8
 
 
 def test_rows_of_zeros_stay_zeros() -> None:
     for weights in ("int8", "int4"):
-        assert quantised(torch.zeros(8, 32), None, weights)(torch.ones(1, 32), kernels("cpu")).eq(0).all()
+        assert quantised([torch.zeros(8, 32)], None, weights)(torch.ones(1, 32), kernels("cpu")).eq(0).all()
 
 
 def test_few_bits_have_no_gradients() -> None:

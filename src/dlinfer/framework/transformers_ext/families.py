@@ -13,15 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dlinfer.framework.transformers_ext.linears import StandIn
+from dlinfer.framework.transformers_ext.linears import PackedLinear, StandIn
 from dlinfer.framework.transformers_ext.projections import (
     Dense,
     Precision,
     Projection,
     Quantised,
     join,
+    joined,
+    joined_bias,
     quantised,
-    together,
 )
 
 __all__ = ["FAMILIES", "Layer", "Parts", "family_of", "layer_of", "problem_of"]
@@ -111,7 +112,7 @@ def problem_of(decoder: Any) -> str | None:
 def _problem_of_kind(module: nn.Module, family: str | None) -> str | None:
     kind = type(module)
     known = kind.__module__.startswith("transformers.") and kind.__name__.startswith((str(family), "SiLU"))
-    if known or kind in (nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU):
+    if known or kind in (nn.Linear, PackedLinear, nn.Embedding, nn.ModuleList, nn.SiLU):
         return None
     return f"is a {kind.__module__}.{kind.__qualname__}"
 
@@ -132,8 +133,11 @@ def _problem_of_hooks(module: nn.Module) -> str | None:
     return None
 
 
-def layer_of(layer: Any, config: Any, precision: Precision | None) -> Layer:
-    """One decoder layer for the operators. Without `precision` its linear layers then share joined weights."""
+def layer_of(layer: Any, config: Any, precision: Precision | None, keep: bool = True) -> Layer:
+    """One decoder layer for the operators. Without `precision` its linear layers then share joined weights.
+
+    With `precision` and not `keep`, packed layers stand in the place of its linear layers, whose weights are gone then.
+    """
     attention, source = layer.self_attn, _parts_of(layer)
     window = getattr(attention, "sliding_window", None)
     if not hasattr(attention, "sliding_window") and type(layer).__name__ == "MistralDecoderLayer":
@@ -144,20 +148,26 @@ def layer_of(layer: Any, config: Any, precision: Precision | None) -> Layer:
     def projection(*linears: nn.Linear) -> Projection:
         if precision is None:
             return Dense(*join(linears)) if len(linears) > 1 else Dense(linears[0].weight, linears[0].bias)
-        whole = _joined(linears, precision)
+        whole = _rounded(linears, precision)
         separate.extend(_pieces(linears, whole))
         return whole
 
+    qkv, out = projection(*source.qkv), projection(source.out)
+    gate_up, down = projection(*source.gate_up), projection(source.down)
+    if not keep:
+        for linear, part in separate:
+            _let_go(linear, part, attention, layer.mlp)
+        source, separate = _parts_of(layer), []
     query_norm, key_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
     return Layer(
         input_norm=layer.input_layernorm.weight,
-        qkv=projection(*source.qkv),
+        qkv=qkv,
         query_norm=None if query_norm is None else query_norm.weight,
         key_norm=None if key_norm is None else key_norm.weight,
-        out=projection(source.out),
+        out=out,
         post_norm=layer.post_attention_layernorm.weight,
-        gate_up=projection(*source.gate_up),
-        down=projection(source.down),
+        gate_up=gate_up,
+        down=down,
         heads=(queries // size, source.qkv[1].out_features // size),
         size=size,
         scale=attention.scaling,
@@ -168,11 +178,16 @@ def layer_of(layer: Any, config: Any, precision: Precision | None) -> Layer:
     )
 
 
-def _joined(linears: tuple[nn.Linear, ...], precision: Precision) -> Quantised:
-    # Parts of a weight of 4 bits must begin at whole int32s.
-    if any(linear.out_features % 8 for linear in linears):
-        precision = "int8"
-    return quantised(*together(linears), precision)
+def _rounded(linears: tuple[Any, ...], precision: Precision) -> Quantised:
+    packed = [linear.held for linear in linears if isinstance(linear, PackedLinear)]
+    if packed:
+        if len(packed) < len(linears):
+            raise RuntimeError(
+                "dlinfer: the model was changed after optimise(model, keep_originals=False): a linear layer beside packed"
+                " ones is new; change the model before optimise"
+            )
+        return joined(packed)
+    return quantised([linear.weight for linear in linears], joined_bias(linears), precision)
 
 
 def _pieces(linears: tuple[nn.Linear, ...], whole: Quantised) -> Iterator[tuple[nn.Linear, Quantised]]:
@@ -180,3 +195,15 @@ def _pieces(linears: tuple[nn.Linear, ...], whole: Quantised) -> Iterator[tuple[
     for linear in linears:
         yield linear, whole.part(start, start + linear.out_features)
         start += linear.out_features
+
+
+def _let_go(linear: nn.Module, part: Quantised, *parents: nn.Module) -> None:
+    """Puts a packed layer in the place of a linear one; where it is already, it takes its part of the joined weight."""
+    if isinstance(linear, PackedLinear):
+        linear.hold(part)
+        return
+    assert isinstance(linear, nn.Linear)
+    for parent in parents:
+        for name, child in parent.named_children():
+            if child is linear:
+                setattr(parent, name, PackedLinear(part, linear.in_features, linear.out_features))

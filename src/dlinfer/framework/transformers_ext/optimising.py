@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, NoReturn, get_args
 
-from torch import nn
+from torch import Tensor, nn
 
 from dlinfer.framework.transformers_ext.attention import NAME
 from dlinfer.framework.transformers_ext.families import FAMILIES, family_of, problem_of
-from dlinfer.framework.transformers_ext.linears import Head
-from dlinfer.framework.transformers_ext.projections import Precision, separate
+from dlinfer.framework.transformers_ext.linears import Head, PackedLinear, StandIn, rounded_head
+from dlinfer.framework.transformers_ext.projections import Precision, leave_file, separate
 from dlinfer.framework.transformers_ext.stack import Stack
 
 __all__ = ["describe", "optimise", "restore"]
@@ -29,9 +31,22 @@ class _State:
     head: str | None = None
     left: dict[str, str] = field(default_factory=dict)
     """Decoders that could not be put on the operators, and why."""
+    gone: bool = False
+    """Weights of the model were let go."""
 
 
-def optimise(model: Any, weights: Precision | None = None) -> Any:
+class _NoSaving(StandIn):
+    """Stands in the place of `save_pretrained` of a model whose own weights are gone."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise RuntimeError(
+            "the model's own weights were let go by optimise(model, ..., keep_originals=False), and from_pretrained cannot read"
+            " the rounded ones: save the model before optimise, or use torch.save(model.state_dict(), file) and load that into"
+            " a model optimised in the same way"
+        )
+
+
+def optimise(model: Any, weights: Precision | None = None, *, keep_originals: bool = True) -> Any:
     """Puts a model of transformers on the operators of dlinfer, in place, and returns it. `restore` takes it back.
 
     Decoders of known families (Llama, Mistral, Qwen2, Qwen3; also inside larger models) run as a whole: joined linear
@@ -40,40 +55,74 @@ def optimise(model: Any, weights: Precision | None = None) -> Any:
     Args:
         model: a `PreTrainedModel`, in eval mode and on its device already.
         weights: None keeps the weights as they are. "int8" or "int4" stores those of the linear layers in few bits; they are
-            read faster and rounded. The model's own weights stay for `restore`.
+            read faster and rounded.
+        keep_originals: with rounded weights, whether the model's own stay in memory for `restore`. False lets them go layer
+            by layer, so that no more than one layer is in memory twice; neither `restore` nor `save_pretrained` works then.
     """
     if weights is not None and weights not in get_args(Precision):
         raise ValueError(
             f"weights is {weights!r}, expected None, {' or '.join(map(repr, get_args(Precision)))}"
         )
+    if weights is None and not keep_originals:
+        raise ValueError(
+            "keep_originals=False lets weights go that were rounded: give weights='int8' or 'int4' too"
+        )
     if not hasattr(model, "set_attn_implementation"):
         raise TypeError(f"optimise takes a model of transformers, not a {type(model).__name__}")
-    if getattr(model, _STATE, None) is not None:
-        raise RuntimeError("this model is optimised already: call restore(model) first to change how")
+    before = getattr(model, _STATE, None)
+    if before is not None:
+        way = "load it again" if before.gone else "call restore(model) first"
+        raise RuntimeError(f"this model is optimised already: {way} to change how")
     state = _State(model.config._attn_implementation, weights)
     for name, module in model.named_modules():
         if family_of(module) is not None:
             problem = problem_of(module)
             if problem is None:
-                state.stacks[name] = Stack(module, weights)
+                state.stacks[name] = Stack(module, weights, keep_originals)
                 module.forward = state.stacks[name]  # type: ignore[assignment]
             else:
                 state.left[name] = problem
     if state.stacks:
-        state.head = _optimise_head(model, weights)
+        state.head = _optimise_head(model, weights, keep_originals)
+        state.gone = not keep_originals
     _warn(model, state)
     model.set_attn_implementation(NAME)
     setattr(model, _STATE, state)
+    if state.gone:
+        _settle(model)
     return model
 
 
-def _optimise_head(model: Any, weights: Precision | None) -> str | None:
+def _settle(model: Any) -> None:
+    """What is left to do when weights were let go."""
+    for module in model.modules():
+        if hasattr(module, "save_pretrained"):
+            module.save_pretrained = _NoSaving()
+    leave_file(model)
+    # glibc keeps what was freed between other pieces; the process would not shrink by it.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
+def _optimise_head(model: Any, weights: Precision | None, keep: bool) -> str | None:
     """The last layer reads as much memory as several others."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if type(head) is not nn.Linear or "forward" in vars(head):
         return None
-    head.forward = Head(head, weights)  # type: ignore[method-assign]
-    return next(name for name, module in model.named_modules() if module is head)
+    place = next(name for name, module in model.named_modules() if module is head)
+    if keep or _is_embedding(head.weight, model):
+        head.forward = Head(head, weights)  # type: ignore[method-assign]
+    else:
+        packed = PackedLinear(rounded_head(head), head.in_features, head.out_features)
+        model.set_submodule(place, packed)
+    return place
+
+
+def _is_embedding(weight: Tensor, model: nn.Module) -> bool:
+    """Whether a layer's weight is an embedding too, which needs it as it is."""
+    tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
+    return any(table.weight is weight for table in tables)
 
 
 def _warn(model: Any, state: _State) -> None:
@@ -90,6 +139,11 @@ def restore(model: Any) -> Any:
     state = getattr(model, _STATE, None)
     if state is None:
         raise RuntimeError("this model is not optimised")
+    if state.gone:
+        raise RuntimeError(
+            "the model's own weights were let go by optimise(model, ..., keep_originals=False):"
+            " load the model again, or keep them with keep_originals=True"
+        )
     for name, stack in state.stacks.items():
         del model.get_submodule(name).forward
         for layer in stack.layers:
@@ -112,10 +166,11 @@ def describe(model: Any) -> str:
         used = getattr(model.config, "_attn_implementation", None) == NAME
         return "attention on dlinfer" if used else "nothing on dlinfer"
     lines = ["attention on dlinfer"]
-    kind = f"weights in {state.precision}" if state.precision else "weights as they were"
+    kept = "" if state.gone else ", the model's own kept"
+    kind = f"weights in {state.precision}{kept}" if state.precision else "weights as they were"
     for name, stack in state.stacks.items():
         lines.append(f"{name or type(model).__name__}: {len(stack.layers)} layers on dlinfer, {kind}")
     if state.head is not None:
-        lines.append(f"{state.head}: on dlinfer, {'weights in int8' if state.precision else kind}")
+        lines.append(f"{state.head}: on dlinfer, {f'weights in int8{kept}' if state.precision else kind}")
     lines += [f"{name}: as in transformers, {why}" for name, why in state.left.items()]
     return "\n".join(lines)

@@ -19,8 +19,8 @@ from dlinfer.framework.transformers_ext.batches import Batch, plan
 from dlinfer.framework.transformers_ext.cache import PagedLayer, adopt
 from dlinfer.framework.transformers_ext.families import Layer, layer_of, problem_of
 from dlinfer.framework.transformers_ext.kernels import Kernels, kernels
-from dlinfer.framework.transformers_ext.linears import RoundedLinear, StandIn
-from dlinfer.framework.transformers_ext.projections import Precision, version_of
+from dlinfer.framework.transformers_ext.linears import PackedLinear, RoundedLinear, StandIn
+from dlinfer.framework.transformers_ext.projections import Precision, leave_file, version_of
 
 __all__ = ["Stack"]
 
@@ -34,9 +34,11 @@ _HARMLESS = frozenset(
 class Stack(StandIn):
     """Stands in the place of `forward` of one decoder."""
 
-    def __init__(self, decoder: Any, precision: Precision | None) -> None:
+    def __init__(self, decoder: Any, precision: Precision | None, keep: bool = True) -> None:
+        """`keep`: the decoder's own weights stay where rounded ones are used. Else each layer's go when it is rounded."""
         self.decoder = decoder
         self.precision = precision
+        self.keep = keep
         self._plain = type(decoder).forward
         # generate and others look at the signature.
         update_wrapper(self, self._plain)
@@ -49,23 +51,32 @@ class Stack(StandIn):
         problem = problem_of(self.decoder)
         if problem is not None:
             raise RuntimeError(
-                f"dlinfer: the model was changed after optimise(model): {problem}; call restore(model) first"
+                f"dlinfer: the model was changed after optimise(model): {problem}; {self._way_back()}"
             )
         config = self.decoder.config
         self.layers = [
-            layer_of(layer, config, self.precision)
+            layer_of(layer, config, self.precision, self.keep)
             for layer in self.decoder.layers[: config.num_hidden_layers]
         ]
         for layer in self.layers:
             for linear, part in layer.separate:
                 linear.forward = RoundedLinear(part)  # type: ignore[method-assign]
+        if not self.keep:
+            leave_file(self.decoder)
         self._windowed = any(layer.window_left >= 0 for layer in self.layers)
         self._known = self._fingerprint()
 
     def _fingerprint(self) -> list[tuple[int, int]]:
         """Where the weights lie, and for those that were rounded whether they were written since."""
-        rounded = self.precision is not None
-        return [(p.data_ptr(), version_of(p) if rounded else 0) for p in self.decoder.parameters()]
+        rounded = self.precision is not None and self.keep
+        known = [(p.data_ptr(), version_of(p) if rounded else 0) for p in self.decoder.parameters()]
+        if not self.keep:
+            packed = (module for module in self.decoder.modules() if isinstance(module, PackedLinear))
+            known += [(held.data_ptr(), 0) for module in packed for held in module.buffers()]
+        return known
+
+    def _way_back(self) -> str:
+        return "call restore(model) first" if self.keep else "change the model before optimise"
 
     def __call__(
         self,
