@@ -5,7 +5,8 @@
 
 The import chooses a framework (`DITORCH_DEVICE`, or what is installed and has a device), says once which,
 and maps the names of cuda onto its device. `ditorch.disable()` takes everything back, `ditorch.enable()`
-applies it again; `DITORCH_DISABLE_MOCK=1` leaves torch alone from the start.
+applies it again; `DITORCH_DISABLE_MOCK=1` leaves torch alone from the start. `DITORCH_DEVICE=none` chooses no
+framework: for libraries that use parts of this package.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 framework: str = ""
-"""Name and version of the chosen framework: 'torch_dipu:0.1.0 (host)'."""
+"""Name and version of the chosen framework: 'torch_dipu:0.1.0 (host)'; empty if none was chosen."""
 
 _OWN_PROGRAMS = ("ditorch", "dipu")
 _OWN_MODULES = ("ditorch", "torch_dipu.commands")

@@ -21,7 +21,7 @@ DEFAULT = "default"
 # What is read from the environment only, by the programs that read it: variable -> (default, meaning).
 _VARIABLES: dict[str, dict[str, tuple[str, str]]] = {
     "ditorch": {
-        "DITORCH_DEVICE": ("", "the framework that ditorch uses; empty: ditorch chooses"),
+        "DITORCH_DEVICE": ("", "the framework that ditorch uses; none: no framework; empty: ditorch chooses"),
         "DITORCH_DISABLE_MOCK": ("0", "1: never map the names of cuda"),
         "DITORCH_SHOW_DEVICE_AS_CUDA": ("1", "0: device.type never equals 'cuda'"),
         "DITORCH_FP32_COLLECTIVES": ("0", "1: sums of half-precision tensors are made in float32"),
@@ -162,9 +162,9 @@ def _of_environment(
 
 def _wrong_choices(environment: Mapping[str, str]) -> Iterator[str]:
     """What `import ditorch` would refuse or ignore."""
-    from ditorch.selection import UnknownDeviceError, choose, wrong_switches
+    from ditorch.selection import UnknownDeviceError, choose, framework_wanted, wrong_switches
 
-    if environment.get("DITORCH_DEVICE", "").strip():
+    if environment.get("DITORCH_DEVICE", "").strip() and framework_wanted(environment):
         try:
             choose(environment=environment)
         except UnknownDeviceError as error:

@@ -12,7 +12,7 @@ import torch
 import ditorch
 from ditorch.adapters import Adapter, Availability, all_adapters
 from ditorch.checks import CHECKS, CheckResult, run_checks
-from ditorch.selection import Choice, UnknownDeviceError, choose, mapping_wanted
+from ditorch.selection import Choice, NoFrameworkError, UnknownDeviceError, choose, mapping_wanted
 from ditorch.session import remarks, untested_torch
 
 __all__ = [
@@ -85,7 +85,7 @@ def diagnose() -> Diagnosis:
     # Before the mapping is on: afterwards torch.cuda answers for the mapped device.
     diagnosis.adapters = [_adapter_finding(adapter, choice) for adapter in all_adapters()]
     if choice is None:
-        diagnosis.notes = [text for text in (untested_torch(),) if text]
+        diagnosis.notes += [text for text in (untested_torch(),) if text]
         return diagnosis
     diagnosis.notes = [*remarks(choice), *_others(diagnosis.adapters, choice)]
     if _start(diagnosis, choice):
@@ -140,6 +140,9 @@ def _choice(diagnosis: Diagnosis) -> Choice | None:
         choice = choose()
     except UnknownDeviceError as error:
         diagnosis.problems.append(Problem(error.what, error.advice))
+        return None
+    except NoFrameworkError as error:  # a wish, and no problem
+        diagnosis.notes.append(str(error))
         return None
     diagnosis.reason = choice.reason
     return choice

@@ -9,9 +9,19 @@ from dataclasses import dataclass
 
 from ditorch.adapters import Adapter, Availability, all_adapters
 
-__all__ = ["Choice", "PassedOver", "UnknownDeviceError", "choose", "mapping_wanted", "wrong_switches"]
+__all__ = [
+    "Choice",
+    "NoFrameworkError",
+    "PassedOver",
+    "UnknownDeviceError",
+    "choose",
+    "framework_wanted",
+    "mapping_wanted",
+    "wrong_switches",
+]
 
 _DEVICE = "DITORCH_DEVICE"
+_NONE = "none"
 _OFF_WORDS = frozenset(("0", "false", "off", "no"))
 _ON_WORDS = frozenset(("1", "true", "on", "yes"))
 _SWITCHES = (
@@ -33,6 +43,16 @@ class UnknownDeviceError(ValueError):
         self.what = f"{_DEVICE}={wanted!r} is no device that ditorch knows.{guess} Known: {', '.join(known)}."
         self.advice = f"Set {_DEVICE} to one of these, or unset it to let ditorch choose."
         super().__init__(f"{self.what} {self.advice}")
+
+
+class NoFrameworkError(ValueError):
+    """DITORCH_DEVICE=none, and something was asked for that needs a framework."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"{_DEVICE}={_NONE}: ditorch chooses no framework and maps nothing. "
+            f"Set {_DEVICE} to a framework, or unset it to let ditorch choose."
+        )
 
 
 @dataclass(frozen=True)
@@ -60,6 +80,8 @@ def choose(adapters: Sequence[Adapter] | None = None, environment: Mapping[str, 
     """
     candidates = all_adapters() if adapters is None else adapters
     wanted = environment.get(_DEVICE, "").strip()
+    if not framework_wanted(environment):
+        raise NoFrameworkError
     if wanted:
         return Choice(_by_name(wanted, candidates), f"{_DEVICE}={wanted}", wanted=True)
     for adapter in candidates:
@@ -75,6 +97,11 @@ def choose(adapters: Sequence[Adapter] | None = None, environment: Mapping[str, 
             passed.append(PassedOver(adapter, availability))
     # The last resort is taken unseen: if it cannot be loaded, that failure is what the user must see.
     return Choice(candidates[-1], "no other framework has a device", tuple(passed))
+
+
+def framework_wanted(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a framework shall be chosen at all; without one, ditorch is a library and torch is left alone."""
+    return environment.get(_DEVICE, "").strip().lower() != _NONE
 
 
 def mapping_wanted(environment: Mapping[str, str] = os.environ) -> bool:

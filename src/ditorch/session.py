@@ -14,7 +14,7 @@ import torch
 from ditorch import early_names
 from ditorch.adapters import Adapter
 from ditorch.mapping import Mapping
-from ditorch.selection import Choice, choose, mapping_wanted, wrong_switches
+from ditorch.selection import Choice, choose, framework_wanted, mapping_wanted, wrong_switches
 
 __all__ = ["TESTED_TORCH", "Session", "hand_over_visible_devices", "of_process", "remarks", "untested_torch"]
 
@@ -36,7 +36,7 @@ class Session:
     def start(self, choice: Choice | None = None, *, quiet: bool = False) -> str:
         """Choose a framework, load it, map cuda's names onto it unless a setting says no; once."""
         with self._lock:
-            if self.choice is None:
+            if self.choice is None and (choice is not None or framework_wanted()):
                 choice = choice or choose()
                 hand_over_visible_devices(choice.adapter)
                 _load(choice)
@@ -60,7 +60,7 @@ class Session:
         """Apply the mapping, even where a setting had turned it off; nothing to do on a real cuda device."""
         with self._lock:
             if self.choice is None:
-                self.start()
+                self.start(choose())  # which refuses where no framework is wanted
             if self.mapping is None or self.mapping.enabled:
                 return
             if by := self.mapped_by():

@@ -83,6 +83,11 @@ def test_environment_only_settings() -> None:
     assert one(found, "autocompare", "LINEAR_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16").value == "1e-2,1e-2"
 
 
+def test_no_framework_is_a_choice() -> None:
+    assert read(DITORCH_DEVICE="none").problems == []
+    assert "'nune'" in read(DITORCH_DEVICE="nune").problems[0]
+
+
 def test_pyproject(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
         '[project]\nname = "x"\n[tool.ditorch.op_tools.observe]\nlevel = "aten"\n[tool.ditorch.op_tols]\nx = 1\n'

@@ -7,7 +7,8 @@ import pytest
 pytest.importorskip("ditorch", exc_type=ImportError)
 
 from ditorch.adapters import Adapter, Availability, all_adapters
-from ditorch.selection import UnknownDeviceError, choose, mapping_wanted, wrong_switches
+from ditorch.diagnosis import Diagnosis, _choice
+from ditorch.selection import NoFrameworkError, UnknownDeviceError, choose, mapping_wanted, wrong_switches
 from ditorch.session import untested_torch
 
 pytestmark = pytest.mark.unit
@@ -50,6 +51,16 @@ def test_the_first_with_a_device_wins() -> None:
     assert choice.adapter is adapters[1]
     assert "has a device" in choice.reason
     assert not adapters[2].probed
+
+
+def test_none_is_no_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NoFrameworkError, match="unset it"):
+        choose([Chip("a", devices=1, wish="the program imported it")], {"DITORCH_DEVICE": " None "})
+    monkeypatch.setenv("DITORCH_DEVICE", "none")
+    found = Diagnosis(versions={})
+    assert _choice(found) is None
+    assert found.ok
+    assert found.notes == [str(NoFrameworkError())]
 
 
 def test_what_is_not_installed_is_not_probed() -> None:

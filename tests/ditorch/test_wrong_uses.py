@@ -71,6 +71,21 @@ ON_DIPU = {
         settings={"DITORCH_DEVICE": "abacus"},
     ),
     "DITORCH_DEVICE is blank": Use(_USE, says=("on dipu:0",), settings={"DITORCH_DEVICE": "  "}),
+    "DITORCH_DEVICE is none": Use(
+        """
+        import sys, torch, ditorch, ditorch.mapping.factories
+        print([ditorch.framework, ditorch.start(), ditorch.enabled(), torch.device("cuda"), torch.cuda.is_available()])
+        import torch_dipu
+        print(torch.device("cuda"), torch.ones(2, device="dipu").sum().item())
+        """,
+        says=("['', '', False, device(type='cuda'), False]\ncuda 2.0",),
+        settings={"DITORCH_DEVICE": "None"},
+    ),
+    "DITORCH_DEVICE is none, and the mapping is asked for": Use(
+        "import torch, ditorch\nditorch.disable()\nditorch.enable()",
+        fails=("DITORCH_DEVICE=none: ditorch chooses no framework", "or unset it"),
+        settings={"DITORCH_DEVICE": "none"},
+    ),
     "DITORCH_DEVICE names a package that is not installed": Use(
         "import torch, ditorch",
         fails=(

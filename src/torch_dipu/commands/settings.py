@@ -36,7 +36,7 @@ _SHARED: dict[str, tuple[str, str]] = {
     ),
     "DIPU_LOG_FALLBACK_INFO": ("0", "1: a line for every call that falls back, with the reason"),
     "DIPU_WITH_DIOPI_LIBRARY": ("", "DISABLE: no operator of the vendor is used, everything falls back"),
-    "DITORCH_DEVICE": ("", "the framework that ditorch uses; empty: ditorch chooses"),
+    "DITORCH_DEVICE": ("", "the framework that ditorch uses; none: no framework; empty: ditorch chooses"),
     "DITORCH_DISABLE_MOCK": ("0", "1: never map the names of cuda"),
     "DITORCH_SHOW_DEVICE_AS_CUDA": ("1", "0: device.type never equals 'cuda'"),
     "DITORCH_FP32_COLLECTIVES": ("0", "1: sums of half-precision tensors are made in float32"),
