@@ -7,28 +7,21 @@ to do. So the missing bindings say it.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ditorch.mapping.patches import Patches
+from ditorch.mapping.unmapped import explain_missing
 
 __all__ = ["apply"]
 
 _BINDING = "_cuda_"
+_WHY = (
+    "A function of torch.cuda that was imported by name before ditorch is not mapped. "
+    "Import ditorch first, or call the function as torch.cuda.<name>"
+)
 
 
 def apply(patches: Patches) -> None:
     """Let `torch._C` explain its missing bindings of cuda; they stay missing for hasattr."""
-    module = torch._C
-
-    def __getattr__(name: str) -> Any:
-        text = f"module 'torch._C' has no attribute {name!r}"
-        if name.startswith(_BINDING):
-            text += (
-                ". A function of torch.cuda that was imported by name before ditorch is not mapped. "
-                "Import ditorch first, or call the function as torch.cuda.<name>"
-            )
-        raise AttributeError(text)
-
-    patches.set(module, "__getattr__", __getattr__)
+    explained = explain_missing(torch._C, lambda name: _WHY if name.startswith(_BINDING) else "")
+    patches.set(torch._C, "__getattr__", explained)

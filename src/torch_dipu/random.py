@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -31,6 +32,18 @@ class _DefaultGenerators(Sequence[torch.Generator]):
 
 
 default_generators = _DefaultGenerators()
+
+
+def _reduce(generator: torch.Generator) -> Any:
+    if generator.device.type != "dipu":
+        return generator.__reduce__()
+    # torch's own would ask for an offset, which this engine does not count.
+    return torch.Generator, (generator.device,), (generator.initial_seed(), None, generator.get_state())
+
+
+def register_copies() -> None:
+    """Let generators of the device be copied and pickled; their class is torch's own."""
+    copyreg.pickle(type(torch.Generator()), _reduce)
 
 
 def _generator(device: Place) -> torch.Generator:

@@ -8,7 +8,7 @@ import sys
 import torch
 
 from diopi.vendors import VendorError, choose
-from torch_dipu import _C, shutdown
+from torch_dipu import _C, random, shutdown
 from torch_dipu import dipu as device_module
 
 _done = False
@@ -40,6 +40,7 @@ def register() -> None:
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     _C.register_direct_fallbacks()
+    random.register_copies()
     shutdown.register()
     if torch.distributed.is_available():
         from torch_dipu import distributed

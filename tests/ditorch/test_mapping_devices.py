@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import json
 import pickle
 
 import pytest
@@ -85,6 +86,22 @@ def test_devices_are_copied_and_pickled_as_before() -> None:
     assert torch.load(buffer, weights_only=True) == {"device": device}
 
 
+@pytest.mark.parametrize("archive", [True, False])
+def test_the_name_of_a_device_is_plain_text_in_files(archive: bool) -> None:
+    name = torch.device("cuda").type
+    assert (name, name) == ("cuda", "dipu")
+    buffer = io.BytesIO()
+    torch.save({"device": name, name: 1}, buffer, _use_new_zipfile_serialization=archive)
+    buffer.seek(0)
+    loaded = torch.load(buffer, weights_only=True)
+    assert repr(loaded) == "{'device': 'cuda', 'cuda': 1}"
+    pickled = [pickle.loads(pickle.dumps(name, protocol)) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
+    plain = [loaded["device"], *loaded, *pickled, copy.copy(name), copy.deepcopy(name), str(name), f"{name}"]
+    assert {type(text) for text in plain} == {str}
+    assert set(plain) == {"cuda", "device"}
+    assert json.dumps({name: name}) == '{"cuda": "cuda"}'
+
+
 def test_a_pickle_from_a_cuda_machine_leads_here() -> None:
     from_cuda = b"ctorch\ndevice\n(S'cuda'\nI1\ntR."
     assert str(pickle.loads(from_cuda)) == "dipu:1"
@@ -112,6 +129,12 @@ def test_generator() -> None:
     assert torch.equal(first.cpu(), second.cpu())
     assert first.unique().numel() > 1
     assert torch.Generator().device.type == "cpu"
+    states = [
+        made.get_state()
+        for made in (generator, copy.deepcopy(generator), pickle.loads(pickle.dumps(generator)))
+    ]
+    assert torch.equal(states[0], states[1])
+    assert torch.equal(states[0], states[2])
 
 
 def test_streams_and_events() -> None:
@@ -128,6 +151,7 @@ def test_streams_and_events() -> None:
     torch.cuda.current_stream().wait_event(done)
     done.synchronize()
     assert done.query()
+    assert done.cuda_event == done.event_id != 0
     assert torch.equal(y.cpu(), torch.arange(8.0) * 2)
     assert torch.Stream("cuda:1").device == torch.device("dipu:1")
     assert torch.Event("cuda").device.type == "dipu"

@@ -27,6 +27,19 @@ def test_backend_names(mapped: ModuleType, given: str | None, expected: str | No
     assert _translate_backend(given, mapped._session.mapping.target, "dicl") == expected
 
 
+@pytest.mark.usefixtures("mapped")
+@pytest.mark.skipif(hasattr(torch.distributed, "ProcessGroupNCCL"), reason="this torch was built with nccl")
+def test_the_class_of_nccl_is_missing_with_a_reason() -> None:
+    for module in (torch.distributed, torch.distributed.distributed_c10d):
+        assert not hasattr(module, "ProcessGroupNCCL")
+        with pytest.raises(
+            AttributeError, match=r"'ProcessGroupNCCL'.*'nccl' means the backend 'dicl'.*leave pg_options"
+        ):
+            module.ProcessGroupNCCL.Options()
+        with pytest.raises(AttributeError, match=r"no attribute 'ProcessGroupABC'$"):
+            _ = module.ProcessGroupABC
+
+
 @pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl"])
 def test_a_process_group_of_one(run_python, tmp_path, backend: str) -> None:
     result = run_python(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 
 import pytest
@@ -216,6 +218,16 @@ def test_generators_and_states() -> None:
     with torch.random.fork_rng(devices=[0], device_type="dipu"):
         inside = torch.rand(5, device="dipu")
     assert torch.equal(torch.rand(5, device="dipu"), inside)
+
+
+def test_generators_are_copied_and_pickled() -> None:
+    for device in ("dipu:1", "cpu"):
+        generator = torch.Generator(device).manual_seed(5)
+        torch.rand(3, device=device, generator=generator)
+        copies = [copy.copy(generator), copy.deepcopy(generator), pickle.loads(pickle.dumps(generator))]
+        drawn = [torch.rand(4, device=device, generator=made).tolist() for made in (generator, *copies)]
+        assert drawn == drawn[:1] * 4
+        assert {(made.device, made.initial_seed()) for made in copies} == {(torch.device(device), 5)}
 
 
 def test_dropout_rate_and_scale() -> None:

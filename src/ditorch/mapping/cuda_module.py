@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
 
 from ditorch.mapping import memory
+from ditorch.mapping.c_types import set_attribute
 from ditorch.mapping.patches import Patches
 from ditorch.mapping.target import RealDevice, Target
 from ditorch.mapping.unmapped import REFUSED_SUBMODULES, NotMappedAttribute, placeholder
 from ditorch.mapping.wrapping import disguise, translate_all
 
 __all__ = ["CudaProperties", "apply", "ways"]
+
+# The mapping puts another class under the name.
+_RealEvent: type = torch.Event
 
 # Constants, exception classes and submodules mean the same with or without cuda hardware.
 _KEPT = frozenset(("CudaError", "DeferredCudaCallError", "has_half", "has_magma"))
@@ -37,7 +41,7 @@ def apply(patches: Patches, target: Target) -> None:
         for name, replacement in replacements.items():
             if vars(submodule).get(name) is getattr(torch.cuda, name):
                 patches.set(submodule, name, replacement)
-    _stream_handles(patches, target)
+    _handles(patches, target)
     _refused_submodules(patches, target)
     _private_names(patches, target)
 
@@ -148,21 +152,34 @@ def _derived(target: Target) -> dict[str, Callable[..., Any]]:
     }
 
 
-def _stream_handles(patches: Patches, target: Target) -> None:
-    """`stream.cuda_stream`: the number under which the device's own libraries know a stream."""
-    own = f"{target.device_type}_stream"
+def _handles(patches: Patches, target: Target) -> None:
+    """`stream.cuda_stream` and `event.cuda_event`: the numbers under which the device's own libraries know the two."""
     stream: Any = getattr(target.module, "Stream", None)
-    if not isinstance(stream, type) or hasattr(stream, "cuda_stream"):
+    if isinstance(stream, type) and not hasattr(stream, "cuda_stream"):
+        patches.set(stream, "cuda_stream", _handle("Stream", target, ("native_handle", "stream_id")))
+    event: Any = getattr(target.module, "Event", None)
+    if not isinstance(event, type) or hasattr(event, "cuda_event"):
         return
+    handle = _handle("Event", target, ("event_id",))
+    if issubclass(event, _RealEvent):  # a C type: such a device makes objects of torch's own class
+        set_attribute(patches, _RealEvent, "cuda_event", handle)
+    else:
+        patches.set(event, "cuda_event", handle)
 
-    def cuda_stream(self: Any) -> int:
-        for name in (own, "native_handle", "stream_id"):
-            handle = getattr(self, name, None)
+
+def _handle(kind: str, target: Target, names: Sequence[str]) -> property:
+    """The first of the attributes that an object has: the device's own, `npu_stream`, or those that torch gives."""
+    name = f"cuda_{kind.lower()}"
+    own = f"{target.device_type}_{kind.lower()}"
+
+    def read(self: Any) -> int:
+        for known in (own, *names):
+            handle = getattr(self, known, None)
             if handle is not None:
                 return int(handle)
-        raise NotMappedAttribute(f"torch.cuda.Stream.cuda_stream: torch.{target.device_type} tells no handle")
+        raise NotMappedAttribute(f"torch.cuda.{kind}.{name}: torch.{target.device_type} tells no handle")
 
-    patches.set(stream, "cuda_stream", property(cuda_stream))
+    return property(read)
 
 
 def _refused_submodules(patches: Patches, target: Target) -> None:

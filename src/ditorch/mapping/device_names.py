@@ -11,8 +11,7 @@ a build for cuda has. What is read equals both names, so that code which knows t
 
 from __future__ import annotations
 
-import ctypes
-import gc
+import codecs
 import os
 import sys
 from types import GetSetDescriptorType
@@ -20,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ditorch.mapping.c_types import set_attribute
 from ditorch.mapping.patches import Patches
 from ditorch.mapping.target import RealDevice, Target
 
@@ -28,6 +28,7 @@ __all__ = ["SHOWN", "ShownName", "apply", "knows_the_device", "wanted"]
 _SETTING = "DITORCH_SHOW_DEVICE_AS_CUDA"
 _OFF_WORDS = frozenset(("0", "false", "off", "no"))
 SHOWN = "cuda"
+_TEXT_TO_TEXT = "rot_13"
 # Top-level packages whose code is written for every device and must know the true one.
 _INSIDERS = frozenset(("torch", "ditorch", "op_tools", "diopi", "dicp", "dlinfer"))
 
@@ -40,7 +41,7 @@ def wanted() -> bool:
 class ShownName(str):
     """A name that also equals a second one: `shown == 'cuda'` and `shown == 'dipu'` are both true.
 
-    As a key of a table it is the first one: a text has one hash.
+    As a key of a table it is the first one: a text has one hash. Copied, or loaded from a file, it is plain text.
     """
 
     __slots__ = ("also",)
@@ -60,7 +61,9 @@ class ShownName(str):
     __hash__ = str.__hash__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return str, (str(self),)
+        # A file with this name must load where ditorch is not, also by `torch.load(weights_only=True)`. Of the few functions
+        # that this calls, one can answer with text; and of its codecs one makes text of text, by turning letters round.
+        return codecs.encode, (codecs.encode(str(self), _TEXT_TO_TEXT), _TEXT_TO_TEXT)
 
 
 class _Insiders(dict[str, bool]):
@@ -87,12 +90,10 @@ def _package_of(target: Target) -> str:
 def apply(patches: Patches, target: Target) -> None:
     if not wanted():
         return
-    attributes = _attributes_of(RealDevice)
-    original = attributes.get("type")
+    original = vars(RealDevice).get("type")
     if not isinstance(original, GetSetDescriptorType):
         return  # another Python, or somebody was here before: better no name than a broken device
-    patches.set_item(attributes, "type", property(_reader(original, target), doc=original.__doc__))
-    patches.after_change(lambda: _forget_lookups(RealDevice))
+    set_attribute(patches, RealDevice, "type", property(_reader(original, target), doc=original.__doc__))
 
 
 def _reader(original: Any, target: Target) -> Any:
@@ -113,14 +114,3 @@ def _reader(original: Any, target: Target) -> Any:
         return name if insiders[module] else shown
 
     return type_
-
-
-def _attributes_of(kind: type) -> dict[str, Any]:
-    """The dictionary behind `kind.__dict__`: for a C type Python hands out a read-only view of it only."""
-    found: dict[str, Any] = gc.get_referents(kind.__dict__)[0]
-    return found
-
-
-def _forget_lookups(kind: type) -> None:
-    """Python remembers where it found an attribute; a change of the dictionary itself must be told to it."""
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))

@@ -11,11 +11,13 @@ import torch.utils.data
 from ditorch.mapping import device_names
 from ditorch.mapping.patches import Patches
 from ditorch.mapping.target import Target
+from ditorch.mapping.unmapped import explain_missing
 from ditorch.mapping.wrapping import disguise, translate_all, translate_type
 
 __all__ = ["apply"]
 
 _SOURCE_BACKEND = "nccl"
+_SOURCE_CLASS = "ProcessGroupNCCL"
 _WITH_BACKEND = (
     "init_process_group",
     "is_backend_available",
@@ -89,8 +91,18 @@ def _process_groups(patches: Patches, target: Target, backend: str) -> None:
         for module in (torch.distributed, c10d):
             if hasattr(module, name):
                 patches.set(module, name, wrapper)
+    _missing_class(patches, backend)
     if device_names.wanted():
         _shown_backend(patches, backend)
+
+
+def _missing_class(patches: Patches, backend: str) -> None:
+    """A torch that was built without nccl lacks its class, whose options some programs set."""
+    why = f"'nccl' means the backend '{backend}' here, which has no such class: leave pg_options out"
+    for module in (torch.distributed, torch.distributed.distributed_c10d):
+        if not hasattr(module, _SOURCE_CLASS) and not hasattr(module, "__getattr__"):
+            explained = explain_missing(module, lambda name: why if name == _SOURCE_CLASS else "")
+            patches.set(module, "__getattr__", explained)
 
 
 def _shown_backend(patches: Patches, backend: str) -> None:

@@ -7,9 +7,18 @@ says.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
-__all__ = ["REFUSED_SUBMODULES", "NotMapped", "NotMappedAttribute", "placeholder", "reason_for"]
+__all__ = [
+    "REFUSED_SUBMODULES",
+    "NotMapped",
+    "NotMappedAttribute",
+    "explain_missing",
+    "placeholder",
+    "reason_for",
+]
 
 
 class NotMapped(NotImplementedError):
@@ -111,3 +120,15 @@ def placeholder(name: str, original: Any, device_type: str) -> Any:
     refuse.__module__ = ".".join(place)
     refuse.__doc__ = message
     return refuse
+
+
+def explain_missing(module: ModuleType, reason: Callable[[str], str]) -> Callable[[str], Any]:
+    """A `__getattr__` for the module: names that it lacks stay missing, those with a reason say why."""
+
+    def __getattr__(name: str) -> Any:
+        text = f"module {module.__name__!r} has no attribute {name!r}"
+        if why := reason(name):
+            raise NotMappedAttribute(f"{text}. {why}")
+        raise AttributeError(text)
+
+    return __getattr__
