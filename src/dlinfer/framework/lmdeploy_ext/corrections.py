@@ -47,8 +47,8 @@ def _keep_float32() -> None:
 
 
 def _saved_dtype(hf_config: Any) -> torch.dtype | None:
-    """What config.json says, for the whole model or for its language model; nothing for quantised weights."""
-    if getattr(hf_config, "quantization_config", None):
+    """What config.json says, for the whole model or for its language model; nothing for AWQ, whose layers are float16."""
+    if (getattr(hf_config, "quantization_config", None) or {}).get("quant_method") == "awq":
         return None
     for part in (hf_config, getattr(hf_config, "text_config", None), getattr(hf_config, "llm_config", None)):
         dtype = getattr(part, "dtype", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from dlinfer.framework.lmdeploy_ext import quantised_caches, quantised_weights
 from dlinfer.framework.lmdeploy_ext.device_types import serves
 
 __all__ = ["install"]
@@ -14,7 +15,10 @@ __all__ = ["install"]
 def install() -> None:
     """Once in a process."""
     _refuse_several_processes()
+    _refuse_settings()
     _forget_earlier_engines()
+    quantised_caches.install()
+    quantised_weights.install()
 
 
 def _refuse_several_processes() -> None:
@@ -37,6 +41,32 @@ def _refuse_several_processes() -> None:
         original(self)
 
     DistChecker.check = check
+
+
+def _refuse_settings() -> None:
+    """What would end the engine at its first step, or be left out without a word."""
+    from lmdeploy.pytorch.engine.engine_checker import EngineChecker
+
+    original = EngineChecker.check
+
+    @functools.wraps(original)
+    def check(self: Any) -> None:
+        config = self.engine_config
+        problem = _setting_problem(config) if serves(config.device_type) else ""
+        if problem:
+            self.log_and_exit(mod_name="dlinfer", message=problem)
+        original(self)
+
+    EngineChecker.check = check
+
+
+def _setting_problem(config: Any) -> str:
+    if config.model_format == "fp8":
+        return (
+            "model_format='fp8' asks LMDeploy to quantise weights while it loads them, for which it has no layers here. "
+            "Leave model_format out, or serve a checkpoint of smooth_quant with float8_e4m3fn."
+        )
+    return quantised_caches.policy_problem(config.quant_policy)
 
 
 def _forget_earlier_engines() -> None:
