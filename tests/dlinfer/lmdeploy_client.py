@@ -19,6 +19,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 import psutil
 
 NAME = "smollm2"
+CHAT = "/v1/chat/completions"
 _OPENER = build_opener(ProxyHandler({}))  # the server is on this machine, whatever the proxy settings are
 
 
@@ -38,10 +39,10 @@ class Server:
             return json.loads(text)
         return text
 
-    def post(self, body: Any, timeout: float = 150) -> tuple[int, Any]:
-        """The status and the JSON of a chat completion; errors of HTTP are answers too. A string is sent as it is."""
+    def post(self, body: Any, timeout: float = 150, path: str = CHAT) -> tuple[int, Any]:
+        """The status and the JSON of a completion; errors of HTTP are answers too. A string is sent as it is."""
         try:
-            with self._open(body, timeout) as response:
+            with self._open(body, timeout, path) as response:
                 return response.status, json.load(response)
         except HTTPError as error:
             with error:
@@ -88,9 +89,9 @@ class Server:
         _, alive = psutil.wait_procs(tree[1:], timeout=10)
         return {"code": code, "seconds": time.monotonic() - start, "left": [p.pid for p in alive]}
 
-    def _open(self, body: Any, timeout: float) -> Any:
+    def _open(self, body: Any, timeout: float, path: str = CHAT) -> Any:
         data = (body if isinstance(body, str) else json.dumps(body)).encode()
-        request = Request(self.address + "/v1/chat/completions", data, {"Content-Type": "application/json"})
+        request = Request(self.address + path, data, {"Content-Type": "application/json"})
         return _OPENER.open(request, timeout=timeout)
 
 

@@ -102,7 +102,10 @@ def leaving(server: Server) -> dict[str, Any]:
 
 def wrong(server: Server) -> dict[str, Any]:
     """Requests that no server should answer."""
-    return {name: server.post(body) for name, body in WRONG.items()}
+    answers = {name: server.post(body) for name, body in WRONG.items()}
+    # LMDeploy's engine ends at this one: all later requests would be told so.
+    empty = {"model": NAME, "prompt": "", "max_tokens": 4}
+    return answers | {"no tokens": server.post(empty, path="/v1/completions")}
 
 
 def example(server: Server) -> dict[str, Any]:

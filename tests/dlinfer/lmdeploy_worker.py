@@ -131,6 +131,34 @@ def keywords() -> Answer:
     }
 
 
+def seeds() -> Answer:
+    """Sampled answers by their seeds, alone and beside others; and a prompt without tokens between good ones."""
+
+    def sampling(seed: int | None) -> GenerationConfig:
+        return GenerationConfig(do_sample=True, top_k=40, random_seed=seed, max_new_tokens=12, ignore_eos=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = lmdeploy_models.llama3(Path(folder))
+        with served(model) as pipe:
+
+            def written(prompts: list[str], *seeds: int | None) -> list[Any]:
+                configs = [sampling(seed) for seed in seeds]
+                return [a.token_ids for a in pipe(prompts, gen_config=configs, do_preprocess=False)]
+
+            one, two = PROMPTS[:2]
+            drawn = {
+                "first": written([one], 1),
+                "again": written([one], 1),
+                "beside others": written([two, one, two], 5, 1, None)[1:2],
+                "another seed": written([one], 2),
+                "no seed": written([one], None),
+                "no seed again": written([one], None),
+            }
+            empty = pipe("", gen_config=sampling(1), do_preprocess=False)
+            after = written([one], 1)
+    return {"drawn": drawn, "empty": [empty.finish_reason, empty.generate_token_len], "after": after}
+
+
 def _refusals(pipe: Any, question: list[str]) -> list[str]:
     messages = []
     for wrong in (0, -3, 2.5, "many", True):
@@ -154,6 +182,7 @@ def main(out: Path) -> None:
         "llama3 on camb": functools.partial(languages, "llama3", device="camb"),
         "mixtral on maca": functools.partial(languages, "mixtral", device="maca"),
         "keywords": keywords,
+        "seeds": seeds,
     }
     results: dict[str, Answer] = {}
     for name, job in jobs.items():

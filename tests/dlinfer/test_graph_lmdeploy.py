@@ -51,6 +51,12 @@ def test_one_graph_with_all_operators_serves_every_batch(results: dict[str, Any]
     assert answer["writes"] == 2 * LAYERS, "the caches, in place"
 
 
+@pytest.mark.parametrize("name", MODELS[:-1])
+def test_every_decoding_step_ran_in_the_graph(results: dict[str, Any], name: str) -> None:
+    """The longest answer has 40 tokens, of which prefill writes the first; it was asked for twice."""
+    assert _answer(results, name)["runs"] >= 2 * 39
+
+
 def test_backends_that_record_get_padded_batches(results: dict[str, Any]) -> None:
     assert _answer(results, "recorded")["sizes"] == [1, 2, 4, 8]
 

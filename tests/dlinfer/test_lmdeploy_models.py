@@ -50,7 +50,7 @@ def _answer(results: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_every_model_ran(results: dict[str, Any]) -> None:
-    assert set(results) == {*LANGUAGE_MODELS, *SEEING_MODELS, *OTHER_WAYS, "keywords"}
+    assert set(results) == {*LANGUAGE_MODELS, *SEEING_MODELS, *OTHER_WAYS, "keywords", "seeds"}
 
 
 @pytest.mark.parametrize("name", [*LANGUAGE_MODELS, *SEEING_MODELS, *OTHER_WAYS])
@@ -110,3 +110,17 @@ def test_a_wrong_length_is_refused(results: dict[str, Any]) -> None:
     messages = _answer(results, "keywords")["refused"]
     assert len(messages) == 5
     assert all("request_output_len" in message and "at least 1" in message for message in messages)
+
+
+def test_a_seed_gives_the_same_answer_again(results: dict[str, Any]) -> None:
+    drawn = _answer(results, "seeds")["drawn"]
+    assert len(drawn["first"][0]) == 12
+    assert drawn["first"] == drawn["again"] == drawn["beside others"]
+    others = [drawn[name] for name in ("first", "another seed", "no seed", "no seed again")]
+    assert all(one != other for place, one in enumerate(others) for other in others[:place])
+
+
+def test_a_prompt_without_tokens_ends_nothing(results: dict[str, Any]) -> None:
+    answer = _answer(results, "seeds")
+    assert answer["empty"] == ["error", 0]
+    assert answer["after"] == answer["drawn"]["first"]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("lmdeploy", reason="LMDeploy is not installed")
 
 from dlinfer import cli
-from dlinfer.framework import lmdeploy_server
+from dlinfer.framework.lmdeploy import server
 
 pytestmark = pytest.mark.unit
 
@@ -18,27 +20,71 @@ pytestmark = pytest.mark.unit
 @pytest.mark.parametrize(
     ("given", "handed"),
     [
-        (["m"], ["m", "--backend", "pytorch", "--device", "ascend"]),
-        (["m", "--device=camb", "--tp", "1"], ["m", "--backend", "pytorch", "--device=camb", "--tp", "1"]),
-        (["m", "--backend", "x", "--device", "y"], ["m", "--backend", "x", "--device", "y"]),
+        ([], ["--backend", "pytorch", "--device", "ascend"]),
+        (["--device=camb", "--tp", "1"], ["--backend", "pytorch", "--device=camb", "--tp", "1"]),
+        (["--backend", "x", "--device", "y"], ["--backend", "x", "--device", "y"]),
     ],
     ids=["defaults", "another device", "both given"],
 )
 def test_further_options_are_lmdeploys(
-    monkeypatch: pytest.MonkeyPatch, given: list[str], handed: list[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: list[str], handed: list[str]
 ) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    port = ["--server-port", str(_free_port())]
+    for folder in (str(tmp_path), "an-owner/a-model"):  # the latter is a name on a model hub
+        assert _serve(monkeypatch, folder, *given, *port) == (0, [[folder, *handed, *port]])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _serve(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, list[list[str]]]:
+    """The exit code, and what LMDeploy was given."""
     seen: list[list[str]] = []
-    monkeypatch.setattr(lmdeploy_server, "serve", seen.append)
+    monkeypatch.setattr(server, "serve", seen.append)
     with pytest.raises(SystemExit) as ended:
-        cli.main(["serve", *given])
-    assert ended.value.code == 0 and seen == [handed]
+        cli.main(["serve", *words])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, seen
+
+
+def test_what_cannot_be_served_is_said_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty, model = tmp_path / "empty", tmp_path / "model"
+    for folder in (empty, model):
+        folder.mkdir()
+    (model / "config.json").write_text("{}")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = str(other.getsockname()[1])
+        wrong = {
+            "there is no such folder": [str(tmp_path / "none")],
+            "it has no config.json": [str(empty)],
+            f"port {taken} of 127.0.0.1: Address already in use": [
+                str(model),
+                "--server-name=127.0.0.1",
+                "--server-port",
+                taken,
+            ],
+            "--server-port 70000 is no port": [str(model), "--server-port=70000"],
+            "nowhere.invalid": [str(model), "--server-name", "nowhere.invalid"],
+        }
+        for reason, words in wrong.items():
+            assert _serve(monkeypatch, *words) == (2, [])
+            assert reason in capsys.readouterr().err
 
 
 def test_the_manager_outlives_the_start_of_an_engine() -> None:
     """The engine waits for the manager's answer when LMDeploy has left the block."""
     program = """
 from lmdeploy.pytorch.engine.mp_engine import zmq_engine
-from dlinfer.framework.lmdeploy_server import keep_manager
+from dlinfer.framework.lmdeploy.server import keep_manager
 keep_manager()
 with zmq_engine.mp.Manager() as manager:
     shared, condition = manager.dict(), manager.Condition()

@@ -23,7 +23,7 @@ MEMORY_LIMIT_MIB = 3500
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return results_of(tmp_path_factory, "lmdeploy_server_worker", timeout=230)
+    return results_of(tmp_path_factory, "lmdeploy_server_worker", timeout=400)
 
 
 def test_the_model_is_listed(results: dict[str, Any]) -> None:

@@ -53,13 +53,13 @@ def _backend() -> None:
 
 
 def _device() -> None:
-    from dlinfer.framework.places import chosen_place
+    from dlinfer.framework.lmdeploy.places import chosen_place
 
     chosen_place()
 
 
 def _memory() -> None:
-    from dlinfer.framework.places import cpu_memory
+    from dlinfer.framework.lmdeploy.places import cpu_memory
 
     cpu_memory()
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dlinfer.framework.places import cpu_memory
+from dlinfer.framework.lmdeploy.places import cpu_memory
 
 if TYPE_CHECKING:
     from ditorch.mapping.patches import Patches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from dlinfer.framework.places import VARIABLE, PlaceError
+from dlinfer.framework.lmdeploy.places import VARIABLE, PlaceError
 
 __all__ = ["install"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from dlinfer.framework.places import Place, chosen_place
+from dlinfer.framework.lmdeploy.places import Place, chosen_place
 
 __all__ = ["start"]
 
@@ -24,6 +24,11 @@ def start() -> Place:
 
     for part in (corrections, older_backends, engines, generation):
         part.install()
+    from dlinfer.framework.lmdeploy import requests, sampling
+
+    requests.refuse_empty_prompts()
+    requests.survive_empty_prompts()
+    sampling.follow_seeds()
     return place
 
 

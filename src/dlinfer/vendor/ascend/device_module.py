@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dlinfer.framework.places import Place
+from dlinfer.framework.lmdeploy.places import Place
 
 __all__ = ["install"]
 

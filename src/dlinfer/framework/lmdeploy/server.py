@@ -3,8 +3,6 @@
 LMDeploy 0.18 hands the engine's port over through a manager process, and ends that process as soon as the server has read
 the port. The engine may still be waiting for the manager's answer then, and dies (EOFError). Here the manager lives as long
 as the server.
-
-This module is apart from `lmdeploy_ext`: the server's process needs none of the names that an engine's process needs.
 """
 
 from __future__ import annotations
@@ -13,6 +11,8 @@ import multiprocessing
 import sys
 from types import SimpleNamespace
 from typing import Any
+
+from dlinfer.framework.lmdeploy.requests import refuse_empty_prompts
 
 __all__ = ["keep_manager", "serve"]
 
@@ -45,5 +45,6 @@ def serve(arguments: list[str]) -> None:
     from lmdeploy.cli.entrypoint import run
 
     keep_manager()
+    refuse_empty_prompts()
     sys.argv = ["lmdeploy", "serve", "api_server", *arguments]
     run()

@@ -1,7 +1,4 @@
-"""Where LMDeploy's tensors live, and how much of the CPU's memory they may take: DLINFER_DEVICE, DLINFER_CPU_MEMORY.
-
-Apart from `lmdeploy_ext`, whose import sets everything up: `dlinfer doctor` asks here without doing so.
-"""
+"""Where LMDeploy's tensors live, and how much of the CPU's memory they may take: DLINFER_DEVICE, DLINFER_CPU_MEMORY."""
 
 from __future__ import annotations
 
