@@ -14,12 +14,16 @@ def _check_silu_and_mul(input_tensor: Tensor, dim: int) -> None:
     if rank == 0:
         raise wrong("silu_and_mul", "input_tensor", "is a single number, expected [..., 2 * size]")
     if not -rank <= dim < rank:
-        raise wrong("silu_and_mul", "dim", f"is {dim}, expected a dimension of {list(input_tensor.shape)}")
+        raise wrong(
+            "silu_and_mul",
+            "dim",
+            f"is {dim}, expected a dimension of input_tensor {list(input_tensor.shape)}",
+        )
     if input_tensor.shape[dim] % 2:
         raise wrong(
             "silu_and_mul",
             "input_tensor",
-            f"has length {input_tensor.shape[dim]} in dimension {dim}, expected an even length: gate, then up",
+            f"has length {input_tensor.shape[dim]} in dim {dim}, expected an even length: gate, then up",
         )
 
 

@@ -15,6 +15,7 @@ from dlinfer.interface.checks import (
     is_vector,
     same_device,
     same_dtype,
+    together,
     wrong,
 )
 from dlinfer.interface.declaration import Operator, nothing
@@ -36,6 +37,7 @@ def _check_prefill(
     query_ends: Tensor,
     kv_lengths: Tensor,
     attn_output: Tensor,
+    softmax_scale: float,
     mask: Tensor | None,
     alibi_slopes: Tensor | None,
     soft_cap: float,
@@ -58,9 +60,9 @@ def _check_prefill(
         "one for each sequence",
         query,
     )
-    is_vector(_PREFILL, "kv_lengths", kv_lengths, query_ends.shape[0], "one for each sequence", query)
-    check_output(_PREFILL, attn_output, query, value.shape[2])
-    check_extras(_PREFILL, query, mask, alibi_slopes, soft_cap)
+    is_vector(_PREFILL, "kv_lengths", kv_lengths, query_ends.shape[0], "as many as query_ends", query)
+    check_output(_PREFILL, attn_output, query, value.shape[2], "value")
+    check_extras(_PREFILL, query, softmax_scale, mask, alibi_slopes, soft_cap)
 
 
 def _prefill_values(
@@ -114,6 +116,7 @@ def _check_paged(
     query_ends: Tensor,
     kv_lengths: Tensor,
     attn_output: Tensor,
+    softmax_scale: float,
     mask: Tensor | None,
     alibi_slopes: Tensor | None,
     soft_cap: float,
@@ -124,8 +127,8 @@ def _check_paged(
     size_v = check_paged(_PAGED, query, key_cache, value_cache, kv_scales, kv_zeros, quant_bits)
     batch = check_block_table(_PAGED, block_table, kv_lengths, query)
     is_vector(_PAGED, "query_ends", query_ends, batch, "one for each row of block_table", query)
-    check_output(_PAGED, attn_output, query, size_v)
-    check_extras(_PAGED, query, mask, alibi_slopes, soft_cap)
+    check_output(_PAGED, attn_output, query, size_v, "value_cache")
+    check_extras(_PAGED, query, softmax_scale, mask, alibi_slopes, soft_cap)
 
 
 def _paged_values(
@@ -158,6 +161,7 @@ def _check_decode(
     block_table: Tensor,
     kv_lengths: Tensor,
     attn_output: Tensor,
+    softmax_scale: float,
     alibi_slopes: Tensor | None,
     soft_cap: float,
     kv_scales: Tensor | None,
@@ -170,6 +174,7 @@ def _check_decode(
         and kv_zeros is None
         and alibi_slopes is None
         and 0 <= soft_cap < inf
+        and -inf < softmax_scale < inf
     )
     if plain and _fits(query, key_cache, value_cache, block_table, kv_lengths, attn_output):
         return
@@ -181,8 +186,8 @@ def _check_decode(
             "query",
             f"has {query.shape[0]} tokens for {batch} sequences, expected the same number for each sequence",
         )
-    check_output(_DECODE, attn_output, query, size_v)
-    check_extras(_DECODE, query, None, alibi_slopes, soft_cap)
+    check_output(_DECODE, attn_output, query, size_v, "value_cache")
+    check_extras(_DECODE, query, softmax_scale, None, alibi_slopes, soft_cap)
 
 
 def _fits(
@@ -194,13 +199,7 @@ def _fits(
     output: Tensor,
 ) -> bool:
     """The common call at a glance, for it is made by every layer for every token; False: look closely."""
-    shape, pages, table, dtype, device = (
-        query.shape,
-        key_cache.shape,
-        block_table.shape,
-        query.dtype,
-        query.device,
-    )
+    shape, pages, table, dtype = query.shape, key_cache.shape, block_table.shape, query.dtype
     return (
         len(shape) == 3
         and len(pages) == 4
@@ -210,6 +209,7 @@ def _fits(
         and shape[2] == pages[3]
         and pages[1] > 0
         and pages[2] > 0
+        and shape[1] > 0
         and shape[1] % pages[2] == 0
         and kv_lengths.dim() == 1
         and kv_lengths.shape[0] == table[0]
@@ -219,10 +219,9 @@ def _fits(
         and key_cache.dtype is value_cache.dtype is output.dtype is dtype
         and block_table.dtype in INTEGERS
         and kv_lengths.dtype in INTEGERS
-        and key_cache.device == value_cache.device == output.device == device
-        and (block_table.is_cpu or block_table.device == device)
-        and (kv_lengths.is_cpu or kv_lengths.device == device)
-        and 0 not in output.stride()
+        and together(query, key_cache, value_cache, output)
+        and (block_table.is_cpu or block_table.device == query.device)
+        and (kv_lengths.is_cpu or kv_lengths.device == query.device)
     )
 
 
@@ -270,6 +269,8 @@ _QUANT = {
 }
 _CAUSAL = "a query sees keys up to its own place; the last query of a sequence stands at its last key"
 
+_OVER = {"attn_output": (("attn_output", "query"),)}
+
 OPERATORS = (
     Operator(
         name=_PREFILL,
@@ -296,6 +297,7 @@ OPERATORS = (
         tolerance="sum",
         values=_prefill_values,
         indices=("query_ends", "kv_lengths"),
+        over=_OVER,
     ),
     Operator(
         name=_PAGED,
@@ -327,6 +329,7 @@ OPERATORS = (
         tolerance="sum",
         values=_paged_values,
         indices=("block_table", "query_ends", "kv_lengths"),
+        over=_OVER,
     ),
     Operator(
         name=_DECODE,
@@ -353,5 +356,6 @@ OPERATORS = (
         tolerance="sum",
         values=_decode_values,
         indices=("block_table", "kv_lengths"),
+        over=_OVER,
     ),
 )

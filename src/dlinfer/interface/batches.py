@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dlinfer.interface.checks import has_dtype, has_rank, has_shape, same_device, same_dtype, wrong
+from dlinfer.interface.checks import finite, has_dtype, has_rank, has_shape, same_device, same_dtype, wrong
 from dlinfer.interface.declaration import Operator
 from dlinfer.interface.sequences import MASKS, check_heads
 
@@ -13,10 +13,13 @@ _FUSED = "fused_attention"
 LAYOUTS = ("BSH", "BSND", "BNSD")
 
 
-def _check_increment(query: Tensor, key: Tensor, value: Tensor, num_heads: int, input_layout: str) -> None:
+def _check_increment(
+    query: Tensor, key: Tensor, value: Tensor, num_heads: int, input_layout: str, softmax_scale: float
+) -> None:
     if input_layout not in LAYOUTS:
         raise wrong(_INCREMENT, "input_layout", f"is {input_layout!r}, expected one of {', '.join(LAYOUTS)}")
     has_dtype(_INCREMENT, "query", query)
+    finite(_INCREMENT, "softmax_scale", softmax_scale)
     rank = 3 if input_layout == "BSH" else 4
     for argument, tensor in (("query", query), ("key", key), ("value", value)):
         has_rank(_INCREMENT, argument, tensor, rank)
@@ -35,7 +38,9 @@ def _check_increment(query: Tensor, key: Tensor, value: Tensor, num_heads: int, 
             _INCREMENT, "query", f"has shape {list(query.shape)}, expected heads of at least 1 element"
         )
     if key.shape[-1] % size if rank == 3 else key.shape[-1] != size:
-        raise wrong(_INCREMENT, "key", f"has shape {list(key.shape)}, expected heads of {size} elements")
+        raise wrong(
+            _INCREMENT, "key", f"has shape {list(key.shape)}, expected heads of {size} elements like query"
+        )
     kv_heads = key.shape[-1] // size if rank == 3 else key.shape[2 if input_layout == "BSND" else 1]
     check_heads(_INCREMENT, num_heads, kv_heads, "key")
     if value.shape[:-1] != key.shape[:-1] or (rank == 3 and value.shape[-1] % kv_heads):

@@ -11,9 +11,9 @@ from dlinfer.interface.checks import (
     has_dtype,
     has_rank,
     has_shape,
-    is_apart,
     same_device,
     same_dtype,
+    together,
     wrong,
 )
 from dlinfer.interface.declaration import Operator, nothing
@@ -30,7 +30,6 @@ def _side(
     has_rank(_FILL, name, states, 3)
     has_dtype(_FILL, name, states)
     size = check_cache(_FILL, f"{name}_cache", cache, bits, states, name)
-    is_apart(_FILL, f"{name}_cache", cache)
     if cache.shape[2] != states.shape[1] or size != states.shape[2]:
         text = (
             f"has {cache.shape[2]} heads of {size} elements, expected {states.shape[1]} of {states.shape[2]}"
@@ -73,24 +72,15 @@ def _check_fill(
                 "value_cache",
                 f"has shape {list(value_cache.shape)}, expected the blocks of key_cache, {list(key_cache.shape[:2])}",
             )
-        _check_apart(key, key_cache, value, value_cache)
     has_dtype(_FILL, "kv_indices", kv_indices, INTEGERS)
-    has_shape(_FILL, "kv_indices", kv_indices, [key.shape[0]], "one slot for each token")
+    has_shape(_FILL, "kv_indices", kv_indices, [key.shape[0]], "one slot for each token of key")
     if kv_indices.device != key.device and not kv_indices.is_cpu:
         raise wrong(_FILL, "kv_indices", f"is on {kv_indices.device}, expected {key.device} or cpu")
 
 
-def _check_apart(key: Tensor, key_cache: Tensor, value: Tensor, value_cache: Tensor) -> None:
-    """Two caches in one place hold values only if those are the keys, as in latent attention."""
-    same = key_cache.data_ptr() == value_cache.data_ptr() and key_cache.stride() == value_cache.stride()
-    if same and key_cache.numel() and value_cache.numel() and key.data_ptr() != value.data_ptr():
-        text = "is the memory of key_cache, expected another cache for values that are not the keys"
-        raise wrong(_FILL, "value_cache", text)
-
-
 def _fits(key: Tensor, key_cache: Tensor, value: Tensor, value_cache: Tensor, kv_indices: Tensor) -> bool:
     """The common call at a glance, for it is made by every layer for every token; False: look closely."""
-    shape, pages, dtype, device = key.shape, key_cache.shape, key.dtype, key.device
+    shape, pages, dtype = key.shape, key_cache.shape, key.dtype
     return (
         len(shape) == 3
         and len(pages) == 4
@@ -103,9 +93,8 @@ def _fits(key: Tensor, key_cache: Tensor, value: Tensor, value_cache: Tensor, kv
         and dtype in FLOATS
         and key_cache.dtype is value.dtype is value_cache.dtype is dtype
         and kv_indices.dtype in INTEGERS
-        and key_cache.device == value.device == value_cache.device == device
-        and (kv_indices.is_cpu or kv_indices.device == device)
-        and key_cache.data_ptr() != value_cache.data_ptr()
+        and together(key, key_cache, value, value_cache)
+        and (kv_indices.is_cpu or kv_indices.device == key.device)
     )
 
 
@@ -171,6 +160,8 @@ OPERATORS = (
         tolerance="quantised",
         values=_fill_values,
         indices=("kv_indices",),
+        # Latent attention: values that are the first part of the keys.
+        over={"value_cache": (("value_cache", "key_cache"), ("value", "key"))},
     ),
     Operator(
         name=_APPEND,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 import torch
 from torch import Tensor
@@ -54,6 +55,13 @@ def same_device(operator: str, first: str, one: Tensor, second: str, other: Tens
         raise wrong(operator, second, f"is on {other.device}, expected {one.device} like {first}")
 
 
+def together(one: Tensor, two: Tensor, three: Tensor, four: Tensor) -> bool:
+    """Whether four tensors are on one device; the CPU is quicker to see than to compare."""
+    if one.is_cpu:
+        return two.is_cpu and three.is_cpu and four.is_cpu
+    return one.device == two.device == three.device == four.device
+
+
 def same_dtype(operator: str, first: str, one: Tensor, second: str, other: Tensor) -> None:
     """Two tensors of one dtype."""
     if one.dtype != other.dtype:
@@ -73,17 +81,17 @@ def is_vector(operator: str, argument: str, value: Tensor, length: int, meaning:
         raise wrong(operator, argument, f"has shape {list(value.shape)}, expected [{length}] ({meaning})")
 
 
-def is_apart(operator: str, argument: str, value: Tensor) -> None:
-    """A tensor to be written whose elements lie apart: none is repeated by a stride of 0."""
-    strides = value.stride()
-    if 0 in strides and any(s == 0 and n > 1 for s, n in zip(strides, value.shape, strict=True)):
-        text = f"has strides {list(strides)} for shape {list(value.shape)}: elements share memory that is written"
-        raise wrong(operator, argument, f"{text}, expected memory of its own (an expanded tensor: clone it)")
-
-
 def positive(operator: str, argument: str, value: float, *, zero: bool = False) -> None:
-    """A number above 0 (or 0)."""
-    if not (value > 0 or (zero and value == 0)):
+    """A finite number above 0 (or 0)."""
+    if not (0 < value < inf or (zero and value == 0)):
         raise wrong(
-            operator, argument, f"is {value}, expected a number {'of at least 0' if zero else 'above 0'}"
+            operator,
+            argument,
+            f"is {value}, expected a finite number {'of at least 0' if zero else 'above 0'}",
         )
+
+
+def finite(operator: str, argument: str, value: float) -> None:
+    """A number that is neither infinite nor none at all."""
+    if not -inf < value < inf:
+        raise wrong(operator, argument, f"is {value}, expected a finite number")

@@ -66,6 +66,8 @@ class Operator:
     """Checks of values (lengths, block tables, indices). Reads them: waits for a device that they live on."""
     indices: tuple[str, ...] = ()
     """The arguments that `values` reads."""
+    over: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    """For a written argument that may lie over another: the pairs that must then start and step alike, that one first."""
 
     def __post_init__(self) -> None:
         for part in ("check", "fake", "values"):

@@ -29,7 +29,9 @@ def _check_gate(router_logits: Tensor, topk: int, n_groups: int) -> None:
         raise wrong(_GATE, "router_logits", "is a single number, expected [..., experts]")
     experts = router_logits.shape[-1]
     if not 0 < topk <= experts:
-        raise wrong(_GATE, "topk", f"is {topk}, expected 1 to {experts}, the number of experts")
+        raise wrong(
+            _GATE, "topk", f"is {topk}, expected 1 to {experts}, the number of experts of router_logits"
+        )
     if n_groups > 0 and (experts % n_groups or topk % n_groups):
         raise wrong(
             _GATE, "n_groups", f"is {n_groups}, which does not divide {experts} experts and topk {topk}"
@@ -50,7 +52,7 @@ def _check_routing(name: str, hidden_states: Tensor, topk_weights: Tensor, topk_
     has_rank(name, "hidden_states", hidden_states, 2)
     has_rank(name, "topk_ids", topk_ids, 2)
     has_dtype(name, "topk_ids", topk_ids, INTEGERS)
-    has_shape(name, "topk_ids", topk_ids, [hidden_states.shape[0], None], "tokens, topk")
+    has_shape(name, "topk_ids", topk_ids, [hidden_states.shape[0], None], "tokens of hidden_states, topk")
     has_shape(name, "topk_weights", topk_weights, topk_ids.shape, "the shape of topk_ids")
     has_dtype(name, "topk_weights", topk_weights, FLOATS)
     same_device(name, "hidden_states", hidden_states, "topk_ids", topk_ids)
@@ -64,10 +66,13 @@ def _check_experts(name: str, hidden_states: Tensor, gate_up_weights: Tensor, do
         raise wrong(
             name,
             "gate_up_weights",
-            f"has shape {list(gate_up_weights.shape)}, expected [experts, 2 * intermediate, {hidden_states.shape[1]}]",
+            f"has shape {list(gate_up_weights.shape)}, expected [experts, 2 * intermediate, {hidden_states.shape[1]}]"
+            " for hidden_states",
         )
     shape = [experts, hidden_states.shape[1], double // 2]
-    has_shape(name, "down_weights", down_weights, shape, "experts, hidden, intermediate")
+    has_shape(
+        name, "down_weights", down_weights, shape, "experts, hidden and intermediate size of gate_up_weights"
+    )
     same_device(name, "hidden_states", hidden_states, "gate_up_weights", gate_up_weights)
     same_device(name, "hidden_states", hidden_states, "down_weights", down_weights)
 
@@ -90,11 +95,13 @@ def _check_moe(
 
 def _check_part(name: str, gate_up_weights: Tensor, first_expert: int, num_experts: int) -> None:
     total = num_experts or gate_up_weights.shape[0]
+    if num_experts < 0:
+        raise wrong(name, "num_experts", f"is {num_experts}, expected how many there are in all, or 0")
     if not 0 <= first_expert <= total - gate_up_weights.shape[0]:
         raise wrong(
             name,
             "first_expert",
-            f"is {first_expert}: {gate_up_weights.shape[0]} experts from there are not within {total}",
+            f"is {first_expert}: {gate_up_weights.shape[0]} experts from there are not within num_experts, {total}",
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import torch
 from torch import Tensor
 
@@ -53,7 +55,7 @@ def _fits(hidden_states: Tensor, weight: Tensor, epsilon: float) -> bool:
         and weight.device == hidden_states.device
         and hidden_states.dtype in FLOATS
         and weight.dtype in FLOATS
-        and epsilon >= 0
+        and 0 <= epsilon < inf
     )
 
 

@@ -108,7 +108,11 @@ def _check_static(
         if value.numel() != 1:
             raise wrong(_STATIC, argument, f"has {value.numel()} elements, expected 1")
     has_dtype(_STATIC, "input_scale", input_scale, FLOATS)
-    has_shape(_STATIC, "deq_scale", deq_scale, [weight.shape[0]], "one for each output feature")
+    if input_offset.is_complex() or input_offset.dtype == torch.bool:
+        raise wrong(
+            _STATIC, "input_offset", f"dtype is {listed([input_offset.dtype])}, expected a real number's"
+        )
+    has_shape(_STATIC, "deq_scale", deq_scale, [weight.shape[0]], "one for each row of weight")
     has_dtype(_STATIC, "deq_scale", deq_scale, FLOATS)
     same_device(_STATIC, "x", x, "deq_scale", deq_scale)
     why = ": it is added to the integer product"

@@ -14,25 +14,39 @@ from dlinfer.errors import DlinferArgumentError
 from dlinfer.interface import OPERATORS
 from dlinfer.interface.checks import INTEGERS
 from dlinfer.interface.declaration import NAMESPACE, Kernel, Operator
+from dlinfer.interface.sharing import guard
 from dlinfer.vendors.selection import RESOLVED, Values, resolve
 
 # Held for the life of the process: torch forgets the operators with the library.
 _LIBRARY = torch.library.Library(NAMESPACE, "DEF")
+# torch's names for tensors without strides. A dense tensor comes by none of them: nothing is asked of it.
+_NOT_PLAIN = (
+    "MkldnnCPU",
+    "AutogradNestedTensor",
+    *(
+        f"{kind}{device}"
+        for kind in ("Sparse", "SparseCsr", "Quantized")
+        for device in ("CPU", "CUDA", "PrivateUse1")
+    ),
+)
 
 
 def _dispatcher(operator: Operator) -> Kernel:
     """The function that torch calls. Everything is looked up beforehand: it runs for every layer of every token."""
     name, check, values = operator.name, operator.check, operator.values
     places = tuple(operator.arguments.index(argument) for argument in operator.indices)
+    apart = guard(operator) if operator.writes else None
 
     def call(*args: Any) -> Any:
         try:
             check(*args)
+            first = args[0]
+            device = "cpu" if first.is_cpu else first.device.type
         except (AttributeError, TypeError):
             _refuse_missing(operator, args)
             raise
-        first = args[0]
-        device = "cpu" if first.is_cpu else first.device.type
+        if apart is not None:
+            apart(args)
         found = RESOLVED.get((name, device)) or resolve(name, device)
         if places and found.values is not Values.TRUSTED:
             cheap = found.values is Values.CHEAP
@@ -49,6 +63,31 @@ def _refuse_missing(operator: Operator, args: tuple[Any, ...]) -> None:
     for argument, value in zip(operator.parsed.arguments, args, strict=False):
         if value is None and str(argument.type) == "Tensor":
             raise DlinferArgumentError(operator.name, argument.name, "is None, expected a tensor")
+
+
+def _refusal(operator: Operator) -> Kernel:
+    """The function that torch calls as soon as one tensor is not plain memory: sparse, nested, quantised by torch."""
+
+    def call(*args: Any) -> Any:
+        for argument, value in zip(operator.arguments, args, strict=False):
+            if isinstance(value, torch.Tensor):
+                kind = (
+                    "nested"
+                    if value.is_nested
+                    else "quantised by torch"
+                    if value.is_quantized
+                    else str(value.layout)
+                )
+                if kind != str(torch.strided):
+                    raise DlinferArgumentError(
+                        operator.name, argument, f"is {kind}, expected a plain tensor (strided)"
+                    )
+        raise TypeError(
+            f"dlinfer.{operator.name} takes plain tensors only"
+        )  # torch knows a kind that we do not
+
+    call.__name__ = call.__qualname__ = operator.name
+    return call
 
 
 def _fake(operator: Operator) -> Kernel:
@@ -82,6 +121,8 @@ def _define() -> dict[str, Any]:
         _LIBRARY.define(f"{operator.name}{operator.schema}", tags=(torch.Tag.pt2_compliant_tag,))
         # Every device has the same entry; which kernel runs is decided inside.
         _LIBRARY.impl(operator.name, _dispatcher(operator), "CompositeExplicitAutograd")
+        for key in _NOT_PLAIN:
+            _LIBRARY.impl(operator.name, _refusal(operator), key)
         torch.library.register_fake(f"{NAMESPACE}::{operator.name}", _fake(operator), lib=_LIBRARY)
         overloads[operator.name] = getattr(torch.ops.dlinfer, operator.name).default
     return overloads

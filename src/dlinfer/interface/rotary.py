@@ -11,23 +11,23 @@ _HALVES = "apply_rotary_pos_emb"
 _PAIRS = "apply_rotary_pos_emb_interleaved"
 
 
-def _table(name: str, cos: Tensor, sin: Tensor, like: Tensor, rows: int, size: int) -> None:
-    """cos and sin hold one row for each token, in any shape [..., rotary]."""
+def _table(name: str, cos: Tensor, sin: Tensor, of: str, like: Tensor, rows: int, size: int) -> None:
+    """cos and sin hold one row for each token of `like`, the argument `of`, in any shape [..., rotary]."""
     for argument, table in (("cos", cos), ("sin", sin)):
         has_dtype(name, argument, table)
-        same_device(name, "query", like, argument, table)
+        same_device(name, of, like, argument, table)
         rotary = table.shape[-1] if table.dim() else 0
         if not rotary or rotary % 2 or rotary > size:
             raise wrong(
                 name,
                 argument,
-                f"has shape {list(table.shape)}, expected an even last dimension of at most the head size {size}",
+                f"has shape {list(table.shape)}, expected an even last dimension of at most {size}, the head size of {of}",
             )
         if table.numel() != rows * rotary:
             raise wrong(
                 name,
                 argument,
-                f"has shape {list(table.shape)}, expected [{rows}, rotary]: one row for each token",
+                f"has shape {list(table.shape)}, expected [{rows}, rotary]: one row for each token of {of}",
             )
     if cos.shape[-1] != sin.shape[-1]:
         raise wrong(name, "sin", f"has {sin.shape[-1]} columns, expected {cos.shape[-1]} like cos")
@@ -61,8 +61,8 @@ def _check_rotary(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> None:
     has_shape(_HALVES, "key", key, [*query.shape[:-2], None, query.shape[-1]], "query with its own heads")
     same_dtype(_HALVES, "query", query, "key", key)
     same_device(_HALVES, "query", query, "key", key)
-    rows = query.numel() // max(query.shape[-1] * query.shape[-2], 1)
-    _table(_HALVES, cos, sin, query, rows, query.shape[-1])
+    rows = query.shape[:-2].numel()
+    _table(_HALVES, cos, sin, "query", query, rows, query.shape[-1])
 
 
 def _fake_rotary(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,7 +73,7 @@ def _check_interleaved(states: Tensor, cos: Tensor, sin: Tensor) -> None:
     has_dtype(_PAIRS, "states", states)
     if states.dim() < 2:
         raise wrong(_PAIRS, "states", f"has shape {list(states.shape)}, expected [tokens, ..., size]")
-    _table(_PAIRS, cos, sin, states, states.shape[0], states.shape[-1])
+    _table(_PAIRS, cos, sin, "states", states, states.shape[0], states.shape[-1])
     if cos.shape[-1] != states.shape[-1]:
         raise wrong(_PAIRS, "cos", f"has {cos.shape[-1]} columns, expected {states.shape[-1]} like states")
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from dlinfer.interface.checks import (
     FLOATS,
+    finite,
     has_dtype,
     has_rank,
     has_shape,
-    is_apart,
     same_device,
     same_dtype,
     wrong,
@@ -24,23 +24,23 @@ MASKS = (torch.bool, *FLOATS)
 
 def check_heads(name: str, heads: int, kv_heads: int, argument: str = "query") -> None:
     """Each head of keys serves the same number of heads of queries."""
-    if kv_heads <= 0 or heads % kv_heads:
+    if kv_heads <= 0 or heads <= 0 or heads % kv_heads:
         raise wrong(name, argument, f"{heads} query heads cannot share {kv_heads} key heads evenly")
 
 
-def check_output(name: str, attn_output: Tensor, query: Tensor, size_v: int) -> None:
+def check_output(name: str, attn_output: Tensor, query: Tensor, size_v: int, values: str) -> None:
     """What is written: a row for each query, heads of the size of values."""
     shape = [query.shape[0], query.shape[1], size_v]
-    has_shape(name, "attn_output", attn_output, shape, "tokens and heads of query, size of a value head")
+    has_shape(name, "attn_output", attn_output, shape, f"tokens and heads of query, head size of {values}")
     same_dtype(name, "query", query, "attn_output", attn_output)
     same_device(name, "query", query, "attn_output", attn_output)
-    is_apart(name, "attn_output", attn_output)
 
 
 def check_extras(
-    name: str, query: Tensor, mask: Tensor | None, alibi_slopes: Tensor | None, soft_cap: float
+    name: str, query: Tensor, scale: float, mask: Tensor | None, alibi_slopes: Tensor | None, soft_cap: float
 ) -> None:
     """What changes the scores."""
+    finite(name, "softmax_scale", scale)
     if mask is not None:
         has_rank(name, "mask", mask, 2)
         has_dtype(name, "mask", mask, MASKS)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from dlinfer.interface.checks import (
     INTEGERS,
+    finite,
     has_dtype,
     has_rank,
     has_shape,
@@ -28,9 +29,11 @@ _INDEX = "lightning_indexer"
 _SPARSE = "sparse_flash_attention"
 
 
-def _one_head(name: str, argument: str, cache: Tensor, size: int, query: Tensor) -> None:
+def _one_head(name: str, argument: str, cache: Tensor, size: int, query: Tensor, like: str = "query") -> None:
     check_cache(name, argument, cache, 0, query, "query")
-    has_shape(name, argument, cache, [None, None, 1, size], "blocks, block_size, one head, its size")
+    has_shape(
+        name, argument, cache, [None, None, 1, size], f"blocks, block_size, one head, the size of {like}"
+    )
     if not cache.shape[1]:
         raise wrong(name, argument, f"has shape {list(cache.shape)}, expected blocks of at least one token")
 
@@ -52,8 +55,8 @@ def _check_index(
     same_device(_INDEX, "query", query, "weights", weights)
     batch = check_block_table(_INDEX, block_table, kv_lengths, query)
     is_vector(_INDEX, "query_ends", query_ends, batch, "one for each row of block_table", query)
-    if sparse_count <= 0:
-        raise wrong(_INDEX, "sparse_count", f"is {sparse_count}, expected at least 1")
+    if not 0 < sparse_count < 2**31:
+        raise wrong(_INDEX, "sparse_count", f"is {sparse_count}, expected 1 to 2**31 - 1: places are int32")
 
 
 def _paged_values(
@@ -83,6 +86,7 @@ def _check_sparse(
     key: Tensor,
     value: Tensor,
     sparse_indices: Tensor,
+    softmax_scale: float,
     block_table: Tensor,
     query_ends: Tensor,
     kv_lengths: Tensor,
@@ -91,13 +95,20 @@ def _check_sparse(
 ) -> None:
     has_rank(_SPARSE, "query", query, 3)
     has_dtype(_SPARSE, "query", query)
+    finite(_SPARSE, "softmax_scale", softmax_scale)
     _one_head(_SPARSE, "key", key, query.shape[2], query)
     has_rank(_SPARSE, "value", value, 4)
-    _one_head(_SPARSE, "value", value, value.shape[3], query)
+    _one_head(_SPARSE, "value", value, value.shape[3], query, "value")
     if value.shape[:2] != key.shape[:2]:
         raise wrong(_SPARSE, "value", f"has shape {list(value.shape)}, expected the blocks of key")
     has_dtype(_SPARSE, "sparse_indices", sparse_indices, INTEGERS)
-    has_shape(_SPARSE, "sparse_indices", sparse_indices, [query.shape[0], 1, None], "tokens, 1, chosen keys")
+    has_shape(
+        _SPARSE,
+        "sparse_indices",
+        sparse_indices,
+        [query.shape[0], 1, None],
+        "tokens of query, 1, chosen keys",
+    )
     same_device(_SPARSE, "query", query, "sparse_indices", sparse_indices)
     batch = check_block_table(_SPARSE, block_table, kv_lengths, query)
     is_vector(_SPARSE, "query_ends", query_ends, batch, "one for each row of block_table", query)
@@ -107,7 +118,7 @@ def _check_sparse(
     if query_rope is not None and key_rope is not None:
         has_shape(_SPARSE, "query_rope", query_rope, [*query.shape[:2], None], "tokens and heads of query")
         same_dtype(_SPARSE, "query", query, "query_rope", query_rope)
-        _one_head(_SPARSE, "key_rope", key_rope, query_rope.shape[2], query)
+        _one_head(_SPARSE, "key_rope", key_rope, query_rope.shape[2], query, "query_rope")
         if key_rope.shape[:2] != key.shape[:2]:
             raise wrong(_SPARSE, "key_rope", f"has shape {list(key_rope.shape)}, expected the blocks of key")
 

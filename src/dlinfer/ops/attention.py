@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dlinfer.errors import DlinferArgumentError
 from dlinfer.ops.cache import pages, rows
-from dlinfer.ops.calling import OVERLOADS, bits_of, call
+from dlinfer.ops.calling import OVERLOADS, bits_of, explained
 from dlinfer.ops.lengths import check_cumulative, check_even, ends_beside, ends_of
 from dlinfer.ops.masks import Masks, by_token, check_template, for_batch, given
 from dlinfer.ops.scores import Slopes, Window, tail
@@ -33,23 +33,34 @@ _OLD_NAMES = frozenset(("q_start_loc", "q_seq_len", "kv_seq_len", "cu_seq_lens_k
 
 def prefill_attention(*args: Any, **kwargs: Any) -> Tensor:
     """Attention over fresh keys; see `prefill_attention_0_16` and `prefill_attention_0_18` for the arguments."""
-    if _is_old(args, kwargs, 7):
+    if _is_old(args, kwargs, 7, 10, 14):
         return prefill_attention_0_16(*args, **kwargs)
     return prefill_attention_0_18(*args, **kwargs)
 
 
 def paged_prefill_attention(*args: Any, **kwargs: Any) -> Tensor:
     """Attention over a paged cache; see `paged_prefill_attention_0_16` and `paged_prefill_attention_0_18`."""
-    if _is_old(args, kwargs, 9):
+    if _is_old(args, kwargs, 9, 13, 21):
         return paged_prefill_attention_0_16(*args, **kwargs)
     return paged_prefill_attention_0_18(*args, **kwargs)
 
 
-def _is_old(args: tuple[Any, ...], kwargs: dict[str, Any], place: int) -> bool:
-    """0.16 has a third tensor of lengths where 0.18 has the largest query length; or one of its names is given."""
-    return (len(args) > place and isinstance(args[place], Tensor)) or not _OLD_NAMES.isdisjoint(kwargs)
+def _is_old(args: tuple[Any, ...], kwargs: dict[str, Any], lengths: int, masks: int, most: int) -> bool:
+    """0.16 has a third tensor of lengths where 0.18 has the largest query length; or one of its names is given.
+
+    If that is no tensor at all, 0.16 still has a number of heads where 0.18 has masks, and more arguments.
+    """
+    count = len(args)
+    if count > lengths and isinstance(args[lengths], Tensor):
+        return True
+    if count > masks and (
+        count > most or (isinstance(args[masks], int) and not isinstance(args[lengths], int))
+    ):
+        return True
+    return not _OLD_NAMES.isdisjoint(kwargs)
 
 
+@explained("prefill_attention")
 def prefill_attention_0_16(
     query: Tensor,
     key: Tensor,
@@ -84,6 +95,7 @@ def prefill_attention_0_16(
     )  # fmt: skip
 
 
+@explained("prefill_attention")
 def prefill_attention_0_18(
     query: Tensor,
     key: Tensor,
@@ -109,7 +121,7 @@ def prefill_attention_0_18(
     name = "prefill_attention"
     masks = given(attn_mask)
     if masks:
-        check_template(name, masks)
+        check_template(name, masks, query)
     if causal is None:
         causal = bool(masks) or key_cache is not None
     ends = ends_beside(name, actual_seq_lengths_cpu, q_seqlens)
@@ -119,6 +131,7 @@ def prefill_attention_0_18(
     )  # fmt: skip
 
 
+@explained("paged_prefill_attention")
 def paged_prefill_attention_0_16(
     query: Tensor,
     key: Tensor | None,
@@ -164,6 +177,7 @@ def paged_prefill_attention_0_16(
     )  # fmt: skip
 
 
+@explained("paged_prefill_attention")
 def paged_prefill_attention_0_18(
     query: Tensor,
     key: Tensor | None,
@@ -189,21 +203,22 @@ def paged_prefill_attention_0_18(
     *,
     window_size: Window = None,
     logit_softcapping: float | None = None,
-    causal: bool = True,
+    causal: bool | None = None,
 ) -> Tensor:
     """Cumulative query lengths and key lengths, mostly on the CPU; a mask is a template that says 'causal'."""
     name = "paged_prefill_attention"
     masks = given(attn_mask)
     if masks:
-        check_template(name, masks)
+        check_template(name, masks, query)
     return _run_paged(
         query, (key_cache, value_cache), (block_table, block_size), (actual_q_seqlens_cpu, kv_seqlens_cpu),
-        (max_q_seq_len, max_kv_seq_len), (num_q_heads, num_kv_heads), None, causal, head_size_v,
+        (max_q_seq_len, max_kv_seq_len), (num_q_heads, num_kv_heads), None, causal is None or causal, head_size_v,
         tail(name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
         (kv_scales, kv_zeros, quant_bits if type(quant_bits) is int else bits_of(name, quant_bits)),
     )  # fmt: skip
 
 
+@explained("paged_decode_attention")
 def paged_decode_attention(
     query: Tensor,
     key_cache: Tensor,
@@ -234,18 +249,19 @@ def paged_decode_attention(
         name, (key_cache, value_cache), block_size, num_kv_heads, head_size_v, bits
     )
     if q_seq_len is not None:
-        check_even(name, q_seq_len, query_rows.shape[0], block_table.shape[0])
+        check_even(name, q_seq_len, query_rows.shape[0], block_table)
     output = _output(query, attn_output, value_pages, bits)
     scale, slopes, left, _, cap = tail(
         name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping
     )
-    call(
-        _decode, query_rows, key_pages, value_pages, block_table, kv_seq_len, max_kv_seq_len or 0,
+    _decode(
+        query_rows, key_pages, value_pages, block_table, kv_seq_len, max_kv_seq_len or 0,
         rows(name, "attn_output", output), scale, slopes, left, cap, kv_scales, kv_zeros, bits,
     )  # fmt: skip
     return output
 
 
+@explained("incre_flash_attention")
 def incre_flash_attention(
     query: Tensor,
     key: Tensor,
@@ -258,17 +274,16 @@ def incre_flash_attention(
     if softmax_scale is None:
         size = query.shape[-1] // max(num_heads, 1) if input_layout == "BSH" else query.shape[-1]
         softmax_scale = max(size, 1) ** -0.5
-    return call(_increment, query, key, value, num_heads, input_layout, softmax_scale)
+    return _increment(query, key, value, num_heads, input_layout, softmax_scale)
 
 
+@explained("fused_attention")
 def fused_attention(
     query_states: Tensor, key_states: Tensor, value_states: Tensor, mask: Masks = None
 ) -> Tensor:
     """Attention of a batch of equal lengths [batch, length, heads, size]; without a mask it is causal."""
     batch = query_states.shape[0] if query_states.dim() else 0
-    return call(
-        _fused, query_states, key_states, value_states, for_batch("fused_attention", given(mask), batch)
-    )
+    return _fused(query_states, key_states, value_states, for_batch("fused_attention", given(mask), batch))
 
 
 # ---- from the call forms to the interface ----
@@ -294,17 +309,18 @@ def _caches(
 ) -> tuple[Tensor, Tensor]:
     """Both caches as the interface has them. Values of latent attention are the first part of the keys."""
     key_cache, value_cache = pages(caches[0]), pages(caches[1])
-    if key_cache.dim() != 4 or key_cache.shape[1] != block_size:
+    shape = key_cache.shape
+    if len(shape) != 4 or shape[1] != block_size:
         raise DlinferArgumentError(
             name, "block_size", f"is {block_size}, but key_cache has shape {list(caches[0].shape)}"
         )
-    if key_cache.shape[2] != heads:
+    if shape[2] != heads:
         raise DlinferArgumentError(
             name, "num_kv_heads", f"is {heads}, but key_cache has shape {list(caches[0].shape)}"
         )
     if head_size_v and value_cache.dim() == 4 and _head_size(value_cache, bits) != head_size_v:
         whole = value_cache if value_cache.shape[-1] else key_cache
-        if bits == 4 or whole.shape[-1] < head_size_v:
+        if bits == 4 or not 0 < head_size_v <= whole.shape[-1]:
             raise DlinferArgumentError(
                 name, "head_size_v", f"is {head_size_v}, but value_cache has shape {list(caches[1].shape)}"
             )
@@ -339,8 +355,8 @@ def _run_prefill(
     value = rows(name, "value", states[2])
     output = _output(states[0], attn_output, value)
     scale, *rest = scores
-    call(
-        _prefill, query, key, value, ends, kv_lengths, max_q_len or 0, rows(name, "attn_output", output), scale, causal,
+    _prefill(
+        query, key, value, ends, kv_lengths, max_q_len or 0, rows(name, "attn_output", output), scale, causal,
         mask, *rest,
     )  # fmt: skip
     return output
@@ -365,8 +381,8 @@ def _run_paged(
     key_pages, value_pages = _caches(name, caches, blocks[1], heads[1], head_size_v, quantised[2])
     output = _output(states, attn_output, value_pages, quantised[2])
     scale, *rest = scores
-    call(
-        _paged, query, key_pages, value_pages, blocks[0], *lengths, longest[0] or 0, longest[1] or 0,
+    _paged(
+        query, key_pages, value_pages, blocks[0], *lengths, longest[0] or 0, longest[1] or 0,
         rows(name, "attn_output", output), scale, causal, mask, *rest, *quantised,
     )  # fmt: skip
     return output

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from dlinfer.errors import DlinferArgumentError
-from dlinfer.ops.calling import OVERLOADS, bits_of, call
+from dlinfer.ops.calling import OVERLOADS, bits_of, explained
 
 _fill = OVERLOADS["fill_kv_cache"]
 _append = OVERLOADS["fill_contiguous_kvcache"]
@@ -76,6 +76,7 @@ def _pair(name: str, values: Sequence[Tensor | None]) -> tuple[Tensor | None, Te
     return padded[0], padded[1]
 
 
+@explained("fill_kv_cache")
 def fill_kv_cache(
     key: Tensor,
     value: Tensor,
@@ -96,15 +97,14 @@ def fill_kv_cache(
     key_scale, key_zero = _pair("k_scales_zeros", k_scales_zeros)
     value_scale, value_zero = _pair("v_scales_zeros", v_scales_zeros)
     # Keys alone: the cache of an indexer, given twice, or values that are part of the keys and have no cache.
-    alone = value_cache is key_cache or not value_cache.shape[-1]
+    alone = value_cache is key_cache or (value_cache.dim() > 0 and not value_cache.shape[-1])
     if value_cache is key_cache and value is not key:
         raise DlinferArgumentError(
             "fill_kv_cache",
             "value_cache",
             "is key_cache itself, expected another cache for values that are not the keys",
         )
-    call(
-        _fill,
+    _fill(
         rows("fill_kv_cache", "key", key),
         pages(key_cache),
         None if alone else rows("fill_kv_cache", "value", value),
@@ -119,13 +119,15 @@ def fill_kv_cache(
     return key_cache, value_cache
 
 
+@explained("fill_contiguous_kvcache")
 def fill_contiguous_kvcache(
     key_cache: Tensor, value_cache: Tensor, key_state: Tensor, value_state: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Caches without pages, longer by the new tokens."""
-    return call(_append, key_cache, value_cache, key_state, value_state)
+    return _append(key_cache, value_cache, key_state, value_state)
 
 
+@explained("get_cache_len")
 def get_cache_len(cache: Tensor) -> int:
     """How many tokens a cache without pages holds."""
-    return call(_length, cache)
+    return _length(cache)

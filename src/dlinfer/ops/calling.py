@@ -1,19 +1,39 @@
-"""Calls an operator; what torch says about a value of a wrong type becomes an error that names the argument."""
+"""What the functions of this package share: the operators, and errors that name the argument whatever a caller passes.
+
+Values go to torch as they come: looking at the type of each one would cost more than many kernels. Only where a call
+failed are they looked at, beside the annotations of the function, and the first that does not fit is named.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from inspect import signature
+from types import UnionType
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
+from torch import Tensor
 
 from dlinfer.errors import DlinferArgumentError
 from dlinfer.interface.registry import OVERLOADS
 
-__all__ = ["OVERLOADS", "bits_of", "call"]
+__all__ = ["OVERLOADS", "TYPE_ERROR", "bits_of", "explained"]
 
 # torch's own words, the same in all versions that are supported.
-_TYPE = re.compile(r"Expected a value of type '(.+?)' for argument '(.+?)' but instead found type '(.+?)'")
+TYPE_ERROR = re.compile(
+    r"Expected a value of type '(.+?)' for argument '(.+?)' but instead found type '(.+?)'"
+)
+_WORDS = {
+    Tensor: "a tensor",
+    int: "a whole number of 64 bits",
+    float: "a number",
+    bool: "True or False",
+    str: "text",
+}
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def bits_of(name: str, quant_bits: Any) -> int:
@@ -26,16 +46,105 @@ def bits_of(name: str, quant_bits: Any) -> int:
     return int(quant_bits or 0)
 
 
-def call(overload: Any, *args: Any) -> Any:
-    """`overload(*args)`."""
-    if torch.compiler.is_compiling():
-        return overload(*args)
+def explained(name: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """A call form of the operator `name`, whose errors about types name the argument."""
+
+    def decorated(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @wraps(function)
+        def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            if torch.compiler.is_compiling():
+                return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except DlinferArgumentError:
+                raise
+            except Exception as error:
+                problem = _problem(function, args, kwargs) or _said_by_torch(error)
+                if problem is None:
+                    raise
+                raise DlinferArgumentError(name, *problem) from None
+
+        return called
+
+    return decorated
+
+
+def _said_by_torch(error: Exception) -> tuple[str, str] | None:
+    """What torch found wrong with an argument of the operator."""
+    found = TYPE_ERROR.search(str(error))
+    return None if found is None else (found[2], f"is a {found[3]}, expected {found[1]}")
+
+
+@cache
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    return get_type_hints(function)
+
+
+def _problem(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[str, str] | None:
+    """The first argument that is not what its annotation says, and what is wrong with it."""
     try:
-        return overload(*args)
-    except (RuntimeError, TypeError) as error:
-        found = _TYPE.search(str(error))
-        if found is None:
-            raise
-        wanted, argument, given = found.groups()
-        name = overload._schema.name.partition("::")[2]
-        raise DlinferArgumentError(name, argument, f"is a {given}, expected {wanted}") from None
+        given = signature(function).bind(*args, **kwargs).arguments
+    except TypeError:  # Python names what is missing or too much
+        return None
+    hints = _hints(function)
+    for argument, value in given.items():
+        if not _fits(value, hints[argument]):
+            return argument, f"is {_shown(value)}, expected {_expected(hints[argument])}"
+    tensors = [(a, t) for a, value in given.items() for t in _tensors(value)]
+    for argument, tensor in tensors:
+        if tensor.layout != torch.strided or tensor.is_nested:
+            return argument, f"is {tensor.layout}, expected a plain tensor (strided)"
+        if tensor.is_meta and not tensors[0][1].is_meta:
+            return (
+                argument,
+                f"is on meta, but {tensors[0][0]} is on {tensors[0][1].device}: expected all of them, or none",
+            )
+    return None
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    values = value if isinstance(value, (list, tuple)) else (value,)
+    return [one for one in values if isinstance(one, Tensor)]
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is what an annotation of a call form says, or can stand for it."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is tuple:
+        pair = isinstance(value, (tuple, list)) and len(value) == len(parts)
+        return pair and all(_fits(one, part) for one, part in zip(value, parts, strict=True))
+    if origin is Sequence:
+        return isinstance(value, (tuple, list)) and all(_fits(one, parts[0]) for one in value)
+    if hint is int:
+        return isinstance(value, (int, torch.SymInt)) and -(2**63) <= value < 2**63
+    if hint is float:
+        # Only whole numbers can be beyond what torch takes.
+        return isinstance(value, (float, torch.SymFloat)) or (isinstance(value, int) and abs(value) < 2**1023)
+    return isinstance(value, hint)
+
+
+def _shown(value: Any) -> str:
+    """A value in few words."""
+    if value is None or isinstance(value, (int, float, str)):
+        return repr(value)[:60]
+    return f"a {type(value).__name__}" + (
+        f" of shape {list(value.shape)}" if isinstance(value, Tensor) else ""
+    )
+
+
+def _expected(hint: Any) -> str:
+    """An annotation in words."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(_expected(part) for part in parts))
+    if origin is Sequence:
+        return f"a list of {_expected(parts[0])}"
+    if origin is tuple:
+        return f"({', '.join(_expected(part) for part in parts)})"
+    return _WORDS.get(hint) or ("None" if hint is type(None) else f"a {hint.__module__}.{hint.__qualname__}")

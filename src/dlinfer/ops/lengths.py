@@ -6,12 +6,23 @@ import torch
 from torch import Tensor
 
 from dlinfer.errors import DlinferArgumentError
+from dlinfer.interface.checks import INTEGERS
 
 
 def is_tensor(name: str, argument: str, value: Tensor | None) -> None:
-    """Lengths that cannot be left out."""
+    """What cannot be left out."""
     if not isinstance(value, Tensor):
         raise DlinferArgumentError(name, argument, f"is a {type(value).__name__}, expected a tensor")
+
+
+def are_lengths(name: str, argument: str, value: Tensor | None, beside: Tensor) -> None:
+    """Whole numbers, which exist if those `beside` them do."""
+    is_tensor(name, argument, value)
+    assert value is not None
+    if value.dtype not in INTEGERS:
+        raise DlinferArgumentError(name, argument, f"dtype is {value.dtype}, expected int32 or int64")
+    if value.is_meta and not beside.is_meta:
+        raise DlinferArgumentError(name, argument, f"is on meta, expected {beside.device} or cpu")
 
 
 def ends_beside(name: str, ends: Tensor | None, lengths: Tensor | None) -> Tensor:
@@ -19,6 +30,12 @@ def ends_beside(name: str, ends: Tensor | None, lengths: Tensor | None) -> Tenso
     if ends is None:
         is_tensor(name, "q_seqlens", lengths)
         return lengths.cumsum(0)  # type: ignore[union-attr]
+    if lengths is not None:
+        are_lengths(name, "q_seqlens", lengths, ends)
+        if lengths.dim() != 1:
+            raise DlinferArgumentError(
+                name, "q_seqlens", f"has shape {list(lengths.shape)}, expected [sequences]"
+            )
     if torch.compiler.is_compiling() or not (_readable(ends) and _readable(lengths)):
         return ends
     given, found = lengths.tolist(), ends.tolist()  # type: ignore[union-attr]
@@ -38,7 +55,8 @@ def _readable(lengths: Tensor | None) -> bool:
 def ends_of(name: str, starts: Tensor, lengths: Tensor) -> Tensor:
     """Where sequences end, of where they start ([sequences], or one more for the end) and how long they are."""
     is_tensor(name, "q_start_loc", starts)
-    is_tensor(name, "q_seq_len", lengths)
+    are_lengths(name, "q_seq_len", lengths, starts)
+    are_lengths(name, "q_start_loc", starts, lengths)
     if starts.dim() != 1 or lengths.dim() != 1 or starts.shape[0] - lengths.shape[0] not in (0, 1):
         raise DlinferArgumentError(
             name,
@@ -46,9 +64,12 @@ def ends_of(name: str, starts: Tensor, lengths: Tensor) -> Tensor:
             f"has shape {list(starts.shape)}, expected [{lengths.numel()}] or [{lengths.numel() + 1}] for q_seq_len",
         )
     batch = lengths.shape[0]
+    if starts.shape[0] == batch and starts.device != lengths.device:
+        raise DlinferArgumentError(
+            name, "q_start_loc", f"is on {starts.device}, expected {lengths.device} like q_seq_len"
+        )
     ends = starts[1:] if starts.shape[0] > batch else starts + lengths
-    on_cpu = starts.is_cpu and lengths.is_cpu
-    if on_cpu and not torch.compiler.is_compiling():
+    if starts.is_cpu and lengths.is_cpu and not torch.compiler.is_compiling():
         total = 0
         for place, (start, end, length) in enumerate(
             zip(starts.tolist(), ends.tolist(), lengths.tolist(), strict=False)
@@ -65,9 +86,12 @@ def ends_of(name: str, starts: Tensor, lengths: Tensor) -> Tensor:
 
 def check_cumulative(name: str, cumulative: Tensor, lengths: Tensor) -> None:
     """Cumulative lengths that are given beside lengths must agree with them."""
-    if cumulative.dim() != 1 or cumulative.shape[0] != lengths.shape[0] + 1:
+    are_lengths(name, "cu_seq_lens_kv", cumulative, lengths)
+    if cumulative.dim() != 1 or lengths.dim() != 1 or cumulative.shape[0] != lengths.shape[0] + 1:
         raise DlinferArgumentError(
-            name, "cu_seq_lens_kv", f"has shape {list(cumulative.shape)}, expected [{lengths.shape[0] + 1}]"
+            name,
+            "cu_seq_lens_kv",
+            f"has shape {list(cumulative.shape)}, expected one element more than kv_seq_len {list(lengths.shape)}",
         )
     on_cpu = cumulative.is_cpu and lengths.is_cpu
     if on_cpu and not torch.compiler.is_compiling() and cumulative.diff().tolist() != lengths.tolist():
@@ -78,8 +102,10 @@ def check_cumulative(name: str, cumulative: Tensor, lengths: Tensor) -> None:
         )
 
 
-def check_even(name: str, lengths: Tensor, tokens: int, batch: int) -> None:
+def check_even(name: str, lengths: Tensor, tokens: int, block_table: Tensor) -> None:
     """Every sequence has the same number of new tokens, read either way."""
+    are_lengths(name, "q_seq_len", lengths, block_table)
+    batch = len(block_table) if block_table.dim() else 0
     if lengths.dim() != 1 or lengths.shape[0] != batch:
         raise DlinferArgumentError(
             name, "q_seq_len", f"has shape {list(lengths.shape)}, expected [{batch}] (rows of block_table)"

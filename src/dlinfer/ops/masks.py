@@ -22,15 +22,17 @@ def given(masks: Masks) -> list[Tensor]:
     return [masks] if isinstance(masks, Tensor) else [mask for mask in masks if mask is not None]
 
 
-def check_template(name: str, masks: list[Tensor]) -> None:
+def check_template(name: str, masks: list[Tensor], query: Tensor) -> None:
     """0.18 hands over one square template whatever the lengths are: above the diagonal is hidden. It only says 'causal'."""
     mask = masks[0]
-    if len(masks) != 1 or mask.dim() != 2 or mask.shape[0] != mask.shape[1] or mask.is_floating_point():
+    square = len(masks) == 1 and mask.dim() == 2 and mask.shape[0] == mask.shape[1]
+    if not square or mask.is_floating_point() or mask.is_complex() or (mask.is_meta and not query.is_meta):
         shapes = [list(mask.shape) for mask in masks]
         raise DlinferArgumentError(
             name,
             "attn_mask",
-            f"has {shapes}, expected one square template (bool or integers) that is 1 above its diagonal",
+            f"is {mask.dtype} of shape {', '.join(map(str, shapes))} on {mask.device}, expected one square template"
+            " (bool or integers) that is 1 above its diagonal",
         )
     if torch.compiler.is_compiling() or not mask.is_cpu or mask.shape[0] < 2:
         return

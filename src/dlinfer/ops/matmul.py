@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dlinfer.errors import DlinferArgumentError
-from dlinfer.ops.calling import OVERLOADS, call
+from dlinfer.ops.calling import OVERLOADS, explained
 
 _linear = OVERLOADS["linear"]
 _dynamic_quant = OVERLOADS["dynamic_quant"]
@@ -38,21 +38,24 @@ def reduced(name: str, value: Tensor, group: str | dist.ProcessGroup | None) -> 
     return value
 
 
+@explained("linear")
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, all_reduce: bool = False, group: str = ""
 ) -> Tensor:
     """x times weight transposed plus bias, summed over the ranks of a group if asked for."""
-    result = call(_linear, x, weight.t() if _TRANSPOSED else weight, bias)
+    result = _linear(x, weight.t() if _TRANSPOSED else weight, bias)
     return reduced("linear", result, group) if all_reduce else result
 
 
+@explained("dynamic_quant")
 def dynamic_quant(
     x: Tensor, quant_dtype: torch.dtype, quant_granularity: str = "PER_TOKEN"
 ) -> tuple[Tensor, Tensor]:
     """(quantised x, scales)."""
-    return call(_dynamic_quant, x, quant_dtype, quant_granularity)
+    return _dynamic_quant(x, quant_dtype, quant_granularity)
 
 
+@explained("linear_w8a8")
 def linear_w8a8(
     a: Tensor,
     b: Tensor,
@@ -67,9 +70,10 @@ def linear_w8a8(
         torch.tensor([s], dtype=torch.float32, device=a.device) if isinstance(s, (int, float)) else s
         for s in (rms_scale, linear_scale)
     ]
-    return call(_linear_w8a8, a, b.t() if _TRANSPOSED else b, *scales, out_dtype, quant_dtype, bias)
+    return _linear_w8a8(a, b.t() if _TRANSPOSED else b, *scales, out_dtype, quant_dtype, bias)
 
 
+@explained("linear_w8a8_static")
 def linear_w8a8_static(
     x: Tensor,
     weight: Tensor,
@@ -81,8 +85,7 @@ def linear_w8a8_static(
     quant_bias: Tensor | None = None,
 ) -> Tensor:
     """A linear layer whose activations are quantised with a fixed scale and offset."""
-    return call(
-        _linear_w8a8_static,
+    return _linear_w8a8_static(
         x,
         weight,
         input_scale,
@@ -94,6 +97,7 @@ def linear_w8a8_static(
     )
 
 
+@explained("weight_quant_matmul")
 def weight_quant_matmul(
     x1: Tensor,
     x2: Tensor,
@@ -104,5 +108,5 @@ def weight_quant_matmul(
     group_size: int = 0,
 ) -> Tensor:
     """x1 times a weight of 4 or 8 bits, summed over all ranks if asked for."""
-    result = call(_weight_quant_matmul, x1, x2, scale, offset, bias, group_size)
+    result = _weight_quant_matmul(x1, x2, scale, offset, bias, group_size)
     return reduced("weight_quant_matmul", result, "") if all_reduce else result

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from dlinfer.errors import DlinferArgumentError
-from dlinfer.ops.calling import OVERLOADS, call
+from dlinfer.ops.calling import OVERLOADS, explained
 from dlinfer.ops.matmul import reduced
 from dlinfer.utils.type_annotation import MoeMetadata
 
@@ -16,14 +16,16 @@ _moe = OVERLOADS["fused_moe"]
 _moe_w8a8 = OVERLOADS["fused_moe_w8a8"]
 
 
+@explained("moe_gating_topk_softmax")
 def moe_gating_topk_softmax(
     router_logits: Tensor, topk: int, moe_metadata: MoeMetadata | None = None, *, renormalize: bool = False
 ) -> tuple[Tensor, Tensor]:
     """(weights, numbers of experts), the largest first; in groups if the metadata says so."""
     groups = -1 if moe_metadata is None else moe_metadata.router_n_groups
-    return call(_gate, router_logits, topk, groups, renormalize)
+    return _gate(router_logits, topk, groups, renormalize)
 
 
+@explained("fused_moe")
 def fused_moe(
     hidden_states: Tensor,
     gate_up_weights: Tensor,
@@ -48,6 +50,7 @@ def fused_moe(
     )  # fmt: skip
 
 
+@explained("fused_moe_w8a8")
 def fused_moe_w8a8(
     hidden_states: Tensor,
     gate_up_weights: Tensor,
@@ -92,7 +95,7 @@ def _experts(
             "topk",
             f"is {topk}, but topk_ids has shape {list(topk_ids.shape)}: expected [tokens, {topk}]",
         )
-    here, first, total = weights[0].shape[0], 0, 0
+    here, first, total = len(weights[0]) if weights[0].dim() else 0, 0, 0
     parallel = metadata is not None and metadata.ep_size > 1
     if metadata is not None and parallel:
         if metadata.dp_size > 1:
@@ -103,7 +106,7 @@ def _experts(
     tokens = hidden_states.flatten(0, -2) if hidden_states.dim() > 2 else hidden_states
     ids = topk_ids.flatten(0, -2) if topk_ids.dim() > 2 else topk_ids
     shares = topk_weights.flatten(0, -2) if topk_weights.dim() > 2 else topk_weights
-    result = call(overload, tokens, *weights, shares, ids, renormalize, first, total)
+    result = overload(tokens, *weights, shares, ids, renormalize, first, total)
     if metadata is not None and parallel:
         result = reduced(name, result, metadata.ep_group)
     return result.view(hidden_states.shape)

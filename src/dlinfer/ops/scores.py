@@ -29,7 +29,8 @@ def tail(
 
 
 def _sides(name: str, window: Sequence[int]) -> tuple[int, int]:
-    if not isinstance(window, (tuple, list)) or len(window) != 2:
+    pair = isinstance(window, (tuple, list)) and len(window) == 2
+    if not pair or not (isinstance(window[0], int) and isinstance(window[1], int)):
         raise DlinferArgumentError(
             name,
             "window_size",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from dlinfer.ops.cache import pages
-from dlinfer.ops.calling import OVERLOADS, call
+from dlinfer.ops.calling import OVERLOADS, explained
 
 _index = OVERLOADS["lightning_indexer"]
 _sparse = OVERLOADS["sparse_flash_attention"]
 
 
+@explained("lightning_indexer")
 def lightning_indexer(
     query: Tensor,
     key: Tensor,
@@ -22,9 +23,10 @@ def lightning_indexer(
 ) -> Tensor:
     """For each token the places of the keys with the largest scores, [tokens, 1, sparse_count]; -1 where there are no more."""
     ends, lengths = actual_seq_lengths_query, actual_seq_lengths_key
-    return call(_index, query, pages(key), weights, ends, lengths, block_table, sparse_count)
+    return _index(query, pages(key), weights, ends, lengths, block_table, sparse_count)
 
 
+@explained("sparse_flash_attention")
 def sparse_flash_attention(
     query: Tensor,
     key: Tensor,
@@ -39,7 +41,7 @@ def sparse_flash_attention(
     key_rope: Tensor | None = None,
 ) -> Tensor:
     """Attention of each token over the keys that were chosen for it."""
-    return call(
-        _sparse, query, pages(key), pages(value), sparse_indices, softmax_scale, block_table,
+    return _sparse(
+        query, pages(key), pages(value), sparse_indices, softmax_scale, block_table,
         actual_seq_lengths_query, kv_seqlens, query_rope, None if key_rope is None else pages(key_rope),
     )  # fmt: skip
