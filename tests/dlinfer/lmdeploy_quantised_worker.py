@@ -84,6 +84,18 @@ def caches(scales: Any, **settings: Any) -> Answer:
         return {"expected": wanted, "plain": plain, **answers(folder, engine(quant_policy=8, **settings))}
 
 
+def padding() -> Answer:
+    """A model without quantisation that writes the token of padding, which LMDeploy alone would never choose."""
+    prompt = "Tell me about number 38, please"
+    with tempfile.TemporaryDirectory() as folder:
+        model = lmdeploy_models.qwen2(Path(folder))
+        wanted = model.greedy(prompt, 32)
+        config = GenerationConfig(max_new_tokens=32, ignore_eos=True)
+        with lmdeploy.pipeline(folder, engine(), log_level="ERROR") as pipe:
+            got = pipe(prompt, gen_config=config, do_preprocess=False).token_ids
+    return {"expected": wanted, "got": got, "token": model.tokenizer.pad_token_id}
+
+
 def refusals() -> Answer:
     """What LMDeploy says before it ends the program."""
     said: list[str] = []
@@ -161,6 +173,7 @@ def main(out: Path) -> None:
         "experts": functools.partial(weights, lambda f: w8a8(f, lmdeploy_models.mixtral(f)), near=0.02),
         "cache": functools.partial(caches, SCALES),
         "cache of another engine": functools.partial(caches, OTHER_SCALES, eager_mode=False),
+        "padding": padding,
         "refusals": refusals,
         "refused weights": refused_weights,
     }

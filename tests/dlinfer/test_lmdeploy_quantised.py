@@ -81,3 +81,9 @@ def test_only_weights_that_are_served_are_loaded(results: dict[str, Any]) -> Non
     for reason, messages in _answer(results, "refused weights").items():
         for message in messages:
             assert reason in message if reason else not message
+
+
+def test_the_token_of_padding_can_be_written(results: dict[str, Any]) -> None:
+    answer = _answer(results, "padding")
+    assert answer["token"] in answer["expected"]
+    assert answer["got"] == answer["expected"]

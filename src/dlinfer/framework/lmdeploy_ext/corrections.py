@@ -24,6 +24,7 @@ def install() -> None:
     _keep_float32()
     _keep_keys_for_layers_without_window()
     _stretch_rotary_of_llama31()
+    _keep_embedding_of_padding()
     attention_extras.install()
 
 
@@ -89,3 +90,23 @@ def _stretch_rotary_of_llama31() -> None:
         return original(spec)
 
     rotary_embedding._build_rotary_embedding = build
+
+
+def _keep_embedding_of_padding() -> None:
+    """LMDeploy sets the embedding of `pad_token_id` to 0 when it loads it.
+
+    That is often the token that ends an answer. Where one matrix is at both ends of the vocabulary, its score is then always
+    0, and the model does not end as it was trained to. torch and transformers keep the row as it was saved.
+    """
+    from lmdeploy.pytorch.backends import get_backend
+    from lmdeploy.pytorch.nn.embedding import ParallelEmbedding
+
+    original = ParallelEmbedding.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if serves(get_backend().get_name()):
+            self.padding_idx = None
+
+    ParallelEmbedding.__init__ = init
