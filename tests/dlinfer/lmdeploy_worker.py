@@ -53,14 +53,11 @@ def count_operators() -> None:
 
 
 @contextmanager
-def served(model: Any, device: str = "ascend", chunk: int = 8192) -> Iterator[Any]:
+def served(model: Any, device: str = "ascend", chunk: int = 8192, **settings: Any) -> Iterator[Any]:
     """A pipeline of a saved model on the CPU."""
     config = PytorchEngineConfig(
         device_type=device,
-        num_gpu_blocks=64,
-        session_len=256,
-        max_batch_size=4,
-        eager_mode=True,
+        **{"num_gpu_blocks": 64, "session_len": 256, "max_batch_size": 4, "eager_mode": True} | settings,
         max_prefill_token_num=chunk,
     )
     with lmdeploy.pipeline(
@@ -100,6 +97,24 @@ def images(name: str) -> Answer:
     return {"expected": expected, "got": [a.token_ids for a in answers], "operators": dict(CALLS)}
 
 
+def neighbours() -> Answer:
+    """Two engines at a time in one process: their blocks have other sizes, and one of them uses graphs."""
+    endless = GenerationConfig(max_new_tokens=NEW_TOKENS, ignore_eos=True)
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
+        models = [
+            lmdeploy_models.BUILDERS["llama3"](Path(one)),
+            lmdeploy_models.BUILDERS["mixtral"](Path(two)),
+        ]
+        expected = [[model.greedy(prompt, NEW_TOKENS) for prompt in PROMPTS] for model in models]
+        small = served(models[0], block_size=16, num_gpu_blocks=128)
+        with small as first, served(models[1], eager_mode=False) as second:
+            turns = [(0, first), (1, second), (0, first), (1, second)]
+            got = [
+                [a.token_ids for a in pipe(list(PROMPTS), endless, do_preprocess=False)] for _, pipe in turns
+            ]
+    return {"expected": [expected[turn] for turn, _ in turns], "got": got}
+
+
 def keywords() -> Answer:
     """The keywords of earlier pipelines: lengths that were written, and lengths that were read."""
     with tempfile.TemporaryDirectory() as folder:
@@ -135,7 +150,9 @@ def seeds() -> Answer:
     """Sampled answers by their seeds, alone and beside others; and a prompt without tokens between good ones."""
 
     def sampling(seed: int | None) -> GenerationConfig:
-        return GenerationConfig(do_sample=True, top_k=40, random_seed=seed, max_new_tokens=12, ignore_eos=True)
+        return GenerationConfig(
+            do_sample=True, top_k=40, random_seed=seed, max_new_tokens=12, ignore_eos=True
+        )
 
     with tempfile.TemporaryDirectory() as folder:
         model = lmdeploy_models.llama3(Path(folder))
@@ -181,6 +198,7 @@ def main(out: Path) -> None:
         # Their caches lie otherwise: camb's have 16 tokens in a block and heads before tokens.
         "llama3 on camb": functools.partial(languages, "llama3", device="camb"),
         "mixtral on maca": functools.partial(languages, "mixtral", device="maca"),
+        "neighbours": neighbours,
         "keywords": keywords,
         "seeds": seeds,
     }

@@ -50,7 +50,7 @@ def _answer(results: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_every_model_ran(results: dict[str, Any]) -> None:
-    assert set(results) == {*LANGUAGE_MODELS, *SEEING_MODELS, *OTHER_WAYS, "keywords", "seeds"}
+    assert set(results) == {*LANGUAGE_MODELS, *SEEING_MODELS, *OTHER_WAYS, "neighbours", "keywords", "seeds"}
 
 
 @pytest.mark.parametrize("name", [*LANGUAGE_MODELS, *SEEING_MODELS, *OTHER_WAYS])
@@ -83,6 +83,11 @@ def test_a_prompt_in_pieces_reads_the_cache(results: dict[str, Any], name: str) 
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)
 def test_a_model_saved_in_float32_is_served_in_float32(results: dict[str, Any], name: str) -> None:
     assert _answer(results, name)["dtype"] == "torch.float32"
+
+
+def test_engines_take_turns_in_one_process(results: dict[str, Any]) -> None:
+    answer = _answer(results, "neighbours")
+    assert answer["got"] == answer["expected"]
 
 
 def test_request_output_len_limits_the_answer(results: dict[str, Any]) -> None:

@@ -6,9 +6,7 @@ not say that they are on cuda. So other libraries in the process go on using the
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import io
 import os
 import sys
 import time
@@ -52,17 +50,16 @@ def install() -> Patches:
 
 
 def _load_machinery() -> None:
-    """Import ditorch without letting it choose a device for cuda's names, and without its line about that."""
-    before = os.environ.get("DITORCH_DISABLE_MOCK")
-    os.environ["DITORCH_DISABLE_MOCK"] = "1"
+    """Import ditorch without letting it choose a device for cuda's names."""
+    before = os.environ.get("DITORCH_DEVICE")
+    os.environ["DITORCH_DEVICE"] = "none"
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            import ditorch  # noqa: F401
+        import ditorch  # noqa: F401
     finally:
         if before is None:
-            del os.environ["DITORCH_DISABLE_MOCK"]
+            del os.environ["DITORCH_DEVICE"]
         else:
-            os.environ["DITORCH_DISABLE_MOCK"] = before
+            os.environ["DITORCH_DEVICE"] = before
 
 
 def _methods(patches: Patches, target: Target) -> None:

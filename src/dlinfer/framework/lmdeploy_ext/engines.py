@@ -1,4 +1,4 @@
-"""What engines of LMDeploy need of a process with one device: refusals that name the cause, no traces of earlier engines."""
+"""Settings of LMDeploy's engines that cannot be followed are refused with the cause."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ def install() -> None:
     """Once in a process."""
     _refuse_several_processes()
     _refuse_settings()
-    _forget_earlier_engines()
     quantised_caches.install()
     quantised_weights.install()
 
@@ -67,25 +66,3 @@ def _setting_problem(config: Any) -> str:
             "Leave model_format out, or serve a checkpoint of smooth_quant with float8_e4m3fn."
         )
     return quantised_caches.policy_problem(config.quant_policy)
-
-
-def _forget_earlier_engines() -> None:
-    """LMDeploy keeps the slots of its caches in a class, sized by the first engine of the process."""
-    from lmdeploy.pytorch.backends.dlinfer.ascend import AscendOpsBackend
-    from lmdeploy.pytorch.backends.dlinfer.camb import CambOpsBackend
-    from lmdeploy.pytorch.backends.dlinfer.maca import MacaOpsBackend
-
-    layouts = {AscendOpsBackend: "BSND", CambOpsBackend: "BNSD", MacaOpsBackend: "BSND"}
-    for backend, layout in layouts.items():
-        backend.build_graph_runner = staticmethod(_forgetting(backend, layout, backend.build_graph_runner))
-
-
-def _forgetting(backend: Any, layout: str, original: Any) -> Any:
-    @functools.wraps(original)
-    def build_graph_runner(*args: Any, **kwargs: Any) -> Any:
-        backend.total_slots = None
-        runner = original(*args, **kwargs)
-        runner.cache_layout = layout  # as get_k_block_shape of the backend has it
-        return runner
-
-    return build_graph_runner

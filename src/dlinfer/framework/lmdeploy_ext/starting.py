@@ -20,9 +20,9 @@ def start() -> Place:
 
     device_module.install(place)
     # These import modules of LMDeploy, which need the names above.
-    from dlinfer.framework.lmdeploy_ext import corrections, engines, generation, older_backends
+    from dlinfer.framework.lmdeploy_ext import corrections, engine_state, engines, generation, older_backends
 
-    for part in (corrections, older_backends, engines, generation):
+    for part in (corrections, older_backends, engine_state, engines, generation):
         part.install()
     from dlinfer.framework.lmdeploy import requests, sampling
 

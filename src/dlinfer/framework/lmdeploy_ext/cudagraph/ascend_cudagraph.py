@@ -43,7 +43,7 @@ def _warn_eager(backend: str, unknown: str) -> None:
 class AscendGraphRunner(GraphRunner):  # type: ignore[misc]
     """Runs decoding steps as one graph, everything else eagerly."""
 
-    #: How the backend's caches lie. Engines of several backends may live in one process, and take turns.
+    #: How the backend's caches lie. Engines may follow one another in a process.
     cache_layout = "BSND"
 
     def __init__(
