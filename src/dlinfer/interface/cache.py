@@ -62,6 +62,9 @@ def _check_fill(
     if (value is None) != (value_cache is None):
         missing = "value" if value is None else "value_cache"
         raise wrong(_FILL, missing, "is missing, expected value and value_cache, or neither")
+    for argument, given in (("value_scale", value_scale), ("value_zero", value_zero)):
+        if value is None and given is not None:
+            raise wrong(_FILL, argument, "is given without value, expected None where only keys are written")
     if value is not None and value_cache is not None:
         _side("value", value, value_cache, value_scale, value_zero, quant_bits)
         if value.shape[0] != key.shape[0]:

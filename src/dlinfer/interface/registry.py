@@ -14,7 +14,7 @@ from dlinfer.errors import DlinferArgumentError
 from dlinfer.interface import OPERATORS
 from dlinfer.interface.checks import INTEGERS
 from dlinfer.interface.declaration import NAMESPACE, Kernel, Operator
-from dlinfer.interface.sharing import guard
+from dlinfer.interface.sharing import Guard
 from dlinfer.vendors.selection import RESOLVED, Values, resolve
 
 # Held for the life of the process: torch forgets the operators with the library.
@@ -35,7 +35,7 @@ def _dispatcher(operator: Operator) -> Kernel:
     """The function that torch calls. Everything is looked up beforehand: it runs for every layer of every token."""
     name, check, values = operator.name, operator.check, operator.values
     places = tuple(operator.arguments.index(argument) for argument in operator.indices)
-    apart = guard(operator) if operator.writes else None
+    apart = Guard(operator).check if operator.writes else None
 
     def call(*args: Any) -> Any:
         try:

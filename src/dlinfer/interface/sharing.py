@@ -6,7 +6,6 @@ common (both caches in one allocation, query, key and value in one matrix), so p
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -22,48 +21,84 @@ Box = tuple[tuple[int, int, int], ...]
 STEPS = 50_000
 
 
-def guard(operator: Operator) -> Callable[[tuple[Any, ...]], None]:
-    """What checks the arguments of a call of `operator`. Runs for every layer of every token: looks at bounds first."""
-    names = operator.arguments
-    written = [names.index(name) for name in operator.writes]
-    kinds = [str(argument.type) for argument in operator.parsed.arguments]
-    read = [p for p, kind in enumerate(kinds) if kind in ("Tensor", "Optional[Tensor]") and p not in written]
+class Guard:
+    """Checks the arguments of one operator. It runs for every layer of every token: bounds are looked at first."""
 
-    def check(args: tuple[Any, ...]) -> None:
-        first, last = _hull(operator, written, args)
+    def __init__(self, operator: Operator) -> None:
+        names = operator.arguments
+        self._operator, self._names = operator, names
+        self._written = [names.index(name) for name in operator.writes]
+        kinds = [str(argument.type) for argument in operator.parsed.arguments]
+        tensors = [place for place, kind in enumerate(kinds) if kind in ("Tensor", "Optional[Tensor]")]
+        self._read = [place for place in tensors if place not in self._written]
+        self._over = {
+            (names.index(pairs[0][0]), names.index(pairs[0][1])): [
+                (names.index(a), names.index(b)) for a, b in pairs
+            ]
+            for pairs in operator.over.values()
+        }
+
+    def check(self, args: tuple[Any, ...]) -> None:
+        """DlinferArgumentError: something that is written lies in one place with something else."""
+        first, last = self._written_range(args)
         count = len(args)
-        for place in read:
+        for place in self._read:
             if place >= count:  # torch leaves defaults at the end of a call out
                 break
             tensor = args[place]
-            if tensor is not None:
-                start = tensor.data_ptr()
-                if start < last and (
-                    start >= first or start + tensor.nbytes > first or not tensor.is_contiguous()
-                ):
-                    for target in written:
-                        _compare(operator, args, target, place)
+            if tensor is None:
+                continue
+            start = tensor.data_ptr()
+            if start < last and (
+                start >= first or start + tensor.nbytes > first or not tensor.is_contiguous()
+            ):
+                for target in self._written:
+                    value = args[target]
+                    if value is None or self._may_lie_over(args, target, place):
+                        continue
+                    if overlap(value, tensor):
+                        raise self._wrong(target, place)
 
-    return check
+    def _written_range(self, args: tuple[Any, ...]) -> tuple[int, int]:
+        """Where all that is written begins and ends."""
+        first = last = 0
+        for count, place in enumerate(self._written):
+            value = args[place]
+            if value is None:
+                continue
+            low = value.data_ptr()
+            high = low + (value.nbytes if value.is_contiguous() else self._own_extent(place, value))
+            if not last:
+                first, last = low, high
+                continue
+            if low < last and first < high:
+                for earlier in self._written[:count]:
+                    if not self._may_lie_over(args, place, earlier) and _meet(value, args[earlier]):
+                        raise self._wrong(place, earlier)
+            first, last = min(first, low), max(last, high)
+        return first, last
 
+    def _own_extent(self, place: int, value: Tensor) -> int:
+        """`_extent` of a tensor that is written, no two elements of which may lie in one place."""
+        reach = _reach(value.shape, value.stride())
+        if reach < 0:
+            text = f"has strides {list(value.stride())} for shape {list(value.shape)}: elements share memory that is"
+            text = f"{text} written, expected memory of its own (an expanded tensor: clone it)"
+            raise wrong(self._operator.name, self._names[place], text)
+        return reach * value.itemsize
 
-def _hull(operator: Operator, written: list[int], args: tuple[Any, ...]) -> tuple[int, int]:
-    """The bounds of all that is written, which lies apart."""
-    first = last = 0
-    for count, place in enumerate(written):
-        value = args[place]
-        if value is None:
-            continue
-        low = value.data_ptr()
-        high = low + (value.nbytes if value.is_contiguous() else _own_extent(operator, place, value))
-        if not last:
-            first, last = low, high
-            continue
-        if low < last and first < high:
-            for earlier in written[:count]:
-                _compare(operator, args, place, earlier)
-        first, last = min(first, low), max(last, high)
-    return first, last
+    def _may_lie_over(self, args: tuple[Any, ...], place: int, other: int) -> bool:
+        pairs = self._over.get((place, other))
+        return pairs is not None and all(_coincide(args[first], args[second]) for first, second in pairs)
+
+    def _wrong(self, place: int, other: int) -> Exception:
+        text = f"overlaps {self._names[other]} in memory, expected memory of its own"
+        if pairs := self._over.get((place, other)):
+            alike = (
+                f"{self._names[first]} starts and steps as {self._names[second]}" for first, second in pairs
+            )
+            text = f"{text}, or that {' and '.join(alike)}"
+        return wrong(self._operator.name, self._names[place], text)
 
 
 def lies_over_itself(value: Tensor) -> bool:
@@ -74,9 +109,16 @@ def lies_over_itself(value: Tensor) -> bool:
 def overlap(one: Tensor, two: Tensor) -> bool:
     """Whether two tensors have memory in common."""
     distance = two.data_ptr() - one.data_ptr()
-    if one.device != two.device or distance >= _extent(one) or distance + _extent(two) <= 0:
+    if distance >= _extent(one) or distance + _extent(two) <= 0:
         return False
-    return _share(one.shape, one.stride(), one.itemsize, two.shape, two.stride(), two.itemsize, distance)
+    return _meet(one, two)
+
+
+def _meet(one: Tensor, two: Tensor) -> bool:
+    """`overlap` of tensors whose bounds do."""
+    distance = two.data_ptr() - one.data_ptr()
+    shapes = one.shape, one.stride(), one.itemsize, two.shape, two.stride(), two.itemsize
+    return one.device == two.device and _share(*shapes, distance)
 
 
 def _extent(value: Tensor) -> int:
@@ -86,37 +128,12 @@ def _extent(value: Tensor) -> int:
     return abs(_reach(value.shape, value.stride())) * value.itemsize
 
 
-def _own_extent(operator: Operator, place: int, value: Tensor) -> int:
-    """`_extent` of a tensor that is written, no two elements of which may lie in one place."""
-    reach = _reach(value.shape, value.stride())
-    if reach < 0:
-        text = f"has strides {list(value.stride())} for shape {list(value.shape)}: elements share memory that is written"
-        text = f"{text}, expected memory of its own (an expanded tensor: clone it)"
-        raise wrong(operator.name, operator.arguments[place], text)
-    return reach * value.itemsize
-
-
-def _compare(operator: Operator, args: tuple[Any, ...], place: int, other: int) -> None:
-    """What is written beside another tensor of about the same place."""
-    one, two = args[place], args[other]
-    if one is None or two is None or not overlap(one, two):
-        return
-    names = operator.arguments
-    text = f"overlaps {names[other]} in memory, expected memory of its own"
-    pairs = operator.over.get(names[place], ())
-    if pairs and pairs[0][1] == names[other]:
-        if all(_coincide(args[names.index(first)], args[names.index(second)]) for first, second in pairs):
-            return
-        text += ", or that " + " and ".join(
-            f"{first} starts and steps as {second}" for first, second in pairs
-        )
-    raise wrong(operator.name, names[place], text)
-
-
 def _coincide(one: Tensor, two: Tensor) -> bool:
     """Whether elements at equal places, where both have them, are the same memory."""
-    if one.data_ptr() != two.data_ptr():
+    if one.data_ptr() != two.data_ptr() or one.dtype != two.dtype:
         return False
+    if one.stride() == two.stride():
+        return True
     steps = zip(one.shape, two.shape, one.stride(), two.stride(), strict=True)
     return all(a == b or min(m, n) < 2 for m, n, a, b in steps)
 
