@@ -41,6 +41,9 @@ def _act(layer: Any, action: str, argument: Any, states: Any) -> Any:
         layer.reorder_cache(torch.tensor([index % batch for index in argument]))
     else:
         layer.reset()
+        if type(layer) is DynamicLayer and layer.get_seq_length():
+            # Older versions of transformers write zeros, and go on behind them.
+            layer.__init__()
     return None
 
 
@@ -56,7 +59,9 @@ def test_it_does_what_transformers_layer_does(actions: list[tuple[str, Any]]) ->
 
         found, expected = (_act(layer, action, argument, states) for layer in (ours, theirs))
         assert ours.get_seq_length() == theirs.get_seq_length()
-        assert ours.get_mask_sizes(3) == theirs.get_mask_sizes(3)
+        # transformers 4 asks with positions.
+        asked = 3 if hasattr(theirs, "get_max_length") else torch.arange(3)
+        assert ours.get_mask_sizes(asked) == theirs.get_mask_sizes(asked)
         if expected is not None:
             assert torch.equal(found[0], expected[0])
             assert torch.equal(found[1], expected[1])
@@ -111,5 +116,15 @@ def test_only_an_empty_dynamic_cache_is_adopted() -> None:
 
 
 def test_crop_takes_what_is_to_be_forgotten() -> None:
-    with pytest.raises(ValueError, match="as -n"):
-        PagedLayer().crop(3)
+    """Positive numbers mean what they mean to transformers: nothing any more, in older versions the length to be left."""
+    layer, theirs = PagedLayer(), DynamicLayer()
+    for each in (layer, theirs):
+        each.update(torch.zeros(1, HEADS, 5, SIZE), torch.zeros(1, HEADS, 5, SIZE))
+    try:
+        theirs.crop(3)
+    except ValueError:
+        with pytest.raises(ValueError, match="as -n"):
+            layer.crop(3)
+    else:
+        layer.crop(3)
+        assert layer.get_seq_length() == theirs.get_seq_length() == 3

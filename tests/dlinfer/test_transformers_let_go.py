@@ -128,6 +128,8 @@ def test_what_cannot_be_any_more_is_refused(tmp_path: Path) -> None:
         RuntimeError, match=r"no gradients: call the model under torch\.no_grad\(\), or load it"
     ):
         model(padded()["input_ids"])
+    with pytest.raises(AttributeError, match=r"weight of this layer was let go.*must be done before"):
+        model.resize_token_embeddings(101)
     with pytest.raises(RuntimeError, match="Missing key"):
         small("llama").load_state_dict(model.state_dict())
     with pytest.raises(ValueError, match="give weights='int8' or 'int4' too"):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import warnings
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,13 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
+import transformers
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 from transformers_models import KNOWN, counted_runs, generated, padded, same, small
 
+from dlinfer.framework import transformers_ext
 from dlinfer.framework.transformers_ext import describe, optimise, restore
 from dlinfer.framework.transformers_ext.linears import StandIn
 
@@ -43,7 +47,11 @@ def test_generates_what_transformers_does(name: str, way: str, runs: list[int]) 
     model = small(name)
     expected = generated(model, padded(), **WAYS[way])
     same(generated(optimise(model), padded(), **WAYS[way]), expected)
-    assert len(runs) == len(expected.scores) + (2 if way == "chunks" else 0)
+    if way == "chunks":
+        # How the last tokens are divided is another thing in other versions.
+        assert runs[:2] == [4, 4] and sum(runs) == 11 + len(expected.scores) - 1
+    else:
+        assert len(runs) == len(expected.scores)
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -181,6 +189,19 @@ def test_a_norm_that_was_replaced_is_read_again() -> None:
     same(generated(model, padded(), 4), generated(other, padded(), 4))
 
 
+def test_a_vocabulary_that_grew_is_no_hindrance() -> None:
+    """transformers puts another last layer into the model."""
+    model, other = optimise(small("llama")), small("llama")
+    for resized in (model, other):
+        torch.manual_seed(1)
+        resized.resize_token_embeddings(101, mean_resizing=False)
+    expected = generated(other, padded(), 4)
+    same(generated(model, padded(), 4), expected)
+    restore(model)
+    assert not any("forward" in vars(module) for module in model.modules())
+    same(generated(model, padded(), 4), expected)
+
+
 def test_a_model_that_no_longer_fits_says_so() -> None:
     model = optimise(small("llama"))
     model.model.layers[1].self_attn.half()
@@ -312,7 +333,10 @@ def _adapt(model: Any) -> None:
     [
         (_adapt, r"layers\.1\.mlp\.up_proj is a .*Adapted"),
         (lambda m: m.model.layers[0].register_forward_hook(lambda *_: None), r"layers\.0 has hooks"),
-        (lambda m: setattr(m.model, "forward", m.model.forward), "model: it has a forward of its own"),
+        (
+            lambda m: setattr(m.model, "forward", partial(m.model.forward)),
+            "model: it has a forward of its own",
+        ),
         (lambda m: m.model.layers[2].half(), "weights are of several kinds"),
         (lambda m: setattr(m.config, "hidden_act", "gelu"), "activation is 'gelu'"),
     ],
@@ -338,6 +362,12 @@ def test_hidden_states_asked_for_before_leave_no_hooks_that_matter() -> None:
         "model: 3 layers on dlinfer, weights as they were",
         "lm_head: on dlinfer, weights as they were",
     ]
+
+
+def test_a_version_that_cannot_work_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers, "__version__", "4.51.3")
+    with pytest.raises(ImportError, match=r"needs transformers 4\.57 or newer, found 4\.51\.3: pip install"):
+        importlib.reload(transformers_ext)
 
 
 def test_wrong_use_is_named() -> None:

@@ -5,10 +5,21 @@ Importing it registers `attn_implementation="dlinfer"`; `optimise(model)` puts w
 
 from __future__ import annotations
 
-from dlinfer.framework.transformers_ext.attention import NAME, dlinfer_attention, register
-from dlinfer.framework.transformers_ext.cache import PagedLayer
-from dlinfer.framework.transformers_ext.optimising import describe, optimise, restore
+import transformers
 
-__all__ = ["NAME", "PagedLayer", "describe", "dlinfer_attention", "optimise", "register", "restore"]
+OLDEST = (4, 57)
+"""The oldest version of transformers whose caches and masks are known to fit."""
+
+if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < OLDEST:
+    raise ImportError(
+        f"dlinfer.framework.transformers_ext needs transformers {OLDEST[0]}.{OLDEST[1]} or newer, found"
+        f" {transformers.__version__}: pip install --upgrade transformers"
+    )
+
+from dlinfer.framework.transformers_ext.attention import NAME, dlinfer_attention, register  # noqa: E402
+from dlinfer.framework.transformers_ext.cache import PagedLayer  # noqa: E402
+from dlinfer.framework.transformers_ext.optimising import describe, optimise, restore  # noqa: E402
+
+__all__ = ["NAME", "OLDEST", "PagedLayer", "describe", "dlinfer_attention", "optimise", "register", "restore"]
 
 register()

@@ -6,17 +6,37 @@ own run of pages. Tokens that the attention mask hides (padding) are not stored:
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
 __all__ = ["BLOCK", "PagedLayer", "adopt"]
 
 BLOCK = 64
 """Tokens in a page."""
+
+
+def _smallest_length() -> float:
+    """From which number on `crop` of transformers takes the length that is to stay, not the tokens to forget.
+
+    0 in transformers 4, then 1; newer versions refuse such numbers.
+    """
+    for number in (0, 1):
+        layer = DynamicLayer()
+        layer.update(torch.zeros(1, 1, 2, 1, device="cpu"), torch.zeros(1, 1, 2, 1, device="cpu"))
+        with suppress(ValueError):
+            layer.crop(number)
+        if layer.get_seq_length() == number:
+            return number
+    return math.inf
+
+
+_SMALLEST_LENGTH = _smallest_length()
 
 
 class PagedLayer(CacheLayerMixin):
@@ -101,8 +121,14 @@ class PagedLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return -1
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.seen + query_length, 0
+    def get_max_cache_shape(self) -> int:
+        """The name of `get_max_length` in transformers 4."""
+        return -1
+
+    def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
+        """transformers 4 gives the positions of the new tokens, not their number."""
+        new = query_length.shape[0] if isinstance(query_length, Tensor) else query_length
+        return self.seen + new, 0
 
     def reset(self) -> None:
         self.keys = self.values = self.kept = self.pages = None
@@ -111,9 +137,12 @@ class PagedLayer(CacheLayerMixin):
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forgets the newest tokens; the number is negative, as in transformers' own layers."""
-        if tokens_to_remove > 0:
+        if tokens_to_remove >= _SMALLEST_LENGTH:
+            self.seen = min(self.seen, tokens_to_remove)
+        elif tokens_to_remove > 0:
             raise ValueError(f"crop({tokens_to_remove}): give the number of tokens to forget as -n")
-        self.seen = max(self.seen + tokens_to_remove, 0)
+        else:
+            self.seen = max(self.seen + tokens_to_remove, 0)
         self.kept = None if self.kept is None else self.kept[:, : self.seen]
 
     def reorder_cache(self, beam_idx: Tensor) -> None:

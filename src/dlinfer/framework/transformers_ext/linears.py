@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -80,6 +80,14 @@ class PackedLinear(nn.Module):
         """[..., in_features] -> [..., out_features]."""
         _refuse_gradients(input, "load it again: its own weights were let go (keep_originals=False)")
         return self.held(input, CHECKED)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "weight":
+            raise AttributeError(
+                "the weight of this layer was let go by optimise(model, ..., keep_originals=False); what reads or changes weights"
+                " (resizing embeddings, adapters) must be done before"
+            )
+        return super().__getattr__(name)
 
     def extra_repr(self) -> str:
         """Shown by `print(model)`."""

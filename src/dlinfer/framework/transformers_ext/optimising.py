@@ -144,15 +144,13 @@ def restore(model: Any) -> Any:
             "the model's own weights were let go by optimise(model, ..., keep_originals=False):"
             " load the model again, or keep them with keep_originals=True"
         )
-    for name, stack in state.stacks.items():
-        del model.get_submodule(name).forward
-        for layer in stack.layers:
-            for linear, _ in layer.separate:
-                del linear.forward
-            if state.precision is None:
-                separate([*layer.source.qkv, *layer.source.gate_up])
-    if state.head is not None:
-        del model.get_submodule(state.head).forward
+    # Layers may have been replaced meanwhile, such as the last one by resize_token_embeddings.
+    for module in model.modules():
+        if isinstance(vars(module).get("forward"), StandIn):
+            del module.forward
+    if state.precision is None:
+        for layer in (layer for stack in state.stacks.values() for layer in stack.layers):
+            separate([*layer.source.qkv, *layer.source.gate_up])
     if state.attention is not None:
         model.set_attn_implementation(state.attention)
     delattr(model, _STATE)

@@ -85,10 +85,11 @@ class Stack(StandIn):
         position_ids: Tensor | None = None,
         past_key_values: Any = None,
         inputs_embeds: Tensor | None = None,
+        *,
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """`forward` of the decoder."""
+        """`forward` of the decoder. What comes behind the embeddings has other places in other versions of transformers."""
         decoder = self.decoder
         cached = decoder.config.use_cache if use_cache is None else use_cache
         if not torch.compiler.is_compiling():
