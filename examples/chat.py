@@ -2,7 +2,7 @@
 
     python examples/chat.py                                       # a conversation; an empty line ends it
     python examples/chat.py --prompt "What is a tensor?"          # one answer
-    python examples/chat.py --weights int8                        # weights in 8 bits: faster, rounded
+    python examples/chat.py --weights int8                        # weights in 8 bits: faster, less memory, rounded
 
 The first start unpacks the model to the user's cache. What is typed and answered stays in the cache of keys and values, so a
 later question only costs its own tokens.
@@ -116,7 +116,8 @@ class Conversation:
         """Forgets what the model has read beyond the common beginning; at least one token must be new."""
         same = next((i for i, (a, b) in enumerate(zip(ids, self.read, strict=False)) if a != b), None)
         same = min(len(ids) - 1, len(self.read)) if same is None else same
-        self.cache.crop(same - self.cache.get_seq_length())
+        if same < self.cache.get_seq_length():
+            self.cache.crop(same - self.cache.get_seq_length())
         return same
 
 
@@ -140,7 +141,11 @@ def load(device: str, weights: Weights) -> tuple[Any, Any]:
     except smollm2.CheckpointError as error:
         _stop(str(error), "install what is named", error)
     model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).eval().to(device)
-    optimise(model, None if weights is Weights.FP32 else weights.value)
+    if weights is Weights.FP32:
+        optimise(model)
+    else:
+        # Nothing here takes the model back, so its own weights need not stay: half the memory, the same speed.
+        optimise(model, weights.value, keep_originals=False)
     return model, AutoTokenizer.from_pretrained(place)
 
 
