@@ -83,15 +83,19 @@ c10::IValue down_value(const c10::IValue& value, bool written, Residence& reside
 
 // Devices and generators in the arguments become the CPU's; an absent generator the device's own engine.
 void translate_settings(Operands& operands) {
+    bool given = false;
     for (size_t i = 0; i < operands.record.written.size(); ++i) {
         c10::IValue& value = operands.stack[operands.first + i];
         if (value.isDevice() && value.toDevice().is_privateuseone()) {
             if (operands.device < 0) operands.device = index_or_current(value.toDevice());
             value = c10::Device(c10::kCPU);
         } else if (value.isGenerator() && value.toGenerator().device().is_privateuseone()) {
+            given = true;
             value = engine_of(value.toGenerator());
         }
     }
+    // The generator alone brought the call here.
+    TORCH_CHECK(!given || operands.device >= 0, "Expected a 'cpu' device type for generator but found 'dipu'");
     const int position = operands.record.generator;
     if (position < 0 || operands.device < 0) return;
     c10::IValue& generator = operands.stack[operands.first + position];

@@ -10,6 +10,13 @@ namespace {
 
 c10::Stream make_stream(int device, int64_t id) { return c10::Stream(c10::Stream::UNSAFE, dipu_device(device), id); }
 
+// The answer to a query: done, not yet, or an error.
+bool is_done(int status, const char* doing) {
+    if (status == DIPU_ERROR_NOT_READY) return false;
+    check(status, doing);
+    return true;
+}
+
 struct Guard final : public c10::impl::DeviceGuardImplInterface {
     static constexpr c10::DeviceType static_type = c10::kPrivateUse1;
     Guard() = default;
@@ -40,7 +47,7 @@ struct Guard final : public c10::impl::DeviceGuardImplInterface {
     }
     void* getStreamNativeHandle(const c10::Stream stream) const override { return stream_handle(stream.device_index(), stream.id()); }
     bool queryStream(const c10::Stream& stream) const override {
-        return vendor()->stream_query(stream_handle(stream.device_index(), stream.id())) == DIPU_SUCCESS;
+        return is_done(vendor()->stream_query(stream_handle(stream.device_index(), stream.id())), "asking a stream");
     }
     void synchronizeStream(const c10::Stream& stream) const override { synchronize_stream(stream.device_index(), stream.id()); }
     void synchronizeDevice(const c10::DeviceIndex device) const override { synchronize_device(device); }
@@ -52,7 +59,7 @@ struct Guard final : public c10::impl::DeviceGuardImplInterface {
     void block(void* event, const c10::Stream& stream) const override {
         if (event) check(vendor()->stream_wait_event(stream_handle(stream.device_index(), stream.id()), event), "waiting for an event");
     }
-    bool queryEvent(void* event) const override { return !event || vendor()->event_query(event) == DIPU_SUCCESS; }
+    bool queryEvent(void* event) const override { return !event || is_done(vendor()->event_query(event), "asking an event"); }
     void synchronizeEvent(void* event) const override {
         if (event) check(vendor()->event_synchronize(event), "waiting for an event");
     }

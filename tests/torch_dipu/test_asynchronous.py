@@ -225,6 +225,38 @@ def test_training_is_the_same_as_synchronous() -> None:
     assert run(code, DIPU_HOST_DELAY_US="20") == run(code, DIPU_HOST_ASYNC="0")
 
 
+def test_a_forked_process_refuses_the_device_instead_of_waiting_for_ever() -> None:
+    out = run(
+        """
+        import os, signal, torch, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of any fork
+
+        def fork(*uses):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(60)
+                for use in uses:
+                    try:
+                        print(use(), flush=True)
+                    except RuntimeError as error:
+                        print("refused", "'spawn'" in str(error), flush=True)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+
+        fork(lambda: torch.ones(2, device="dipu").tolist())
+        x = torch.ones(2, device="dipu") + 1
+        event = torch.dipu.Event()
+        event.record()
+        fork(
+            lambda: x + 1, x.tolist, torch.dipu.synchronize, torch.dipu.current_stream().query,
+            event.synchronize, event.record, event.query, torch.ones(2).sum,
+        )
+        print("parent", x.tolist())
+        """
+    )
+    assert out.splitlines() == ["[1.0, 1.0]", *["refused True"] * 7, "tensor(2.)", "parent [2.0, 2.0]"]
+
+
 def test_synchronous_streams_and_events_work_too() -> None:
     side = torch.dipu.Stream()
     assert side.device == torch.device("dipu:0")

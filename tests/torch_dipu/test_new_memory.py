@@ -55,3 +55,18 @@ def test_a_generator_of_the_cpu_is_refused(draw: str) -> None:
     }
     with pytest.raises(RuntimeError, match="Expected a 'dipu' device type for generator but found 'cpu'"):
         calls[draw]()
+
+
+@pytest.mark.parametrize("draw", ["randn", "normal_", "randperm", "bernoulli_", "multinomial", "out"])
+def test_a_tensor_of_the_cpu_is_not_drawn_with_a_generator_of_the_device(draw: str) -> None:
+    generator = torch.Generator("dipu")
+    calls = {
+        "randn": lambda: torch.randn(2, generator=generator),
+        "normal_": lambda: torch.empty(2).normal_(generator=generator),
+        "randperm": lambda: torch.randperm(4, generator=generator),
+        "bernoulli_": lambda: torch.empty(2).bernoulli_(0.5, generator=generator),
+        "multinomial": lambda: torch.multinomial(torch.ones(3), 2, generator=generator),
+        "out": lambda: torch.rand(2, generator=generator, out=torch.empty(2)),
+    }
+    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'dipu'"):
+        calls[draw]()

@@ -1,6 +1,7 @@
 #include "queue.h"
 
 #include <c10/util/Exception.h>
+#include <pthread.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -36,6 +37,25 @@ void set_asynchronous(bool on) { is_asynchronous = on; }
 int64_t delay_us() { return delay.load(std::memory_order_relaxed); }
 void set_delay_us(int64_t microseconds) { delay = microseconds; }
 
+namespace {
+
+// A process that is forked off has none of the threads, and locks as they happened to be.
+std::atomic<bool> threads_are_lost{false};
+
+void expect_forks() {
+    static const int refused = pthread_atfork(nullptr, nullptr, [] { threads_are_lost = true; });
+    if (refused) throw std::runtime_error("out of memory");
+}
+
+void refuse_after_fork() {
+    if (asynchronous() && threads_are_lost.load(std::memory_order_relaxed))
+        throw std::runtime_error(
+            "the queues of the simulated chip (DIPU_HOST_ASYNC=1) do not work on in a forked process. Start processes with the 'spawn' "
+            "method, fork before the device is used, or unset DIPU_HOST_ASYNC.");
+}
+
+}  // namespace
+
 std::string what(const std::exception& error) {
     if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) return torch_error->what_without_backtrace();
     return error.what();
@@ -43,6 +63,10 @@ std::string what(const std::exception& error) {
 
 Stream::~Stream() {
     if (!thread_.joinable()) return;
+    if (threads_are_lost) {  // nobody is there to be waited for
+        thread_.detach();
+        return;
+    }
     {
         std::lock_guard<std::mutex> lock(mutex_);
         stop_ = true;
@@ -52,8 +76,12 @@ Stream::~Stream() {
 }
 
 void Stream::push(const char* name, std::function<void()> body) {
+    refuse_after_fork();
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    if (!thread_.joinable()) {
+        expect_forks();
+        thread_ = std::thread([this] { run(); });
+    }
     tasks_.push_back({name, std::move(body)});
     ++pushed_;
     wake_.notify_one();
@@ -83,11 +111,13 @@ void Stream::run() {
 }
 
 bool Stream::idle() {
+    refuse_after_fork();
     std::lock_guard<std::mutex> lock(mutex_);
     return finished_ == pushed_;
 }
 
 void Stream::synchronize() {
+    refuse_after_fork();
     std::unique_lock<std::mutex> lock(mutex_);
     const uint64_t goal = pushed_;
     done_.wait(lock, [&] { return finished_ >= goal; });
@@ -114,6 +144,7 @@ void Event::wait_for(uint64_t recording) {
 }
 
 void Event::record(const std::shared_ptr<Event>& event, Stream& stream) {
+    refuse_after_fork();
     uint64_t recording;
     {
         std::lock_guard<std::mutex> lock(event->mutex_);
@@ -126,6 +157,7 @@ void Event::record(const std::shared_ptr<Event>& event, Stream& stream) {
 }
 
 void Event::block(const std::shared_ptr<Event>& event, Stream& stream) {
+    refuse_after_fork();
     uint64_t recording;
     {
         std::lock_guard<std::mutex> lock(event->mutex_);
@@ -136,6 +168,7 @@ void Event::block(const std::shared_ptr<Event>& event, Stream& stream) {
 }
 
 void Event::synchronize() {
+    refuse_after_fork();
     uint64_t recording;
     {
         std::lock_guard<std::mutex> lock(mutex_);
@@ -145,6 +178,7 @@ void Event::synchronize() {
 }
 
 bool Event::ready() {
+    refuse_after_fork();
     std::lock_guard<std::mutex> lock(mutex_);
     return finished_ >= recorded_;
 }

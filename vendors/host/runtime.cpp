@@ -225,7 +225,9 @@ int synchronize_stream(void* stream) {
     });
 }
 
-int query_stream(void* stream) { return static_cast<Stream*>(stream)->idle() ? DIPU_SUCCESS : DIPU_ERROR_NOT_READY; }
+int query_stream(void* stream) {
+    return guarded([&] { return static_cast<Stream*>(stream)->idle() ? DIPU_SUCCESS : DIPU_ERROR_NOT_READY; });
+}
 
 using EventPointer = std::shared_ptr<Event>;
 EventPointer& as_event(void* event) { return *static_cast<EventPointer*>(event); }
@@ -263,7 +265,9 @@ int synchronize_event(void* event) {
     });
 }
 
-int query_event(void* event) { return as_event(event)->ready() ? DIPU_SUCCESS : DIPU_ERROR_NOT_READY; }
+int query_event(void* event) {
+    return guarded([&] { return as_event(event)->ready() ? DIPU_SUCCESS : DIPU_ERROR_NOT_READY; });
+}
 
 int elapsed(void* start, void* end, double* milliseconds) {
     return guarded([&] {
