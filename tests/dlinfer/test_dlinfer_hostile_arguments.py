@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,18 @@ import torch
 from torch import Tensor
 
 from dlinfer import ops
-from dlinfer.conformance.samples import SAMPLES
+from dlinfer.conformance.samples import SAMPLES, make
 from dlinfer.errors import DlinferArgumentError
 from dlinfer.interface import OPERATORS
 from dlinfer.interface.sharing import lies_over_itself, overlap
+from dlinfer.vendors import Vendor, using
 
 BENCHMARKS = str(Path(__file__).resolve().parents[2] / "benchmarks")
 if BENCHMARKS not in sys.path:
     sys.path.append(BENCHMARKS)
 
-from dlinfer_arguments import Trial, problem, trials  # noqa: E402
-from dlinfer_call_forms import Form  # noqa: E402
+from dlinfer_arguments import Trial, outcome, problem, trials  # noqa: E402
+from dlinfer_call_forms import Form, forms  # noqa: E402
 
 pytestmark = [pytest.mark.unit, pytest.mark.filterwarnings("ignore:Casting complex values")]
 
@@ -49,6 +51,34 @@ def test_every_argument_of_every_operator_is_tried() -> None:
     for operator in SAMPLES:
         tried = {trial.argument for trial in trials(operator, 0) if trial.form.name == "torch.ops"}
         assert tried == set(OPERATORS[operator].arguments), operator
+
+
+def test_a_tensor_on_another_device_is_refused() -> None:
+    pytest.importorskip("torch_dipu")
+    found = {}
+    for operator in OPERATORS:
+        form = forms(operator, make(operator, 0).arguments)[0]
+        tensors = [name for name, value in form.arguments.items() if isinstance(value, Tensor)]
+        for name in tensors if len(tensors) > 1 else ():
+            moved = replace(form, arguments={**form.arguments, name: form.arguments[name].to("dipu")})
+            trial = Trial(moved, name, "on dipu")
+            found[str(trial)] = outcome(trial, "ref")
+    assert len(found) > 90
+    assert all(one.kind == "refused" for one in found.values()), {
+        k: v for k, v in found.items() if v.kind != "refused"
+    }
+
+
+def test_other_errors_of_a_kernel_stay_what_they_are() -> None:
+    def full(*_: Any) -> None:
+        raise RuntimeError("no memory left")
+
+    vendor = Vendor("full", "1", {"apply_rotary_pos_emb": full}, devices=("cpu",))
+    states, table = torch.ones(3, 2, 8), torch.ones(3, 8)
+    with using(vendor):
+        for targets in ((), (torch.empty_like(states), torch.empty_like(states))):
+            with pytest.raises(RuntimeError, match="no memory left"):
+                ops.apply_rotary_pos_emb(states, states, table, table, *targets)
 
 
 # ---- the judge ----

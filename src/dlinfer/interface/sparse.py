@@ -118,6 +118,7 @@ def _check_sparse(
     if query_rope is not None and key_rope is not None:
         has_shape(_SPARSE, "query_rope", query_rope, [*query.shape[:2], None], "tokens and heads of query")
         same_dtype(_SPARSE, "query", query, "query_rope", query_rope)
+        same_device(_SPARSE, "query", query, "query_rope", query_rope)
         _one_head(_SPARSE, "key_rope", key_rope, query_rope.shape[2], query, "query_rope")
         if key_rope.shape[:2] != key.shape[:2]:
             raise wrong(_SPARSE, "key_rope", f"has shape {list(key_rope.shape)}, expected the blocks of key")

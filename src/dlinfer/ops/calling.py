@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import cache, wraps
-from inspect import signature
+from inspect import Parameter, signature
 from types import UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -62,7 +62,7 @@ def explained(name: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
                 problem = _problem(function, args, kwargs) or _said_by_torch(error)
                 if problem is None:
                     raise
-                raise DlinferArgumentError(name, *problem) from None
+                raise DlinferArgumentError(name, *problem) from error
 
         return called
 
@@ -85,10 +85,13 @@ def _problem(
 ) -> tuple[str, str] | None:
     """The first argument that is not what its annotation says, and what is wrong with it."""
     try:
-        given = signature(function).bind(*args, **kwargs).arguments
+        bound = signature(function).bind(*args, **kwargs)
     except TypeError:  # Python names what is missing or too much
         return None
     hints = _hints(function)
+    # Arguments of any number are looked at by the function that takes them.
+    kinds = {name: parameter.kind for name, parameter in bound.signature.parameters.items()}
+    given = {n: value for n, value in bound.arguments.items() if kinds[n] is not Parameter.VAR_POSITIONAL}
     for argument, value in given.items():
         if not _fits(value, hints[argument]):
             return argument, f"is {_shown(value)}, expected {_expected(hints[argument])}"
@@ -121,11 +124,11 @@ def _fits(value: Any, hint: Any) -> bool:
         return pair and all(_fits(one, part) for one, part in zip(value, parts, strict=True))
     if origin is Sequence:
         return isinstance(value, (tuple, list)) and all(_fits(one, parts[0]) for one in value)
-    if hint is int:
-        return isinstance(value, (int, torch.SymInt)) and -(2**63) <= value < 2**63
-    if hint is float:
-        # Only whole numbers can be beyond what torch takes.
-        return isinstance(value, (float, torch.SymFloat)) or (isinstance(value, int) and abs(value) < 2**1023)
+    if hint in (int, float) and not isinstance(value, Tensor):
+        # Numbers of NumPy and of torch's compiler are as good; only Python's own can be beyond what torch takes.
+        limit = 2**63 if hint is int else 2**1023
+        small = not isinstance(value, int) or -limit <= value < limit
+        return small and (hasattr(value, "__index__") or (hint is float and hasattr(value, "__float__")))
     return isinstance(value, hint)
 
 
