@@ -66,34 +66,37 @@ def _refuse_missing(operator: Operator, args: tuple[Any, ...]) -> None:
 
 
 def _refusal(operator: Operator) -> Kernel:
-    """The function that torch calls as soon as one tensor is not plain memory: sparse, nested, quantised by torch."""
+    """The function that torch calls as soon as one tensor is no plain memory."""
 
     def call(*args: Any) -> Any:
         for argument, value in zip(operator.arguments, args, strict=False):
-            if isinstance(value, torch.Tensor):
-                kind = (
-                    "nested"
-                    if value.is_nested
-                    else "quantised by torch"
-                    if value.is_quantized
-                    else str(value.layout)
+            kind = _kind(value) if isinstance(value, torch.Tensor) else None
+            if kind is not None:
+                raise DlinferArgumentError(
+                    operator.name, argument, f"is {kind}, expected a plain (strided) tensor"
                 )
-                if kind != str(torch.strided):
-                    raise DlinferArgumentError(
-                        operator.name, argument, f"is {kind}, expected a plain tensor (strided)"
-                    )
         raise TypeError(
             f"dlinfer.{operator.name} takes plain tensors only"
-        )  # torch knows a kind that we do not
+        )  # another kind, which torch knows
 
     call.__name__ = call.__qualname__ = operator.name
     return call
+
+
+def _kind(value: torch.Tensor) -> str | None:
+    """What a tensor is instead of plain memory."""
+    if value.is_nested:
+        return "nested"
+    if value.is_quantized:
+        return "quantised by torch"
+    return None if value.layout == torch.strided else str(value.layout)
 
 
 def _fake(operator: Operator) -> Kernel:
     """The function that torch calls where nothing is computed: for graphs, and as soon as one tensor is on meta."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        _refuse_missing(operator, args)
         _refuse_mixed(operator, args)
         return operator.fake(*args, **kwargs)
 
