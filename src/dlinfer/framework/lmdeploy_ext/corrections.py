@@ -93,10 +93,10 @@ def _stretch_rotary_of_llama31() -> None:
 
 
 def _keep_embedding_of_padding() -> None:
-    """LMDeploy sets the embedding of `pad_token_id` to 0 when it loads it.
+    """LMDeploy sets the embedding of `pad_token_id` to 0 when it loads a model of the Qwen or InternLM families.
 
-    That is often the token that ends an answer. Where one matrix is at both ends of the vocabulary, its score is then always
-    0, and the model does not end as it was trained to. torch and transformers keep the row as it was saved.
+    transformers keeps the row as it was saved. It may be the row of a token that prompts have, such as the one that ends an
+    answer; where one matrix is at both ends of the vocabulary, the score of that token is then always 0.
     """
     from lmdeploy.pytorch.backends import get_backend
     from lmdeploy.pytorch.nn.embedding import ParallelEmbedding

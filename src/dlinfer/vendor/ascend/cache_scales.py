@@ -13,7 +13,7 @@ __all__ = ["VARIABLE", "CacheScaleError", "LayerScales", "Scale", "layer_scales"
 
 VARIABLE = "ASCEND_QUANT_RECORD_FILE"
 _INSTEAD = "Or use quant_policy=0, which needs none"
-_PAIR = re.compile(r"\bscale:\s*([^\s,}]+)[\s,]*\boffset:\s*([^\s,}]+)")
+_PAIR = re.compile(r"scale:\s*([^\s,}]+)[\s,]*offset:\s*([^\s,}]+)")
 
 
 class CacheScaleError(ValueError):
@@ -61,14 +61,14 @@ def recorded_scales(environment: Mapping[str, str] = os.environ) -> list[Scale]:
 
 def _scale(name: str, scale: str, offset: str) -> Scale:
     try:
-        found = Scale(float(scale), int(offset))
+        step, zero = float(scale), float(offset)
     except ValueError:
-        found = Scale(math.nan, 0)
-    if not (0 < found.scale < math.inf and -128 <= found.offset <= 127):
+        step = zero = math.nan
+    if not (0 < step < math.inf and -128 <= zero <= 127 and zero.is_integer()):
         raise CacheScaleError(
             f"{name} has 'scale: {scale} offset: {offset}', expected a scale above 0 and a whole offset from -128 to 127."
         )
-    return found
+    return Scale(step, int(zero))
 
 
 def layer_scales(scales: list[Scale], layers: int) -> list[LayerScales]:
