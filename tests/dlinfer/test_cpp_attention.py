@@ -188,6 +188,38 @@ def test_nan_stays_and_what_sees_nothing_is_zero() -> None:
     assert not output[5].any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("heads", [1, 8])
+def test_what_a_query_does_not_see_has_no_part_in_its_result(dtype: torch.dtype, heads: int) -> None:
+    """Neither behind it, nor before its window, nor where a mask hides it; of few tokens, and of many with a long context."""
+    for tokens, length in ((2, 1100), (300, 300), (5, 70)):
+        query = torch.randn(tokens, heads, 24, dtype=dtype)
+        key, value = torch.randn(length, 1, 24, dtype=dtype), torch.randn(length, 1, 20, dtype=dtype)
+        ends, kv_lengths = torch.tensor([tokens]), torch.tensor([length])
+        position, mask = length - tokens + torch.arange(tokens), torch.zeros(tokens, length, dtype=torch.bool)
+        mask[:, length - 1] = True
+        last = length - 1
+        for hidden, window, places in (
+            (None, -1, [last + 2 - tokens, last]),
+            (None, 30, [0, last - 39, last]),
+            (mask, -1, [last]),
+        ):
+            bad, bad_key, bad_value = torch.tensor(places), key.clone(), value.clone()
+            bad_key[bad], bad_value[bad] = torch.nan, torch.inf
+            outputs = [torch.empty(tokens, heads, 20, dtype=dtype) for _ in range(2)]
+            for output, *sides in zip(outputs, (key, bad_key), (value, bad_value), strict=True):
+                given = [query, *sides, ends, kv_lengths, tokens, output, 0.2, True, hidden, None, window]
+                _cpp.prefill_attention(*given)
+            seen = bad <= position[:, None]
+            if window >= 0:
+                seen &= bad >= position[:, None] - window
+            if hidden is not None:
+                seen &= ~mask[:, bad]
+            clean = ~seen.any(-1)
+            assert bool(clean.any()) and torch.equal(outputs[1][clean], outputs[0][clean])
+            assert bool(outputs[1][~clean].isnan().all())
+
+
 @pytest.mark.parametrize("form", ["float64", "elements apart", "no elements"])
 def test_forms_without_a_kernel_are_served_by_the_reference(form: str) -> None:
     dtype = torch.float64 if form == "float64" else torch.float32

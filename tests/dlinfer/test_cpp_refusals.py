@@ -44,6 +44,32 @@ def test_keys_and_values_of_a_quantised_cache_have_dtypes_of_their_own(
         assert wanted.any() and torch.equal(mine, wanted)
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+def test_what_is_no_number_is_stored_as_the_zero_of_integers(bits: int) -> None:
+    """Whatever its other bits are: none of them come into the other half of its byte."""
+    key = torch.zeros(1, 1, 8)
+    key.view(torch.int32)[0, 0, 1:7] = torch.tensor(
+        [0x7FC000FF, -1, 0x7FFFFFFF, -1, 0x7F800001, 0x7FC00000]
+    ).int()
+    filled = []
+    for fill in (_cpp.fill_kv_cache, KERNELS["fill_kv_cache"]):
+        cache = torch.zeros(1, 1, 1, bits, dtype=torch.uint8)
+        fill(
+            key,
+            cache,
+            None,
+            None,
+            torch.tensor([0]),
+            torch.tensor([0.2]),
+            torch.tensor([9.0]),
+            None,
+            None,
+            bits,
+        )
+        filled.append(cache)
+    assert torch.equal(*filled)
+
+
 def test_no_kernel_reads_a_dtype_that_it_does_not_know() -> None:
     """Where the interface was gone around: an error, never memory read as another dtype."""
     query, cos = torch.randn(3, 2, 8), torch.randn(3, 8)

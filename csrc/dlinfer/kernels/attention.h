@@ -56,5 +56,6 @@ struct Attention {
 
 }  // namespace dlinfer
 
-/// The output may lie on the query, row over row. The same row gets the same bits whatever stands beside it in the batch.
+/// The output may lie on the query, row over row. The same row gets the same bits whatever stands beside it in the batch, and whatever
+/// keys and values that it does not see hold.
 DLINFER_DECLARE(void attention(const Attention& given))

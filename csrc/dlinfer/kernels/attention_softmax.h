@@ -35,6 +35,11 @@ static inline Row row_of(const Attention& all, const Sequence& sequence, int64_t
     return row;
 }
 
+static inline bool sees_key(const Attention& all, const Row& row, int64_t key) {
+    const bool hidden = all.mask.type == Mask::Type::hides && static_cast<const uint8_t*>(row.mask)[key];
+    return row.first <= key && key < row.last && !hidden;
+}
+
 /// Whether scores are more than a product times the scale.
 static inline bool changes_scores(const Attention& all) {
     return all.soft_cap != 0 || all.slopes || all.mask.type != Mask::Type::none;

@@ -37,20 +37,24 @@ class Worker {
           width_(padded(all.values.size)),
           changes_(changes_scores(all)),
           rows_(most_rows),
-          memory_(most_rows * (depth_ + width_) + FEW * TILE + (turns ? depth_ * TILE : 0) + copy_size(all.keys) + width_ * TILE),
+          memory_(most_rows * (depth_ + width_) + FEW * TILE + (turns ? depth_ * TILE : 0) + copy_size(all.keys) + width_ * TILE + width_),
           queries_(memory_.data),
           results_(queries_ + most_rows * depth_),
           products_(results_ + most_rows * width_),
           columns_(products_ + FEW * TILE),
           key_copy_(columns_ + (turns ? depth_ * TILE : 0)),
-          value_copy_(key_copy_ + copy_size(all.keys)) {}
+          value_copy_(key_copy_ + copy_size(all.keys)),
+          zeros_(value_copy_ + width_ * TILE) {}
 
+    /// What a query does not see has no part in its result, whatever it is. Its weight is 0; where that is not enough, 0 times what is
+    /// no number being none, the piece is done again with zeros in its place.
     void run(const Piece& piece) {
-        begin(piece);
-        const Blocks blocks(all_, *piece.sequence);
-        // Heads of a token lie side by side: a tile of one after the other is read as memory likes it.
-        for (int64_t start = piece.first_key / TILE * TILE; start < piece.last_key; start += TILE)
-            for (int64_t head = 0; head < piece.heads; head++) tile(piece, blocks, head, start, smaller(TILE, piece.last_key - start));
+        hides_ = false;
+        all_tiles(piece);
+        if (!is_strange(piece)) return;
+        hides_ = true;
+        std::memset(zeros_, 0, sizeof(float) * static_cast<size_t>(width_));
+        all_tiles(piece);
     }
 
     /// Writes the rows of a piece that saw all its keys.
@@ -98,6 +102,25 @@ class Worker {
     Name name_of(const Piece& piece, int64_t r) const {
         const int64_t row = piece.first_row + r % piece.rows;
         return {row / group_, (piece.first_head + r / piece.rows) * group_ + row % group_};
+    }
+
+    void all_tiles(const Piece& piece) {
+        begin(piece);
+        const Blocks blocks(all_, *piece.sequence);
+        // Heads of a token lie side by side: a tile of one after the other is read as memory likes it.
+        for (int64_t start = piece.first_key / TILE * TILE; start < piece.last_key; start += TILE)
+            for (int64_t head = 0; head < piece.heads; head++) tile(piece, blocks, head, start, smaller(TILE, piece.last_key - start));
+    }
+
+    /// Whether a row whose weights are numbers has a result that is not finite.
+    bool is_strange(const Piece& piece) const {
+        for (int64_t r = 0; r < piece.heads * piece.rows; r++) {
+            V zeros = {};
+            for (int64_t k = 0; k < width_; k += LANES) zeros += load_lanes(results_ + r * width_ + k) * 0.0f;
+            const float sum = total(rows_.data[r].total);
+            if (total(zeros) != 0 && sum == sum) return true;
+        }
+        return false;
     }
 
     void begin(const Piece& piece) {
@@ -154,7 +177,7 @@ class Worker {
         float factors[FEW];
         for (int64_t r = 0; r < rows; r++) factors[r] = take_tile(all_, rows_.data[first + r], start, count, changes_, products_ + r * TILE);
         for (int64_t r = 0; r < rows; r += ROWS)
-            grow(smaller(ROWS, rows - r), products_ + r * TILE, values_, count, factors + r, results + r * width_, width_);
+            add_values(first + r, smaller(ROWS, rows - r), start, count, products_ + r * TILE, factors + r, results + r * width_);
     }
 
     void many_rows(int64_t rows, int64_t start, int64_t count) {
@@ -165,7 +188,18 @@ class Worker {
             multiply(some, queries_ + r * depth_, depth_, columns_, products_);
             float factors[ROWS];
             for (int64_t i = 0; i < some; i++) factors[i] = take_tile(all_, rows_.data[r + i], start, count, changes_, products_ + i * TILE);
-            grow(some, products_, values_, seen, factors, results_ + r * width_, width_);
+            add_values(r, some, start, seen, products_, factors, results_ + r * width_);
+        }
+    }
+
+    /// Adds weights [rows, TILE] times the values of a tile, of which `count` count, to the results of rows from `first` on.
+    void add_values(int64_t first, int64_t rows, int64_t start, int64_t count, const float* weights, const float* factors, float* results) {
+        if (!hides_) return grow(rows, weights, values_, count, factors, results, width_);
+        for (int64_t r = 0; r < rows; r++) {
+            RowPointers seen = values_;
+            for (int64_t k = 0; k < count; k++)
+                if (!sees_key(all_, rows_.data[first + r], start + k)) seen.at[k] = zeros_;
+            grow(1, weights + r * TILE, seen, count, factors + r, results + r * width_, width_);
         }
     }
 
@@ -190,8 +224,9 @@ class Worker {
     const bool changes_;
     Scratch<Row> rows_;
     Scratch<float> memory_;
-    float *const queries_, *const results_, *const products_, *const columns_, *const key_copy_, *const value_copy_;
+    float *const queries_, *const results_, *const products_, *const columns_, *const key_copy_, *const value_copy_, *const zeros_;
     RowPointers keys_, values_;
+    bool hides_ = false;  // what rows do not see: values are zeros there
 };
 
 }  // namespace dlinfer::DLINFER_LEVEL

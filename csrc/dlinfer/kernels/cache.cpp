@@ -9,8 +9,9 @@ namespace {
 /// Elements for which starting a thread pays.
 constexpr int64_t ENOUGH = 64 * 1024;
 
-/// Whole numbers from low to high, halves to even. Clamped first: the bounds are whole.
+/// Whole numbers from low to high, halves to even; 0 for what is no number. Clamped first: the bounds are whole.
 VI rounded(V value, float low, float high) {
+    value = value == value ? value : V{};
     value = value < low ? splat(low) : value;
     value = value > high ? splat(high) : value;
     return bits_as<VI>(value + 12582912.0f) - 0x4b400000;  // 1.5 * 2^23: the whole number is in the lowest bits
@@ -73,6 +74,7 @@ void copy_token(const Filling& given, const char* from, char* to) {
 }  // namespace
 
 void fill_cache(const Filling& given) {
+    if (!given.heads || !given.size) return;  // memory of nothing has no address
     parallel(given.tokens, ENOUGH / (given.heads * given.size + 1) + 1, [&](int64_t begin, int64_t end) {
         for (int64_t token = begin; token < end; token++) {
             const int64_t place = token * given.slots_stride;
@@ -93,6 +95,7 @@ void fill_cache(const Filling& given) {
 }
 
 void copy_rows(const Copy& given) {
+    if (!given.bytes) return;
     parallel(given.rows, ENOUGH / (given.bytes + 1) + 1, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; row++)
             std::memcpy(given.to + row * given.to_stride, given.from + row * given.from_stride, static_cast<size_t>(given.bytes));

@@ -132,7 +132,8 @@ static inline Exponential split_exponential(V x) {
     // Adding 1.5 * 2^23 rounds to a whole number, which is then in the lowest bits.
     const V shifted = x * 1.44269504f + 12582912.0f;
     const V whole = shifted - 12582912.0f;
-    const V power = bits_as<V>((bits_as<VI>(shifted) << 23) + 0x3f800000);
+    // Unsigned: below the range, where nobody uses it, the sum is more than an int holds.
+    const V power = bits_as<V>((bits_as<VU>(shifted) << 23) + 0x3f800000u);
     // ln 2 in two parts: the first has few bits, so that its product is exact.
     const V r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
     V p = splat(0.0013814599f);
