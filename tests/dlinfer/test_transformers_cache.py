@@ -128,3 +128,5 @@ def test_crop_takes_what_is_to_be_forgotten() -> None:
     else:
         layer.crop(3)
         assert layer.get_seq_length() == theirs.get_seq_length() == 3
+    layer.crop(-layer.get_seq_length())
+    assert layer.keys is None, "what comes next may have another number of sequences"

@@ -154,6 +154,17 @@ def test_what_the_operators_cannot_give_comes_from_transformers(runs: list[int])
     assert isinstance(model.model(inputs["input_ids"][:, :1], return_dict=False), tuple)
 
 
+def test_autocast_is_transformers_own(runs: list[int]) -> None:
+    model = small("llama")
+    ids = padded()["input_ids"]
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        expected = model(ids).logits
+        found = optimise(model)(ids).logits
+    assert found.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, atol=0.2, rtol=0.05)
+    assert runs == []
+
+
 def test_gradients_are_transformers_own() -> None:
     model = small("llama")
     ids = padded()["input_ids"]

@@ -144,6 +144,9 @@ class PagedLayer(CacheLayerMixin):
         else:
             self.seen = max(self.seen + tokens_to_remove, 0)
         self.kept = None if self.kept is None else self.kept[:, : self.seen]
+        if not self.seen:
+            # Nothing says any more how many sequences there are.
+            self.reset()
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self.batch_select_indices(beam_idx)

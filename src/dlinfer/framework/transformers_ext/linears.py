@@ -108,7 +108,8 @@ class Head(StandIn):
         linear = self.linear
         if self.precision is not None:
             return self._in_few_bits()(input)
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        autocast = torch.is_autocast_enabled(input.device.type)
+        if autocast or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return nn.Linear.forward(linear, input)
         return Dense(linear.weight, linear.bias)(input, CHECKED)
 

@@ -148,6 +148,9 @@ class Stack(StandIn):
         decoder = self.decoder
         if torch.compiler.is_compiling() or decoder.training:
             return False
+        # It chooses other dtypes for single operators of torch.
+        if torch.is_autocast_enabled(decoder.norm.weight.device.type):
+            return False
         wanted = embeddings is not None and embeddings.requires_grad
         if torch.is_grad_enabled() and (wanted or any(p.requires_grad for p in decoder.parameters())):
             _logger.warning_once(
