@@ -81,6 +81,24 @@ def test_other_errors_of_a_kernel_stay_what_they_are() -> None:
                 ops.apply_rotary_pos_emb(states, states, table, table, *targets)
 
 
+def test_masks_of_several_kinds_are_refused() -> None:
+    """A mask that hides and one that is added would become one that adds 1."""
+    hides, added = torch.zeros(3, 3, dtype=torch.bool), torch.zeros(3, 3)
+    states, lengths = torch.ones(6, 2, 8), torch.tensor([3, 3])
+    starts = torch.tensor([0, 3])
+    given = (states, states, states, None, None, starts, lengths, lengths, 3, 2, 2)
+    ops.prefill_attention(*given, [hides, hides])
+    with pytest.raises(
+        DlinferArgumentError, match=r"attn_mask: has masks of torch\.bool on cpu, torch\.float32"
+    ):
+        ops.prefill_attention(*given, [hides, added])
+    batch = states.view(2, 3, 2, 8)
+    ops.fused_attention(batch, batch, batch, [hides, hides])
+    for other in (added, hides[:2]):
+        with pytest.raises(DlinferArgumentError, match="fused_attention: mask: has"):
+            ops.fused_attention(batch, batch, batch, [hides, other])
+
+
 # ---- the judge ----
 
 

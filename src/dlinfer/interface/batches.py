@@ -79,7 +79,7 @@ def _check_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None)
             raise wrong(
                 _FUSED,
                 "mask",
-                f"has shape {list(mask.shape)}, expected [{batch} or 1, {length}, {key.shape[1]}]",
+                f"has shape {list(mask.shape)}, expected [{batch} or 1, {length}, {key.shape[1]}] for query and key",
             )
         has_rank(_FUSED, "mask", mask, 3)
 

@@ -102,5 +102,7 @@ def _check_pair(
     if not value.dim() or value.shape[0] != 2 or value.numel() // 2 not in each:
         wanted = " or ".join(f"[2, {count}]" for count in each)
         raise wrong(
-            name, argument, f"has shape {list(value.shape)}, expected [2] or {wanted}: keys, then values"
+            name,
+            argument,
+            f"has shape {list(value.shape)}, expected [2] or {wanted}: for key_cache, then value_cache",
         )

@@ -322,7 +322,9 @@ def _caches(
         whole = value_cache if value_cache.shape[-1] else key_cache
         if bits == 4 or not 0 < head_size_v <= whole.shape[-1]:
             raise DlinferArgumentError(
-                name, "head_size_v", f"is {head_size_v}, but value_cache has shape {list(caches[1].shape)}"
+                name,
+                "head_size_v",
+                f"is {head_size_v}, but value_cache has shape {list(caches[1].shape)} (quant_bits {bits})",
             )
         value_cache = whole[..., :head_size_v]
     return key_cache, value_cache

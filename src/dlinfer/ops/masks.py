@@ -68,6 +68,7 @@ def by_token(name: str, masks: list[Tensor], q_seq_len: Tensor, kv_seq_len: Tens
     lengths: list[int] = q_seq_len.tolist()
     kv_lengths: list[int] = kv_seq_len.tolist()
     masks = [_plain(name, mask) for mask in masks]
+    _check_alike(name, "attn_mask", masks)
     tokens, columns = sum(lengths), max(kv_lengths, default=0)
     shared = len(lengths) > 1 and masks[0].shape[0] == masks[0].shape[1] > columns
     if len(masks) == 1 and masks[0].shape[0] == tokens and not shared:
@@ -93,15 +94,21 @@ def by_token(name: str, masks: list[Tensor], q_seq_len: Tensor, kv_seq_len: Tens
     return torch.cat([_wide(mask, columns) for mask in chosen])
 
 
-def _plain(name: str, mask: Tensor) -> Tensor:
+def _plain(name: str, mask: Tensor, argument: str = "attn_mask") -> Tensor:
     """Two dimensions, bool or floating."""
     while mask.dim() > 2 and mask.shape[0] == 1:
         mask = mask.squeeze(0)
     if mask.dim() != 2:
-        raise DlinferArgumentError(
-            name, "attn_mask", f"has shape {list(mask.shape)}, expected [queries, keys]"
-        )
+        raise DlinferArgumentError(name, argument, f"has shape {list(mask.shape)}, expected [queries, keys]")
     return mask if mask.is_floating_point() or mask.dtype == torch.bool else mask != 0
+
+
+def _check_alike(name: str, argument: str, masks: list[Tensor]) -> None:
+    """True hides in some masks, numbers are added in others: one call has one kind, in one place."""
+    for mask in masks[1:]:
+        if mask.dtype != masks[0].dtype or mask.device != masks[0].device:
+            kinds = ", ".join(f"{mask.dtype} on {mask.device}" for mask in masks)
+            raise DlinferArgumentError(name, argument, f"has masks of {kinds}, expected one dtype and device")
 
 
 def _wide(mask: Tensor, columns: int) -> Tensor:
@@ -120,4 +127,9 @@ def for_batch(name: str, masks: list[Tensor], batch: int) -> Tensor | None:
         return mask if mask.is_floating_point() or mask.dtype == torch.bool else mask != 0
     if len(masks) not in (1, batch):
         raise DlinferArgumentError(name, "mask", f"has {len(masks)} masks, expected 1 or {batch}")
-    return torch.stack([_plain(name, mask) for mask in masks])
+    plain = [_plain(name, mask, "mask") for mask in masks]
+    _check_alike(name, "mask", plain)
+    if any(mask.shape != plain[0].shape for mask in plain):
+        shapes = ", ".join(str(list(mask.shape)) for mask in plain)
+        raise DlinferArgumentError(name, "mask", f"has shapes {shapes}, expected one shape for all")
+    return torch.stack(plain)
