@@ -139,21 +139,24 @@ def _static(draw: Draw) -> Arguments:
 
 def _weight(draw: Draw) -> Arguments:
     group, packed = draw.choice((0, 1, 4, 20, 32, 64, 128)), draw.choice((True, False))
-    groups = draw.choice((1, 2, 3)) if group else 1
-    size, features = group * groups or draw.choice(_FEATURES), draw.choice(_FEATURES) * (8 if packed else 1)
-    if packed:
-        x2 = draw.integers(-(2**31), 2**31, size, features // 8, dtype=torch.int32)
-    else:
-        x2 = draw.integers(-128, 128, size, features, dtype=torch.int8)
-    scale = draw.uniform(groups, features, low=0.001, high=0.02).to(draw.dtype)
-    offset = draw.choice((None, draw.integers(-8, 8, groups, features).to(draw.dtype)))
-    if packed and draw.choice((True, False)):
-        offset = draw.integers(-(2**31), 2**31, groups, features // 8, dtype=torch.int32)
+    offset = draw.choice(("none", "numbers", "packed")) if packed else draw.choice(("none", "numbers"))
+    # Sums of a few weights that their offsets make 0 are 0 for a reference, but not for kernels that multiply before they add.
+    groups = draw.choice((1, 2, 3)) * (16 if group < 20 else 1) if group else 1
+    size = group * groups or draw.choice(_FEATURES if offset == "none" else _FEATURES[3:])
+    features = draw.choice(_FEATURES) * (8 if packed else 1)
+    words, numbers = (torch.int32, 2**31), (torch.int8, 128)
+    dtype, end = words if packed else numbers
+    x2 = draw.integers(-end, end, size, features // 8 if packed else features, dtype=dtype)
+    offsets = {
+        "none": None,
+        "numbers": draw.integers(-8, 8, groups, features).to(draw.dtype),
+        "packed": draw.integers(-(2**31), 2**31, groups, features // 8, dtype=torch.int32),
+    }
     return {
         "x1": maybe_spaced(draw, draw.normal(*_lead(draw), size)),
         "x2": draw.choice((x2, x2.t().contiguous().t(), draw.spaced(x2))),
-        "scale": scale,
-        "offset": offset,
+        "scale": draw.uniform(groups, features, low=0.001, high=0.02).to(draw.dtype),
+        "offset": offsets[offset],
         "bias": draw.normal(features) if draw.choice((True, False)) else None,
         "group_size": group,
     }

@@ -26,6 +26,7 @@ from dlinfer.conformance.drawing import Draw
 from dlinfer.conformance.judging import check
 from dlinfer.conformance.memory import Placed
 from dlinfer.conformance.reference_run import flat
+from dlinfer.errors import VendorError
 from dlinfer.interface import OPERATORS
 from dlinfer.interface.registry import OVERLOADS
 from dlinfer.vendors import using
@@ -79,7 +80,7 @@ def _bad(draw: Draw, dtype: torch.dtype) -> float:
 def _bad_sequence(case: Case, draw: Draw) -> tuple[dict[str, Any], Tensor] | None:
     """Bad numbers in all keys and values of one sequence, and which rows of the output may not change."""
     given = dict(case.arguments)
-    if "kv_lengths" not in given or given.get("quant_bits") or not len(given["kv_lengths"]):
+    if "kv_lengths" not in given or given.get("quant_bits") or not len(given["query"]):
         return None
     keys, tokens = given["kv_lengths"].long(), len(given["query"])
     batch = len(keys)
@@ -156,15 +157,33 @@ def cases(operators: list[str], seed: int, seconds: float, rounds: int | None = 
 
 
 def _wanted(options: argparse.Namespace) -> Iterator[Case]:
+    """ValueError: there is no such call."""
     if options.case:
-        _, operator, number = options.case.split(":")
+        source, _, rest = options.case.partition(":")
+        operator, _, number = rest.partition(":")
+        if source != "random" or operator not in CALLS or not number.isdigit():
+            raise ValueError(f"there is no call {options.case!r}; calls look like random:linear:17")
         return iter([random_case(operator, int(number), options.seed)])
     patterns = (options.only or "*").split(",")
     operators = [name for name in CALLS if any(fnmatch(name, pattern) for pattern in patterns)]
+    if not operators:
+        raise ValueError(f"no operator is called {options.only!r}; there are: {', '.join(CALLS)}")
     return cases(operators, options.seed, options.seconds, options.rounds)
 
 
+def _run(wanted: Iterator[Case], options: argparse.Namespace) -> int:
+    calls = findings = 0
+    for case in wanted:
+        calls += 1
+        if problem := problem_of(case, options.vendor, options.device):
+            findings += 1
+            print(f"{case.id} ({case.dtype}, seed {options.seed}): {problem}", flush=True)
+    print(f"{calls} calls of {options.vendor} on {options.device}: {findings} findings")
+    return 1 if findings else 0
+
+
 def main(arguments: list[str] | None = None) -> int:
+    """0: nothing was found, 1: something was, 2: bad usage."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -176,15 +195,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", help="operators, separated by commas: linear,'paged_*'")
     parser.add_argument("--case", help="one call again, such as random:linear:17 (with the same seed)")
     options = parser.parse_args(arguments)
-    calls = findings = 0
-    with using(options.vendor):
-        for case in _wanted(options):
-            calls += 1
-            if problem := problem_of(case, options.vendor, options.device):
-                findings += 1
-                print(f"{case.id} ({case.dtype}, seed {options.seed}): {problem}", flush=True)
-    print(f"{calls} calls of {options.vendor} on {options.device}: {findings} findings")
-    return 1 if findings else 0
+    try:
+        wanted = _wanted(options)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        with using(options.vendor):
+            return _run(wanted, options)
+    except VendorError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":
