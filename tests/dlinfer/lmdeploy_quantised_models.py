@@ -80,7 +80,7 @@ def w8a8(folder: Path, model: SmallModel, dtype: torch.dtype = torch.int8) -> Sm
 
 
 def _of_8_bits(rows: Tensor, dtype: torch.dtype = torch.int8) -> tuple[Tensor, Tensor]:
-    """Rows without a sign more to one side than to the other, and a scale [rows, 1]."""
+    """Rows of 8 bits, as far below 0 as above it, and their scales [rows, 1]."""
     rows = rows.detach().float()
     largest = 127 if dtype is torch.int8 else torch.finfo(dtype).max
     scale = rows.abs().amax(-1, keepdim=True) / largest

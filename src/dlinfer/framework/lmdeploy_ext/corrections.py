@@ -1,6 +1,7 @@
 """What LMDeploy 0.18 gets wrong on the way to dlinfer's operators, put right from outside.
 
-Each correction is a function of its own, and tests/dlinfer/test_lmdeploy_models.py compares with transformers what it changes.
+Each correction is a function of its own. tests/dlinfer/test_lmdeploy_models.py compares with transformers what it changes, and
+test_lmdeploy_quantised.py does for padding.
 A later LMDeploy that is right by itself makes it do nothing.
 """
 
