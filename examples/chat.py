@@ -144,7 +144,7 @@ def load(device: str, weights: Weights) -> tuple[Any, Any]:
     if weights is Weights.FP32:
         optimise(model)
     else:
-        # Nothing here takes the model back, so its own weights need not stay: half the memory, the same speed.
+        # Nothing here takes the model back, so its own weights need not stay; the speed is the same.
         optimise(model, weights.value, keep_originals=False)
     return model, AutoTokenizer.from_pretrained(place)
 

@@ -57,7 +57,7 @@ def optimise(model: Any, weights: Precision | None = None, *, keep_originals: bo
         weights: None keeps the weights as they are. "int8" or "int4" stores those of the linear layers in few bits; they are
             read faster and rounded.
         keep_originals: with rounded weights, whether the model's own stay in memory for `restore`. False lets them go layer
-            by layer, so that no more than one layer is in memory twice; neither `restore` nor `save_pretrained` works then.
+            by layer (what is mapped from a file of a checkpoint, at the end); `restore` and `save_pretrained` are refused then.
     """
     if weights is not None and weights not in get_args(Precision):
         raise ValueError(

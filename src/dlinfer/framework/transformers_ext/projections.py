@@ -31,7 +31,7 @@ Projection = Callable[[Tensor, Kernels], Tensor]
 GROUP = 32
 """Inputs that share a scale and an offset in 4 bits."""
 _NIBBLES = 8  # elements of 4 bits in an int32
-_STEP = 2**16  # elements that are rounded at a time
+_STEP = 2**16  # elements that are rounded at a time, of small weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,9 @@ def _slices(weights: Sequence[Tensor]) -> Iterator[tuple[Tensor, slice]]:
     """
     begin = 0
     for weight in weights:
-        step = max(_STEP // weight.shape[1] // _NIBBLES, 1) * _NIBBLES
+        # Not too many pieces either: each costs a dozen kernels.
+        elements = max(_STEP, weight.numel() // 32)
+        step = max(elements // weight.shape[1] // _NIBBLES, 1) * _NIBBLES
         for rows in weight.detach().split(step):
             yield rows.float(), slice(begin, begin + len(rows))
             begin += len(rows)
@@ -104,10 +106,9 @@ def _four_bits(weights: Sequence[Tensor], bias: Tensor | None) -> Quantised:
         groups = rows.t().unflatten(0, (-1, GROUP))
         low, high = groups.amin(1), groups.amax(1)
         step = ((high - low) / 15).clamp(min=1e-12)
-        elements = ((groups - low.unsqueeze(1)) / step.unsqueeze(1)).round_().clamp_(0, 15).to(
-            torch.int32
-        ) - 8
-        stored[:, some.start // _NIBBLES : some.stop // _NIBBLES] = _side_by_side(elements.flatten(0, 1))
+        elements = ((groups - low.unsqueeze(1)) / step.unsqueeze(1)).round_().clamp_(0, 15).flatten(0, 1)
+        columns = slice(some.start // _NIBBLES, some.stop // _NIBBLES)
+        stored[:, columns] = _side_by_side(elements.to(torch.int32) - 8)
         scale[:, some], offset[:, some] = step, low / step + 8
     return Quantised(stored, scale, offset, bias, GROUP)
 
