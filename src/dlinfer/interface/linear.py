@@ -16,13 +16,14 @@ def check_bias(
     bias: Tensor | None,
     features: int,
     like: Tensor,
+    of: str,
     argument: str = "bias",
     dtypes: Sequence[torch.dtype] = FLOATS,
     why: str = "",
 ) -> None:
     """One number for each output feature."""
     if bias is not None:
-        has_shape(name, argument, bias, [features], "one for each output feature")
+        has_shape(name, argument, bias, [features], f"one for each output feature of {of}")
         same_device(name, "the input", like, argument, bias)
         has_dtype(name, argument, bias, dtypes, why)
 
@@ -34,7 +35,7 @@ def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
         raise wrong("linear", "x", f"has shape {list(x.shape)}, expected [..., {weight.shape[1]}] for weight")
     same_dtype("linear", "x", x, "weight", weight)
     same_device("linear", "x", x, "weight", weight)
-    check_bias("linear", bias, weight.shape[0], x)
+    check_bias("linear", bias, weight.shape[0], x, "weight")
     if bias is not None:
         same_dtype("linear", "x", x, "bias", bias)
 

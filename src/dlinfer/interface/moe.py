@@ -34,7 +34,9 @@ def _check_gate(router_logits: Tensor, topk: int, n_groups: int) -> None:
         )
     if n_groups > 0 and (experts % n_groups or topk % n_groups):
         raise wrong(
-            _GATE, "n_groups", f"is {n_groups}, which does not divide {experts} experts and topk {topk}"
+            _GATE,
+            "n_groups",
+            f"is {n_groups}, which does not divide {experts} experts of router_logits and topk {topk}",
         )
     if n_groups == 0:
         raise wrong(_GATE, "n_groups", "is 0, expected at least 1, or -1 for no groups")

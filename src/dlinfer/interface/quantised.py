@@ -70,7 +70,7 @@ def _check_w8a8(
             "linear_scale",
             f"has {linear_scale.numel()} elements, expected {b.shape[0]} (rows of b) or 1",
         )
-    check_bias(_W8A8, bias, b.shape[0], a)
+    check_bias(_W8A8, bias, b.shape[0], a, "b")
 
 
 def _product(
@@ -116,7 +116,7 @@ def _check_static(
     has_dtype(_STATIC, "deq_scale", deq_scale, FLOATS)
     same_device(_STATIC, "x", x, "deq_scale", deq_scale)
     why = ": it is added to the integer product"
-    check_bias(_STATIC, quant_bias, weight.shape[0], x, "quant_bias", (torch.int32,), why)
+    check_bias(_STATIC, quant_bias, weight.shape[0], x, "weight", "quant_bias", (torch.int32,), why)
 
 
 def _fake_static(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
@@ -144,10 +144,10 @@ def _check_weight(
         raise wrong(
             _WEIGHT,
             "scale",
-            f"has shape {list(scale.shape)}, expected [{groups}, {features}] (groups of x2, output features)",
+            f"has shape {list(scale.shape)}, expected [{groups}, {features}] (rows of x2 by group_size, output features)",
         )
     _check_offset(offset, x1, x2, groups, features)
-    check_bias(_WEIGHT, bias, features, x1)
+    check_bias(_WEIGHT, bias, features, x1, "x2")
 
 
 def _by_group(value: Tensor, groups: int, features: int) -> bool:
