@@ -35,7 +35,10 @@ class Form:
 
 
 # What an error about an argument may name: what the interface calls it, or what its numbers disagree with.
-_ENDS, _KEYS = ("query_ends", "max_q_len", "kv_lengths"), ("kv_lengths", "max_kv_len", "block_table")
+_ENDS, _KEYS = (
+    ("query_ends", "max_q_len", "kv_lengths"),
+    ("kv_lengths", "max_kv_len", "block_table", "sparse_indices"),
+)
 ALIASES: dict[str, tuple[str, ...]] = {
     "query_ends": _ENDS,
     "q_start_loc": _ENDS,
@@ -62,6 +65,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "key_states": ("key",),
     "value_states": ("value",),
     "return_native_layout": ("native_layout",),
+    "num_experts": ("topk_ids",),
     "head_size_v": ("value_cache",),
     "moe_metadata": ("n_groups", "first_expert", "num_experts"),
 }
