@@ -81,7 +81,7 @@ def test_other_errors_of_a_kernel_stay_what_they_are() -> None:
                 ops.apply_rotary_pos_emb(states, states, table, table, *targets)
 
 
-def test_masks_of_several_kinds_are_refused() -> None:
+def test_masks_that_fit_nothing_are_refused() -> None:
     """A mask that hides and one that is added would become one that adds 1."""
     hides, added = torch.zeros(3, 3, dtype=torch.bool), torch.zeros(3, 3)
     states, lengths = torch.ones(6, 2, 8), torch.tensor([3, 3])
@@ -92,6 +92,14 @@ def test_masks_of_several_kinds_are_refused() -> None:
         DlinferArgumentError, match=r"attn_mask: has masks of torch\.bool on cpu, torch\.float32"
     ):
         ops.prefill_attention(*given, [hides, added])
+    for lengths_of_keys in (
+        torch.tensor([6]),
+        torch.tensor([[3, 3]]),
+        torch.tensor(6),
+        lengths.to(torch.complex64),
+    ):
+        with pytest.raises(DlinferArgumentError, match="kv_seq_len"):
+            ops.prefill_attention(*given[:7], lengths_of_keys, *given[8:], [hides, hides])
     batch = states.view(2, 3, 2, 8)
     ops.fused_attention(batch, batch, batch, [hides, hides])
     for other in (added, hides[:2]):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dlinfer.errors import DlinferArgumentError
-from dlinfer.ops.lengths import is_tensor
+from dlinfer.ops.lengths import are_lengths
 
 _last: tuple[ref[Tensor], int] | None = None
 Masks = Sequence[Tensor | None] | Tensor | None
@@ -64,7 +64,10 @@ def by_token(name: str, masks: list[Tensor], q_seq_len: Tensor, kv_seq_len: Tens
 
     One mask for all may have as many rows as there are tokens: it is read so if it is square and wider than any sequence.
     """
-    is_tensor(name, "kv_seq_len", kv_seq_len)
+    are_lengths(name, "kv_seq_len", kv_seq_len, q_seq_len)
+    if kv_seq_len.shape != q_seq_len.shape:
+        text = f"has shape {list(kv_seq_len.shape)}, expected {list(q_seq_len.shape)} like q_seq_len"
+        raise DlinferArgumentError(name, "kv_seq_len", text)
     lengths: list[int] = q_seq_len.tolist()
     kv_lengths: list[int] = kv_seq_len.tolist()
     masks = [_plain(name, mask) for mask in masks]
@@ -88,7 +91,9 @@ def by_token(name: str, masks: list[Tensor], q_seq_len: Tensor, kv_seq_len: Tens
     needed = [columns] if len(chosen) == 1 else kv_lengths
     for mask, length in zip(chosen, needed, strict=True):
         if mask.shape[1] < length:
-            raise DlinferArgumentError(name, "attn_mask", f"has {mask.shape[1]} columns for {length} keys")
+            raise DlinferArgumentError(
+                name, "attn_mask", f"has {mask.shape[1]} columns for {length} keys (kv_seq_len)"
+            )
     if len(chosen) == 1:
         return chosen[0]
     return torch.cat([_wide(mask, columns) for mask in chosen])
