@@ -18,6 +18,8 @@ from dlinfer_attention_calls import CALLS as ATTENTION
 from dlinfer_attention_calls import HEAD_SIZES, maybe_spaced
 
 _ROWS = (0, 1, 1, 2, 3, 5, 8, 9, 12, 13, 16, 17, 20, 21, 31, 48, 49, 65, 96, 97, 130)
+# Among very many numbers some lie so near the middle of two integers that even the judge cannot say which of them is right.
+_FEW_ROWS = _ROWS[:10]
 _FEATURES = (1, 3, 8, 15, 16, 17, 40, 64, 100, 127, 128, 129, 257, 576, 1031)
 
 
@@ -28,16 +30,16 @@ def random_case(operator: str, number: int, seed: int = 0) -> Case:
     return Case(identity, operator, dtype, "random", CALLS[operator](Draw(identity, seed, dtype)))
 
 
-def _lead(draw: Draw) -> tuple[int, ...]:
-    rows = draw.choice(_ROWS)
+def _lead(draw: Draw, counts: tuple[int, ...] = _ROWS) -> tuple[int, ...]:
+    rows = draw.choice(counts)
     return draw.choice(((rows,), (1, rows), (2, rows)) if rows < 40 else ((rows,),))
 
 
 # ---- layers ----
 
 
-def _norm(draw: Draw) -> Arguments:
-    hidden = draw.normal(*_lead(draw), draw.choice(_FEATURES), scale=draw.choice((1.0, 1e-3, 50.0)))
+def _norm(draw: Draw, counts: tuple[int, ...] = _ROWS) -> Arguments:
+    hidden = draw.normal(*_lead(draw, counts), draw.choice(_FEATURES), scale=draw.choice((1.0, 1e-3, 50.0)))
     weight = draw.normal(hidden.shape[-1], dtype=draw.choice((None, torch.float32)))
     return {
         "hidden_states": maybe_spaced(draw, hidden),
@@ -46,8 +48,8 @@ def _norm(draw: Draw) -> Arguments:
     }
 
 
-def _add_norm(draw: Draw) -> Arguments:
-    given = _norm(draw)
+def _add_norm(draw: Draw, counts: tuple[int, ...] = _ROWS) -> Arguments:
+    given = _norm(draw, counts)
     residual = draw.normal(*given["hidden_states"].shape)
     return {"hidden_states": given["hidden_states"], "residual": maybe_spaced(draw, residual), **given}
 
@@ -126,7 +128,7 @@ def _static(draw: Draw) -> Arguments:
     size, features = draw.choice(_FEATURES), draw.choice(_FEATURES)
     bias = draw.integers(-5000, 5000, features, dtype=torch.int32)
     return {
-        "x": maybe_spaced(draw, draw.normal(*_lead(draw), size, scale=draw.choice((1.0, 20.0)))),
+        "x": maybe_spaced(draw, draw.normal(*_lead(draw, _FEW_ROWS), size, scale=draw.choice((1.0, 20.0)))),
         "weight": maybe_spaced(draw, draw.integers(-128, 128, features, size, dtype=torch.int8)),
         "input_scale": draw.uniform(1, low=0.01, high=0.05).to(draw.dtype),
         "input_offset": draw.integers(-20, 20, 1, dtype=torch.int8),
@@ -216,15 +218,15 @@ def _moe_w8a8(draw: Draw) -> Arguments:
     }
 
 
-def _with_dtype(build: Callable[[Draw], Arguments]) -> Callable[[Draw], Any]:
-    return lambda draw: {**build(draw), "quant_dtype": torch.int8}
+def _quantised(build: Callable[[Draw, tuple[int, ...]], Arguments]) -> Callable[[Draw], Any]:
+    return lambda draw: {**build(draw, _FEW_ROWS), "quant_dtype": torch.int8}
 
 
 CALLS: dict[str, Callable[[Draw], Arguments]] = {
     "rms_norm": _norm,
     "add_rms_norm": _add_norm,
-    "rms_norm_w8a8": _with_dtype(_norm),
-    "add_rms_norm_w8a8": _with_dtype(_add_norm),
+    "rms_norm_w8a8": _quantised(_norm),
+    "add_rms_norm_w8a8": _quantised(_add_norm),
     "silu_and_mul": _silu,
     "apply_rotary_pos_emb": _rotary,
     "apply_rotary_pos_emb_interleaved": _interleaved,
