@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
 import tempfile
 import time
 from collections import deque
@@ -13,6 +12,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from diopi.conformance.endings import ending, last_words
 from diopi.conformance.results import Result
 from diopi.conformance.selection import Selection
 from diopi.conformance.source import Source, case_id, parted
@@ -194,8 +194,8 @@ class Pool:
         worker.connection.close()
         if worker.dismissed:
             return True
-        how = f"no answer within {self._limit(worker):g} s" if hung else _ending(worker.process.exitcode)
-        how += _last_words(worker.log)
+        how = f"no answer within {self._limit(worker):g} s" if hung else ending(worker.process.exitcode)
+        how += last_words(worker.log)
         if worker.task is None:
             if not worker.ready:
                 how = reason or f"the library could not be loaded: the process that opened it {how}"
@@ -266,22 +266,3 @@ class Pool:
 def _failed(task: Task, number: int, reason: str, last: Result | None = None) -> Result:
     function = task.group if last is None else last.function
     return Result(case_id(task.source, task.group, number), function, "", "suite", "fail", reason)
-
-
-def _ending(code: int | None) -> str:
-    if code is not None and code < 0:
-        try:
-            name = f" {signal.Signals(-code).name}"
-        except ValueError:
-            name = ""
-        return f"crashed (signal {-code}{name})"
-    return f"ended the process (exit code {code})"
-
-
-def _last_words(log: Path) -> str:
-    """The last line that the process printed: an abort says why."""
-    try:
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    except OSError:
-        return ""
-    return f": {lines[-1][:200]}" if lines else ""

@@ -31,6 +31,10 @@ def conformance_command(
     quick: Annotated[bool, typer.Option("--quick", help="A few cases of every operator.")] = False,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first failure.")] = False,
     seed: Annotated[int, typer.Option(help="Another seed draws other values.")] = 0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a case may take.")] = 300.0,
+    here: Annotated[
+        bool, typer.Option("--here", help="Run in this process, for a debugger: a crash then ends all.")
+    ] = False,
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all results as JSON.")] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
     html: Annotated[
@@ -62,9 +66,10 @@ def conformance_command(
         quick=quick,
         fail_fast=fail_fast,
         seed=seed,
+        timeout=timeout,
         command=("dlinfer", "conformance", "--vendor", name, "--device", device),
     )
-    report = _run(request)
+    report = _run(request, here)
     unwritten = write_reports(report, json, junit, html)
     if unwritten:
         _refuse("; ".join(unwritten))
@@ -76,11 +81,12 @@ def _refuse(message: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-def _run(request: Request) -> Report:
+def _run(request: Request, here: bool) -> Report:
     from diopi.conformance.console import print_report, progress
+    from dlinfer.conformance.apart import run_apart
     from dlinfer.conformance.runner import run
 
     with progress() as shown:
-        report = run(request, shown)
+        report = (run if here else run_apart)(request, shown)
     print_report(report, sys.stdout)
     return report

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -34,19 +35,42 @@ class Request:
     quick: bool = False
     fail_fast: bool = False
     seed: int = 0
+    timeout: float = 300.0
+    """Seconds that a case may take, where it runs in another process; kernels may be compiled then."""
     command: tuple[str, ...] = field(default=("dlinfer", "conformance"))
 
 
 def run(request: Request, shown: Shown | None = None) -> Report:
     """Runs in this process. SelectionError: a case or a device that does not exist."""
-    _check_device(request.device)
+    report = new_report(request)
+    taken = taker(request, report, shown)
+    with using(request.vendor), timed(report):
+        for _, result in results(request):
+            if not taken(result):
+                break
+    return report
+
+
+def taker(request: Request, report: Report, shown: Shown | None) -> Callable[[Result], bool]:
+    """Puts results into the report, shows them, and says whether to go on."""
+    operators = list(_groups(request))
+
+    def take(result: Result) -> bool:
+        report.results.append(result)
+        if shown is not None:
+            shown(result, operators.index(result.function), len(operators))
+        return not (request.fail_fast and result.status == "fail")
+
+    return take
+
+
+def new_report(request: Request) -> Report:
+    """A report without results. SelectionError: a case or a device that does not exist."""
+    check_device(request.device)
+    cases(request)
     with using(request.vendor):
-        return _run(request, shown)
-
-
-def _run(request: Request, shown: Shown | None) -> Report:
-    vendor = installed()[request.vendor].vendor
-    report = Report(
+        vendor = installed()[request.vendor].vendor
+    return Report(
         f"dlinfer on {request.device}",
         vendor=request.vendor,
         version=vendor.version if vendor is not None else "",
@@ -57,38 +81,40 @@ def _run(request: Request, shown: Shown | None) -> Report:
         command=list(request.command),
         suite="dlinfer",
     )
+
+
+@contextmanager
+def timed(report: Report) -> Iterator[None]:
+    """Around a run: how long it took, and whether somebody ended it."""
     begin = time.perf_counter()
-    groups = _groups(request)
     try:
-        for done, (operator, numbers) in enumerate(groups.items()):
-            for number in numbers:
-                if (
-                    request.dtypes is not None
-                    and SAMPLES[operator].described(number)[0] not in request.dtypes
-                ):
-                    continue
-                result = check(make(operator, number, request.seed), request.vendor, request.device)
-                report.results.append(result)
-                if shown is not None:
-                    shown(result, done, len(groups))
-                if request.fail_fast and result.status == "fail":
-                    raise _StopRunError
+        yield
     except KeyboardInterrupt:
         report.interrupted = True
-    except _StopRunError:
-        pass
-    report.seconds = time.perf_counter() - begin
-    return report
+    finally:
+        report.seconds = time.perf_counter() - begin
 
 
-class _StopRunError(Exception):
-    """The first failure ends the run."""
+def cases(request: Request) -> list[tuple[str, int]]:
+    """Operators and numbers of the cases that are asked for, in the order in which they run."""
+    return [
+        (operator, number)
+        for operator, numbers in _groups(request).items()
+        for number in numbers
+        if request.dtypes is None or SAMPLES[operator].described(number)[0] in request.dtypes
+    ]
 
 
-def _check_device(device: str) -> None:
+def results(request: Request, begin: int = 0) -> Iterator[tuple[int, Result]]:
+    """Checks the cases from a place on, with the vendor that is in use."""
+    for place, (operator, number) in enumerate(cases(request)[begin:], begin):
+        yield place, check(make(operator, number, request.seed), request.vendor, request.device)
+
+
+def check_device(device: str) -> None:
     try:
-        if torch.device(device).type == "dipu" and "torch_dipu._C" not in sys.modules:
-            # Registers the device, where `import torch` was told not to; the package may be installed without it.
+        if device.partition(":")[0] == "dipu" and "torch_dipu._C" not in sys.modules:
+            # Registers the device, where `import torch` did not (so in a process that one with torch started).
             import torch_dipu  # noqa: F401
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, ImportError) as error:
