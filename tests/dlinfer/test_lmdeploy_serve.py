@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -97,3 +98,43 @@ assert shared["port"] == 1 and zmq_engine.mp.get_context("spawn").Process
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_wrong_setting_is_said_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DLINFER_VENDOR", "nobody")
+    assert _serve(monkeypatch, "an-owner/a-model") == (2, [])
+    assert "DLINFER_VENDOR='nobody' names no installed vendor" in capsys.readouterr().err
+
+
+def test_a_server_whose_engine_cannot_be_made_ends_and_says_why(tmp_path: Path) -> None:
+    """LMDeploy's own waits for ever."""
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": 64,
+        "hidden_size": 32,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    program = f"""
+import threading
+from lmdeploy.pytorch.engine.mp_engine.zmq_engine import ZMQMPEngine
+from lmdeploy import PytorchEngineConfig
+from dlinfer.framework.lmdeploy.server import end_with_engine, keep_manager
+if __name__ == "__main__":
+    keep_manager()
+    end_with_engine()
+    ZMQMPEngine({str(tmp_path)!r}, PytorchEngineConfig(device_type="ascend", tp=2))
+"""
+    (tmp_path / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "tp=2, dp=1, ep=1 ask for 2 processes" in done.stderr + done.stdout
+    assert "RPCServerDeadError" in done.stderr.splitlines()[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from dlinfer.framework.lmdeploy_ext import quantised_caches, quantised_weights
+from dlinfer.framework.lmdeploy_ext import quantised_caches
 from dlinfer.framework.lmdeploy_ext.device_types import serves
 
 __all__ = ["install"]
@@ -16,8 +16,6 @@ def install() -> None:
     """Once in a process."""
     _refuse_several_processes()
     _refuse_settings()
-    quantised_caches.install()
-    quantised_weights.install()
 
 
 def _refuse_several_processes() -> None:

@@ -20,9 +20,18 @@ def start() -> Place:
 
     device_module.install(place)
     # These import modules of LMDeploy, which need the names above.
-    from dlinfer.framework.lmdeploy_ext import corrections, engine_state, engines, generation, older_backends
+    from dlinfer.framework.lmdeploy_ext import (
+        corrections,
+        engine_state,
+        engines,
+        generation,
+        older_backends,
+        quantised_caches,
+        quantised_weights,
+    )
 
-    for part in (corrections, older_backends, engine_state, engines, generation):
+    older_backends.install()  # others change what it puts there
+    for part in (corrections, engine_state, engines, generation, quantised_caches, quantised_weights):
         part.install()
     from dlinfer.framework.lmdeploy import requests, sampling
 
