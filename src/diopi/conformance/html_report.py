@@ -133,7 +133,7 @@ def _matrix(report: Report) -> str:
     )
     return (
         '<section id="matrix"><h2>Functions and dtypes</h2>\n<div class="tools" id="tools" hidden>'
-        '<input id="filter" type="search" placeholder="filter functions, such as conv backward" '
+        '<input id="filter" type="search" placeholder="filter functions by parts of their names" '
         'aria-label="filter functions" autocomplete="off">'
         '<select id="kind" aria-label="which functions"><option value="all">all functions</option>'
         '<option value="fail">with failures</option><option value="unsupported">with unsupported cases</option>'
