@@ -8,10 +8,8 @@ A process of its own: the adaptor gives torch's names for cuda another meaning, 
 from __future__ import annotations
 
 import functools
-import json
 import sys
 import tempfile
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +20,7 @@ import lmdeploy
 import lmdeploy_models
 import lmdeploy_vision_models
 from lmdeploy import GenerationConfig, PytorchEngineConfig
+from lmdeploy_jobs import Answer, write_answers
 
 from dlinfer import ops
 
@@ -34,7 +33,6 @@ PROMPTS = (
 )
 NEW_TOKENS = 32
 CALLS: Counter[str] = Counter()
-Answer = dict[str, Any]
 
 
 def count_operators() -> None:
@@ -187,7 +185,7 @@ def _refusals(pipe: Any, question: list[str]) -> list[str]:
 
 
 def main(out: Path) -> None:
-    """Answer everything; what fails is written down in its place."""
+    """Answer everything."""
     count_operators()
     jobs: dict[str, Callable[[], Answer]] = {
         **{name: functools.partial(languages, name) for name in lmdeploy_models.BUILDERS},
@@ -202,13 +200,7 @@ def main(out: Path) -> None:
         "keywords": keywords,
         "seeds": seeds,
     }
-    results: dict[str, Answer] = {}
-    for name, job in jobs.items():
-        try:
-            results[name] = job()
-        except BaseException:  # LMDeploy leaves with SystemExit where an import fails
-            results[name] = {"error": traceback.format_exc()}
-    out.write_text(json.dumps(results))
+    write_answers(jobs, out)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from lmdeploy_jobs import answer_of
 from lmdeploy_runs import results_of
 
 if find_spec("lmdeploy") is None:
@@ -25,15 +26,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return results_of(tmp_path_factory, "lmdeploy_graph_worker", timeout=220)
 
 
-def _answer(results: dict[str, Any], name: str) -> dict[str, Any]:
-    answer = results[name]
-    assert "error" not in answer, answer["error"]
-    return answer  # type: ignore[no-any-return]
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_tokens_are_those_of_transformers_for_batches_of_8_to_1(results: dict[str, Any], name: str) -> None:
-    answer = _answer(results, name)
+    answer = answer_of(results, name)
     assert answer["got"] == answer["expected"]
     assert answer["alone"] == answer["expected"][0]
     assert len(set(answer["alone"])) >= 12, "a model that repeats itself would prove nothing"
@@ -41,7 +36,7 @@ def test_tokens_are_those_of_transformers_for_batches_of_8_to_1(results: dict[st
 
 @pytest.mark.parametrize("name", MODELS)
 def test_one_graph_with_all_operators_serves_every_batch(results: dict[str, Any], name: str) -> None:
-    answer = _answer(results, name)
+    answer = answer_of(results, name)
     assert answer["graphs"] == 1
     operators = answer["operators"]
     assert operators["paged_decode_attention"] == operators["fill_kv_cache"] == LAYERS
@@ -54,14 +49,14 @@ def test_one_graph_with_all_operators_serves_every_batch(results: dict[str, Any]
 @pytest.mark.parametrize("name", MODELS[:-1])
 def test_every_decoding_step_ran_in_the_graph(results: dict[str, Any], name: str) -> None:
     """The longest answer has 40 tokens, of which prefill writes the first; it was asked for twice."""
-    assert _answer(results, name)["runs"] >= 2 * 39
+    assert answer_of(results, name)["runs"] >= 2 * 39
 
 
 def test_backends_that_record_get_padded_batches(results: dict[str, Any]) -> None:
-    assert _answer(results, "recorded")["sizes"] == [1, 2, 4, 8]
+    assert answer_of(results, "recorded")["sizes"] == [1, 2, 4, 8]
 
 
 def test_the_sizes_that_lmdeploy_is_told(results: dict[str, Any]) -> None:
-    answer = _answer(results, "sizes")
+    answer = answer_of(results, "sizes")
     assert answer["eager"] == answer["none"] == [1, 2, 3, 8, 9, 16, 17, 48, 250, 257, 600]
     assert answer["recorded"] == [1, 2, 4, 8, 16, 16, 32, 48, 256, 512, 768]

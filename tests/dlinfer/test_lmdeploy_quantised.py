@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from lmdeploy_jobs import answer_of
 from lmdeploy_runs import results_of
 
 if find_spec("lmdeploy") is None:
@@ -40,15 +41,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return results_of(tmp_path_factory, "lmdeploy_quantised_worker", timeout=220)
 
 
-def _answer(results: dict[str, Any], name: str) -> dict[str, Any]:
-    answer = results[name]
-    assert "error" not in answer, answer["error"]
-    return answer  # type: ignore[no-any-return]
-
-
 @pytest.mark.parametrize("name", [*OPERATORS, CACHES[1]])
 def test_tokens_are_those_of_the_same_arithmetic(results: dict[str, Any], name: str) -> None:
-    answer = _answer(results, name)
+    answer = answer_of(results, name)
     assert [len(got) for got in answer["got"]] == [24] * 4
     pairs = zip(answer["got"], answer["expected"], strict=True)
     assert [got[: len(expected)] for got, expected in pairs] == answer["expected"]
@@ -59,12 +54,12 @@ def test_tokens_are_those_of_the_same_arithmetic(results: dict[str, Any], name: 
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_the_operators_of_its_kind_did_it(results: dict[str, Any], name: str) -> None:
-    assert _answer(results, name)["operators"].keys() >= OPERATORS[name]
+    assert answer_of(results, name)["operators"].keys() >= OPERATORS[name]
 
 
 @pytest.mark.parametrize("name", CACHES)
 def test_caches_of_8_bits_matter(results: dict[str, Any], name: str) -> None:
-    answer = _answer(results, name)
+    answer = answer_of(results, name)
     assert answer["caches"] == [
         "torch.int8",
         "torch.int8",
@@ -75,16 +70,16 @@ def test_caches_of_8_bits_matter(results: dict[str, Any], name: str) -> None:
 
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_cannot_be_served_ends_with_the_reason(results: dict[str, Any], name: str) -> None:
-    assert REFUSALS[name] in _answer(results, "refusals")[name]
+    assert REFUSALS[name] in answer_of(results, "refusals")[name]
 
 
 def test_only_weights_that_are_served_are_loaded(results: dict[str, Any]) -> None:
-    for reason, messages in _answer(results, "refused weights").items():
+    for reason, messages in answer_of(results, "refused weights").items():
         for message in messages:
             assert reason in message if reason else not message
 
 
 def test_the_token_of_padding_can_be_written(results: dict[str, Any]) -> None:
-    answer = _answer(results, "padding")
+    answer = answer_of(results, "padding")
     assert answer["token"] in answer["expected"]
     assert answer["got"] == answer["expected"]
