@@ -188,9 +188,12 @@ def test_nan_stays_and_what_sees_nothing_is_zero() -> None:
     assert not output[5].any()
 
 
+@pytest.mark.parametrize("vendor", ["cpp", "ref"])
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 @pytest.mark.parametrize("heads", [1, 8])
-def test_what_a_query_does_not_see_has_no_part_in_its_result(dtype: torch.dtype, heads: int) -> None:
+def test_what_a_query_does_not_see_has_no_part_in_its_result(
+    vendor: str, dtype: torch.dtype, heads: int
+) -> None:
     """Neither behind it, nor before its window, nor where a mask hides it; of few tokens, and of many with a long context."""
     for tokens, length in ((2, 1100), (300, 300), (5, 70)):
         query = torch.randn(tokens, heads, 24, dtype=dtype)
@@ -209,7 +212,7 @@ def test_what_a_query_does_not_see_has_no_part_in_its_result(dtype: torch.dtype,
             outputs = [torch.empty(tokens, heads, 20, dtype=dtype) for _ in range(2)]
             for output, *sides in zip(outputs, (key, bad_key), (value, bad_value), strict=True):
                 given = [query, *sides, ends, kv_lengths, tokens, output, 0.2, True, hidden, None, window]
-                _cpp.prefill_attention(*given)
+                (_cpp.prefill_attention if vendor == "cpp" else KERNELS["prefill_attention"])(*given)
             seen = bad <= position[:, None]
             if window >= 0:
                 seen &= bad >= position[:, None] - window

@@ -43,8 +43,21 @@ def attend(query: Tensor, key: Tensor, value: Tensor, sight: Sight, mask: Tensor
     weights = torch.softmax(scores.masked_fill(blind, 0), -1).masked_fill(blind, 0)
     # As kernels with matrix units do, and as the declarations say: weights have the dtype of the query.
     weights = weights.to(query.dtype).to(kind)
-    result = weights @ value.to(kind).transpose(0, 1).unsqueeze(1)
+    result = _weighted(weights, value.to(kind).transpose(0, 1).unsqueeze(1), scores == -torch.inf)
     return result.permute(2, 0, 1, 3).reshape(new, heads, size_v).to(query.dtype)
+
+
+def _weighted(weights: Tensor, values: Tensor, hidden: Tensor) -> Tensor:
+    """[kv_heads, group, new, length] times [kv_heads, 1, length, size]. A hidden key has no part in it, whatever its value is."""
+    finite = values.isfinite()
+    if bool(finite.all()):
+        return weights @ values
+    result = weights @ values.where(finite, 0)
+    for key in (~finite).any(-1).any(0).flatten().nonzero().flatten().tolist():
+        place = slice(key, key + 1)
+        part = weights[..., place] * values.masked_fill(finite, 0)[:, :, place]
+        result = result + part.masked_fill(hidden[..., place], 0)
+    return result
 
 
 def _seen(scores: Tensor, sight: Sight, mask: Tensor | None, length: int) -> Tensor:
