@@ -340,6 +340,24 @@ def test_compiled_calls_in_threads() -> None:
     assert len(results) == 4
 
 
+def test_a_thread_that_outlives_the_tools_leaves_no_tool_behind() -> None:
+    """Libraries start such threads whenever they like: tqdm's never ends."""
+    originals = dist.all_reduce, threading.Thread.start, torch.autograd.backward
+    ended = threading.Event()
+    with op_tools.OpObserve(device="cpu"):
+        thread = threading.Thread(target=ended.wait)
+        thread.start()
+        assert dist.all_reduce is not originals[0]
+    try:
+        assert (dist.all_reduce, threading.Thread.start, torch.autograd.backward) == originals
+        before = ENGINE.step
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)]).step()
+        assert ENGINE.step == before
+    finally:
+        ended.set()
+        thread.join()
+
+
 def test_the_compiler_is_prepared_when_the_program_imports_it_after_start(run_python: Any) -> None:
     out = run_python(
         """

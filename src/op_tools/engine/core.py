@@ -157,7 +157,7 @@ class Engine:
         with self.lock:
             self._threads += (api or aten) - was_on
             # Another thread may still have modes after the last tool has gone; they must not get in its way.
-            self._patches.sync(bool(self.tools) or self._threads > 0)
+            self._patches.sync(bool(self.tools), self._threads > 0)
 
     def one_thread_left(self) -> None:
         """In a forked child: the parent's other threads, and their modes, are not here."""

@@ -20,32 +20,46 @@ if TYPE_CHECKING:
     from op_tools.engine.core import Engine
 
 
-class Patches:
-    """Installed with the first tool, undone with the last."""
+class _Group:
+    """Changes that come and go together."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, *installs: Callable[[], Callable[[], None]]) -> None:
+        self._engine, self._installs = engine, installs
         self._undo: list[Callable[[], None]] = []
 
     def sync(self, wanted: bool) -> None:
         """Install or undo all of them."""
         if wanted and not self._undo:
-            for install in (
-                self._threads,
-                lambda: private.patch_backward(self._backward),
-                lambda: private.patch_custom_functions(self._custom_functions),
-                self._steps,
-                lambda: compiled.install(self.engine),
-                lambda: collectives.install(self.engine),
-            ):
+            for install in self._installs:
                 try:
                     self._undo.append(install())
                 except Exception as error:  # a torch that has moved things: the tools do without this one
-                    self.engine.failures.report(None, None, error)
+                    self._engine.failures.report(None, None, error)
         elif not wanted and self._undo:
             for undo in reversed(self._undo):
                 undo()
             self._undo = []
+
+
+class Patches:
+    """Installed with the first tool, undone with the last; what keeps modes out of the compiler's way, with the last mode."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._for_modes = _Group(engine, lambda: compiled.install(engine))
+        self._for_tools = _Group(
+            engine,
+            self._threads,
+            lambda: private.patch_backward(self._backward),
+            lambda: private.patch_custom_functions(self._custom_functions),
+            self._steps,
+            lambda: collectives.install(engine),
+        )
+
+    def sync(self, tools: bool, modes: bool) -> None:
+        """Fit them to whether there are tools, and whether some thread has modes. A thread may outlive the tools by hours."""
+        self._for_tools.sync(tools)
+        self._for_modes.sync(tools or modes)
 
     def _threads(self) -> Callable[[], None]:
         original = threading.Thread.start
