@@ -41,6 +41,7 @@ def test_threads_started_after_start_are_seen(probe: Any) -> None:
 
 
 def test_an_error_in_a_thread_is_the_threads_and_its_modes_go(probe: Any) -> None:
+    before = ENGINE._threads  # one that a library started under a tool of another test may go on
     error = KeyError("mine")
     caught = []
     left = []
@@ -65,10 +66,11 @@ def test_an_error_in_a_thread_is_the_threads_and_its_modes_go(probe: Any) -> Non
         other.start()
         other.join()
     assert caught == [error] and left == [1]
-    assert ENGINE._threads == 0
+    assert ENGINE._threads == before
 
 
 def test_stop_while_threads_run(probe: Any) -> None:
+    before = ENGINE._threads
     x = torch.ones(2, device=D)
     running, go_on, done = threading.Event(), threading.Event(), []
 
@@ -96,7 +98,7 @@ def test_stop_while_threads_run(probe: Any) -> None:
     for thread in threads:
         thread.join()
     assert tool.names_seen() == ["torch.Tensor.neg"] * 3 and len(done) == 3
-    assert not patches._for_modes._undo and ENGINE._threads == 0
+    assert ENGINE._threads == before and bool(patches._for_modes._undo) == bool(before)
 
 
 def test_start_in_one_thread_and_stop_in_another(probe: Any) -> None:
