@@ -138,3 +138,20 @@ if __name__ == "__main__":
     assert done.returncode == 1
     assert "tp=2, dp=1, ep=1 ask for 2 processes" in done.stderr + done.stdout
     assert "RPCServerDeadError" in done.stderr.splitlines()[-1]
+
+
+def test_who_asks_with_an_empty_prompt_is_told_so() -> None:
+    """The engine's own guard could only say that the prompt has a wrong length."""
+    program = """
+from lmdeploy.serve.core.async_engine import AsyncEngine
+from dlinfer.framework.lmdeploy.requests import refuse_empty_prompts
+refuse_empty_prompts()
+try:
+    AsyncEngine._determine_gen_config(None, [])
+except ValueError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert "The prompt has no tokens" in done.stdout
