@@ -1,0 +1,43 @@
+"""dicore.files and dicore.suggestions: whole files or none, and the name that was meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dicore.files import replaced, write_bytes, write_text
+from dicore.suggestions import closest, did_you_mean
+
+pytestmark = pytest.mark.null
+
+
+def test_writes_the_whole_file_into_a_new_folder(tmp_path: Path) -> None:
+    write_text(tmp_path / "new" / "a.txt", "grün\n")
+    write_bytes(tmp_path / "new" / "b", b"\0\1")
+    assert (tmp_path / "new" / "a.txt").read_bytes() == "grün\n".encode()
+    assert (tmp_path / "new" / "b").read_bytes() == b"\0\1"
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a.txt", "b"]
+
+
+def test_keeps_the_old_file_when_writing_fails(tmp_path: Path) -> None:
+    path = tmp_path / "kept"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), replaced(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_name_that_is_no_utf8_does_not_stop_a_report(tmp_path: Path) -> None:
+    write_text(tmp_path / "page", "folder \udcff")
+    assert (tmp_path / "page").read_text() == "folder ?"
+
+
+def test_names_what_was_meant() -> None:
+    known = ["autocompare", "capture", "fallback"]
+    assert did_you_mean("autocompar", known) == " Did you mean 'autocompare'?"
+    assert did_you_mean("zzz", known) == ""
+    assert closest("captur", [*known, "captured"], most=2) == ["capture", "captured"]
+    assert did_you_mean("captur", [*known, "captured"], most=2) == " Did you mean 'capture' or 'captured'?"
