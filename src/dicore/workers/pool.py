@@ -1,28 +1,10 @@
-"""The process pool of all packages: workers may crash, hang or refuse to start, and none takes the run with it.
-
-    def start(group, setup):                    # "package.module:start", runs in the worker
-        library = open_library(setup)
-        return Service(run=lambda task: check(library, task), facts=library.version)
-
-    with WorkerPool("package.module:start", setup, workers=2, timeout=60) as pool:
-        pool.add("", tasks)
-        for event in pool.run():                # Ready, Progress, Done, Lost
-            ...
-
-A worker belongs to a group, prepares itself for it and answers tasks of that group one by one. Every task ends in exactly one
-`Done` or `Lost`; what that means (a failed case, another try, a row of a report) is the caller's to say. `add` may be
-called while `run` goes on, so a caller continues behind a task that killed its worker by adding what is left.
-"""
+"""The pool: gives tasks to workers, hears of answers, deaths and time limits, replaces what is lost."""
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -34,25 +16,13 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal
 
-from dicore.worker_process import Orders, Retire, Service, die_with_parent, one_line
+from dicore.workers.launch import Child, ForkServer, Process, environment_of
+from dicore.workers.process import Orders, one_line
 
-__all__ = [
-    "Done",
-    "Lost",
-    "Progress",
-    "Ready",
-    "Retire",
-    "Service",
-    "WorkerPool",
-    "describe_exit",
-    "die_with_parent",
-    "one_line",
-    "tail",
-]
+__all__ = ["Done", "Lost", "Progress", "Ready", "WorkerPool", "describe_exit", "tail"]
 
 _TICK_SECONDS = 0.5
 _GRACE_SECONDS = 5.0
-_HOME = str(Path(__file__).resolve().parent.parent)
 
 
 # --- what happens -----------------------------------------------------------------------------------------------
@@ -123,112 +93,13 @@ def tail(log: Path, size: int = 4000) -> str:
     return text.rpartition("\nExtension modules:")[0][-size:] or text[-size:]
 
 
-# --- processes --------------------------------------------------------------------------------------------------
-
-
-class _Child:
-    """A worker process that this process started."""
-
-    def __init__(self, descriptor: int, environment: dict[str, str], folder: str | None) -> None:
-        self._process = subprocess.Popen(
-            _command("worker", descriptor),
-            env=environment,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            pass_fds=(descriptor,),
-            start_new_session=True,  # Ctrl-C is for the parent
-        )
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def exit_code(self, timeout: float) -> int | None:
-        """None: it still runs."""
-        with suppress(subprocess.TimeoutExpired):
-            return self._process.wait(timeout)
-        return None
-
-
-class _ForkServer:
-    """A process that has imported some modules and forks workers, so that an import is paid once."""
-
-    def __init__(self, modules: Sequence[str], environment: dict[str, str], folder: str | None) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process = subprocess.Popen(
-            [*_command("forkserver", theirs.fileno()), *modules],
-            env=environment,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(),),
-            start_new_session=True,
-        )
-        theirs.close()
-        self._codes: dict[int, int] = {}
-
-    def fork(self, descriptor: int) -> _Forked:
-        """Start a worker on a connection. Raises OSError when the server is gone."""
-        socket.send_fds(self._control, [b"fork"], [descriptor])
-        while (message := self._read(None)) is not None:
-            if "started" in message:
-                return _Forked(self, message["started"])
-        raise ConnectionResetError("the process that workers are forked from is gone")
-
-    def kill(self, pid: int) -> None:
-        with suppress(OSError):
-            self._control.send(json.dumps({"kill": pid}).encode())
-
-    def exit_code(self, pid: int, timeout: float) -> int | None:
-        until = time.monotonic() + timeout
-        while pid not in self._codes:
-            left = until - time.monotonic()
-            if left <= 0 or self._read(left) is None:
-                return None
-        return self._codes[pid]
-
-    def close(self) -> None:
-        self._control.close()
-        self._process.kill()
-        self._process.wait()
-
-    def _read(self, timeout: float | None) -> dict[str, int] | None:
-        self._control.settimeout(timeout)
-        try:
-            data = self._control.recv(4096)
-        except OSError:
-            return None
-        if not data:
-            return None
-        message: dict[str, int] = json.loads(data)
-        if "ended" in message:
-            self._codes[message["ended"]] = message["code"]
-        return message
-
-
-@dataclass
-class _Forked:
-    """A worker process that the fork server started."""
-
-    server: _ForkServer
-    pid: int
-
-    def kill(self) -> None:
-        self.server.kill(self.pid)
-
-    def exit_code(self, timeout: float) -> int | None:
-        return self.server.exit_code(self.pid, timeout)
-
-
-def _command(role: str, descriptor: int) -> list[str]:
-    # -P: a json.py in the working folder is not for us to import.
-    return [sys.executable, "-P", "-m", "dicore.worker_process", role, str(descriptor)]
+# --- the pool ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class _Worker:
     group: str
-    process: _Child | _Forked
+    process: Process
     connection: Connection
     log: Path
     heard: float = field(default_factory=time.monotonic)
@@ -241,9 +112,6 @@ class _Worker:
     @property
     def idle(self) -> bool:
         return self.ready and not self.busy
-
-
-# --- the pool ---------------------------------------------------------------------------------------------------
 
 
 class WorkerPool:
@@ -274,7 +142,7 @@ class WorkerPool:
         self._entry, self._setup = entry, pickle.dumps(setup)
         self._most = max(1, workers)
         self._timeout = timeout if callable(timeout) else lambda _task, _progress: timeout
-        self._environment = _environment(environment or {})
+        self._environment = environment_of(environment or {})
         self._folder, self._preload = folder, preload
         self._start_timeout, self._start_attempts = start_timeout, start_attempts
         self._tasks_per_worker = tasks_per_worker
@@ -284,7 +152,7 @@ class WorkerPool:
         self._lost_starts: Counter[str] = Counter()
         self._why_lost: dict[str, tuple[str, str]] = {}
         self._started = 0
-        self._server: _ForkServer | None = None
+        self._server: ForkServer | None = None
         self._logs = tempfile.TemporaryDirectory(prefix="dicore-workers-")
 
     def __enter__(self) -> WorkerPool:
@@ -392,8 +260,8 @@ class WorkerPool:
         ours, theirs = socket.socketpair()
         try:
             if self._preload and self._server is None:
-                self._server = _ForkServer(self._preload, self._environment, self._folder)
-            process: _Child | _Forked
+                self._server = ForkServer(self._preload, self._environment, self._folder)
+            process: Process
             if self._server is not None:
                 try:
                     process = self._server.fork(theirs.fileno())
@@ -402,7 +270,7 @@ class WorkerPool:
                     self._server = None
                     raise
             else:
-                process = _Child(theirs.fileno(), self._environment, self._folder)
+                process = Child(theirs.fileno(), self._environment, self._folder)
         except OSError:
             ours.close()
             raise
@@ -512,14 +380,3 @@ class WorkerPool:
             worker.process.kill()
             code = worker.process.exit_code(_GRACE_SECONDS)
         return code
-
-
-def _environment(changes: Mapping[str, str | None]) -> dict[str, str]:
-    """This process's, with the changes, and with this very package on the path of a Python that starts elsewhere."""
-    environment = {**os.environ, **{name: value for name, value in changes.items() if value is not None}}
-    for name, value in changes.items():
-        if value is None:
-            environment.pop(name, None)
-    paths = dict.fromkeys([_HOME, *environment.get("PYTHONPATH", "").split(os.pathsep)])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    return environment
