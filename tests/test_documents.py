@@ -1,0 +1,296 @@
+"""The documents: pages that render, links that lead somewhere, names and commands that exist, two languages that agree."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).resolve().parent.parent
+READMES = ("README.md", "README.zh-CN.md")
+DOCUMENTS = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("benchmarks/**/*.md"),
+        *ROOT.glob("conformance/*.md"),
+    ]
+)
+SOURCE_FOLDERS = ("src", "csrc", "vendors", "include", "examples", "benchmarks", "tools", "tests")
+GENERATED = ("include/diopi/", "csrc/aten/generated/", "vendors/host/generated/")
+MARKDOWN = MarkdownIt("commonmark").enable("table")
+ACTIVATE = "source .venv/bin/activate"
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def headings(markdown: str) -> list[int]:
+    """The level of every heading, in order; code blocks are not headings."""
+    return [len(m[1]) for m in re.finditer(r"^(#+) ", re.sub(r"```.*?```", "", markdown, flags=re.S), re.M)]
+
+
+def code_blocks(markdown: str) -> list[tuple[str, str]]:
+    """Language and text of every block, without comments: those may be translated."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", markdown, re.M | re.S)
+    return [(language, re.sub(r"\s+#.*", "", body)) for language, body in blocks]
+
+
+def code(markdown: str) -> str:
+    """Everything set as code: blocks and inline spans, one per line."""
+    inline = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", markdown, flags=re.S))
+    return "\n".join([body for _, body in code_blocks(markdown)] + inline)
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", text("Makefile"), re.M))
+
+
+def document_id(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def hand_written() -> Iterator[Path]:
+    for folder in SOURCE_FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*")):
+            name = path.relative_to(ROOT).as_posix()
+            if path.suffix in {".py", ".cpp", ".h", ".c"} and not name.startswith(GENERATED):
+                yield path
+
+
+def raw_pipes(markdown: str) -> list[str]:
+    """Lines of running text with a pipe: rows of a table that a blank line, or a missing head, has broken off."""
+    return [
+        f"line {token.map[0] + 1}: {child.content.strip()}"
+        for token in MARKDOWN.parse(markdown)
+        if token.type == "inline" and token.map and token.children
+        for child in token.children
+        if child.type == "text" and "|" in child.content
+    ]
+
+
+def odd_rows(markdown: str) -> list[str]:
+    """Rows of tables with more or fewer cells than their head: a renderer drops the rest without a word."""
+    lines, odd = markdown.splitlines(), []
+    for token in MARKDOWN.parse(markdown):
+        if token.type == "table_open" and token.map:
+            rows = [re.sub(r"\\\\|\\\|", "", line).strip() for line in lines[slice(*token.map)]]
+            cells = [row.removeprefix("|").removesuffix("|").count("|") + 1 for row in rows]
+            odd += [f"line {token.map[0] + 1 + i}" for i, count in enumerate(cells) if count != cells[0]]
+    return odd
+
+
+def unclosed_fences(markdown: str) -> list[str]:
+    lines = markdown.splitlines()
+    return [
+        f"line {token.map[0] + 1}"
+        for token in MARKDOWN.parse(markdown)
+        if token.type == "fence" and token.map and lines[token.map[1] - 1].strip() != token.markup
+    ]
+
+
+def anchors(markdown: str) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    found: dict[str, int] = {}
+    tokens = MARKDOWN.parse(markdown)
+    for token, inline in itertools.pairwise(tokens):
+        if token.type == "heading_open":
+            title = "".join(child.content for child in inline.children or [])
+            slug = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+            found[slug] = found.get(slug, -1) + 1
+    return {f"{slug}-{i}" if i else slug for slug, last in found.items() for i in range(last + 1)}
+
+
+def links(markdown: str) -> list[str]:
+    """Every link and picture of a page that leads to a file of the repository."""
+
+    def walk(tokens: list[Token]) -> Iterator[str]:
+        for token in tokens:
+            target = token.attrGet("href") or token.attrGet("src")
+            if isinstance(target, str) and "://" not in target and not target.startswith("mailto:"):
+                yield target
+            yield from walk(token.children or [])
+
+    return list(walk(MARKDOWN.parse(markdown)))
+
+
+def broken_links(document: Path) -> list[str]:
+    broken = []
+    for target in links(document.read_text(encoding="utf-8")):
+        name, _, anchor = target.partition("#")
+        page = document.parent / name if name else document
+        if not page.exists() or (
+            anchor and page.suffix == ".md" and anchor not in anchors(page.read_text(encoding="utf-8"))
+        ):
+            broken.append(target)
+    return broken
+
+
+def commands(markdown: str) -> list[str]:
+    """The lines of every shell block, in order, continued lines joined, comments removed."""
+    blocks = [token for token in MARKDOWN.parse(markdown) if token.type == "fence" and token.info == "sh"]
+    joined = "".join(token.content for token in blocks).replace("\\\n", " ")
+    return [line for line in (re.sub(r"(^|\s)#.*", "", line).strip() for line in joined.splitlines()) if line]
+
+
+@pytest.mark.null
+class TestRendering:
+    """A Markdown library reads every page as a reader's browser would."""
+
+    @pytest.mark.parametrize("document", DOCUMENTS, ids=document_id)
+    def test_pages_render(self, document: Path) -> None:
+        markdown = document.read_text(encoding="utf-8")
+        assert (raw_pipes(markdown), odd_rows(markdown), unclosed_fences(markdown)) == ([], [], [])
+        assert broken_links(document) == []
+
+    def test_broken_pages_are_noticed(self, tmp_path: Path) -> None:
+        table = "# A page, *of* `two` words\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+        assert raw_pipes(table + "| `x|y` | z |\n") == []
+        assert raw_pipes(table + "\n| 3 | 4 |\n") == ["line 7: | 3 | 4 |"]
+        assert odd_rows(table + "| 3 | 4 | 5 |\n") == ["line 6"]
+        assert odd_rows(table + "| 3 \\| 4 | 5 |\n") == []
+        assert unclosed_fences("```sh\nls\n```\n") == []
+        assert unclosed_fences("```sh\nls\n") == ["line 1"]
+        page = tmp_path / "page.md"
+        page.write_text(
+            table + "[1](#a-page-of-two-words) [2](#no) [3](page.md) [4](no.md) ![5](no.png) [6](https://no)"
+        )
+        assert broken_links(page) == ["#no", "no.md", "no.png"]
+
+
+@pytest.mark.null
+class TestReadme:
+    """Read literally and in order, in both languages."""
+
+    def test_one_form_of_commands(self) -> None:
+        """Activated once, then bare: a path into .venv here and a bare name there leave a reader with 'command not found'."""
+        for document in DOCUMENTS:
+            found = re.findall(r"[^`\n]*\.venv/bin/[^`\n]*", document.read_text(encoding="utf-8"))
+            assert set(found) <= {ACTIVATE}, document_id(document)
+
+    @pytest.mark.parametrize("readme", READMES)
+    def test_commands_can_be_typed_in_order(self, readme: str) -> None:
+        """The programs of the environment are known to a shell only once it is activated; scripts are there from the start."""
+        ours = {"python", *tomllib.loads(text("pyproject.toml"))["project"]["scripts"]}
+        activated, seen = False, set()
+        for line in commands(text(readme)):
+            activated |= line == ACTIVATE
+            program, *arguments = shlex.split(line)
+            assert activated or program not in ours, f"{line!r} comes before {ACTIVATE!r}"
+            assert program in ours | {"make", "pip", "source"} or os.access(ROOT / program, os.X_OK), line
+            assert [
+                word for word in arguments if word.endswith(".py") and not (ROOT / word).exists()
+            ] == [], line
+            seen.add(program)
+        assert {"make", "ditorch", "op-tools", "diopi", "python", "examples/serve.sh"} <= seen
+
+    @pytest.mark.parametrize("readme", READMES)
+    def test_how_long_the_two_commands_take_is_said(self, readme: str) -> None:
+        said = text(readme).partition("make demo\nmake test\n```")[2].partition("\n## ")[0]
+        assert len(re.findall(r"\d+ (?:minutes|分钟)", said)) >= 3
+
+    @pytest.mark.parametrize(
+        ("readme", "missing"), [("README.md", "not there yet"), ("README.zh-CN.md", "尚未实现")]
+    )
+    def test_torch_compile_is_promised_only_when_it_is_there(self, readme: str, missing: str) -> None:
+        vendors = text(readme).partition("\n## ")[0]
+        modules = {path.name for path in (ROOT / "src" / "dicp").rglob("*.py")}
+        assert ("torch.compile" in vendors and missing in vendors) == (modules == {"__init__.py"})
+
+    def test_readmes_have_the_same_structure(self) -> None:
+        english, chinese = map(text, READMES)
+        assert headings(english) == headings(chinese)
+        assert len(headings(english)) > 8
+        assert english.count("\n|") == chinese.count("\n|"), "tables with the same number of rows"
+
+    def test_readmes_have_the_same_commands(self) -> None:
+        english, chinese = map(text, READMES)
+        assert code_blocks(english) == code_blocks(chinese)
+        assert ("sh", "make demo\nmake test\n") in code_blocks(english)
+
+    def test_readmes_name_the_same_things(self) -> None:
+        pattern = r"^\| (`[^|]+`) \|"
+        english, chinese = (re.findall(pattern, text(name), re.M) for name in READMES)
+        assert english == chinese
+        english_links, chinese_links = (sorted(set(links(text(name))) - set(READMES)) for name in READMES)
+        assert english_links == chinese_links
+
+
+@pytest.mark.null
+class TestNames:
+    """Files, targets, modules and settings that pages name exist."""
+
+    @pytest.mark.parametrize("document", DOCUMENTS, ids=document_id)
+    def test_named_files_exist(self, document: Path) -> None:
+        folders = "|".join((*SOURCE_FOLDERS, "docs", "requirements", r"\.ci", r"\.github"))
+        named = re.findall(rf"(?<![\w/.])((?:{folders})/[\w./-]*)", code(document.read_text()))
+        missing = sorted({name for name in named if not (ROOT / name).exists() and "results/" not in name})
+        assert missing == []
+
+    @pytest.mark.parametrize("document", DOCUMENTS, ids=document_id)
+    def test_named_make_targets_exist(self, document: Path) -> None:
+        commands = re.findall(r"^make ([^#\n]+)", code(document.read_text()), re.M)
+        named = {word for command in commands for word in command.split() if "=" not in word}
+        assert named <= make_targets()
+
+    @pytest.mark.parametrize("document", DOCUMENTS, ids=document_id)
+    def test_named_modules_exist(self, document: Path) -> None:
+        for module in set(re.findall(r"python -m ([\w.]+)", code(document.read_text()))) - {"pytest"}:
+            path = ROOT / "src" / module.replace(".", "/")
+            assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+
+    def test_settings_in_documents_are_read_by_the_code(self) -> None:
+        named = {
+            v for d in DOCUMENTS for v in re.findall(r"\b(?:DIPU|DITORCH)_[A-Z_]+\b", code(d.read_text()))
+        }
+        source = "".join(path.read_text() for path in hand_written() if "tests" not in path.parts)
+        assert "DIPU_HOST_ALIAS" in named
+        assert {name for name in named if f'"{name}"' not in source} == set()
+
+    def test_changelog_has_a_place_for_the_next_change(self) -> None:
+        first = re.search(r"^## (.+)$", text("CHANGELOG.md"), re.M)
+        assert first is not None and first[1] == "[Unreleased]"
+
+    def test_index_lists_every_decision(self) -> None:
+        listed = set(re.findall(r"\(decisions/([^)]+)\)", text("docs/index.md")))
+        assert listed == {path.name for path in (ROOT / "docs" / "decisions").glob("*.md")}
+
+
+@pytest.mark.device
+def test_activation_finds_the_programs() -> None:
+    activate = Path(sys.executable).parent / "activate"
+    if not activate.exists():
+        pytest.skip(f"{sys.executable} is not that of a virtual environment")
+    programs = "ditorch op-tools diopi dipu dlinfer"
+    shell = f"source {shlex.quote(str(activate))} && for p in {programs}; do command -v $p; done"
+    clean = {"PATH": "/usr/bin:/bin"}
+    found = subprocess.run(["bash", "-c", shell], env=clean, capture_output=True, text=True, check=False)
+    assert [Path(line).name for line in found.stdout.splitlines()] == programs.split()
+
+
+@pytest.mark.device
+@pytest.mark.parametrize(
+    ("program", "known"),
+    [("ditorch", "doctor"), ("dipu", "doctor"), ("diopi", "conformance"), ("dlinfer", "doctor")],
+)
+def test_documented_programs_exist(program: str, known: str) -> None:
+    everything = "\n".join(code(document.read_text()) for document in DOCUMENTS)
+    commands = set(
+        re.findall(rf"(?:^|\s)(?<!--device )(?<!from ){program} ([a-z][a-z-]*)\b", everything, re.M)
+    )
+    assert known in commands
+    for command in commands:
+        found = [str(Path(sys.executable).parent / program), command, "--help"]
+        result = subprocess.run(found, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, f"{program} {command}: {result.stderr}"
