@@ -1,19 +1,24 @@
 """Registers the device `dipu` when torch is imported (entry point `torch.backends`).
 
 Plain `import torch` must find the device without mapping CUDA names onto it, and a later `import torch_dipu` must still do
-so. Importing anything below `torch_dipu` runs that package's `__init__`, which applies the mapping; so the device is
-registered through a stand-in for the package that disappears again (docs/decisions/002).
+so, although Python runs a package's `__init__` once. So the package is imported here, told so by `in_progress`, and taken
+out of `sys.modules` again: a later import runs `__init__` once more, which hands out `package` (docs/decisions/002).
 """
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import sys
-import types
 from importlib.metadata import entry_points
+from types import ModuleType
 
 _PACKAGE = "torch_dipu"
+
+in_progress = False
+"""Whether torch is importing the package, and not a user."""
+package: ModuleType | None = None
+"""The package, once torch has imported it."""
 
 
 def asked_for() -> bool:
@@ -24,8 +29,8 @@ def asked_for() -> bool:
     }
 
 
-def place_is_free() -> bool:
-    """Whether torch's one place for a device from outside is to be had, and no other package wants it.
+def privateuse1_is_free() -> bool:
+    """Whether torch's one dispatch key for a device from outside is to be had, and no other package wants it.
 
     A second registration raises, and it would do so inside `import torch`. So a device that the environment names
     goes first, and of two packages that register themselves neither order may decide: ditorch chooses.
@@ -55,23 +60,17 @@ def another_accelerator() -> bool:
 
 def register() -> None:
     """Called by torch at the end of its import."""
-    if (
-        _PACKAGE in sys.modules
-    ):  # the user imports torch_dipu, which imported torch: it registers the device itself
+    global in_progress, package
+    # In sys.modules: the user imports torch_dipu, which imported torch. It registers the device itself.
+    if _PACKAGE in sys.modules or not privateuse1_is_free():
         return
-    if not place_is_free() or (not asked_for() and another_accelerator()):
+    if not asked_for() and another_accelerator():
         return
-    spec = importlib.util.find_spec(_PACKAGE)
-    if spec is None or spec.submodule_search_locations is None:
-        return
-    stand_in = types.ModuleType(_PACKAGE)
-    stand_in.__path__ = list(spec.submodule_search_locations)
-    stand_in.__spec__ = spec
-    sys.modules[_PACKAGE] = stand_in
+    in_progress = True
     try:
-        importlib.import_module(f"{_PACKAGE}.registration").register()
+        package = importlib.import_module(_PACKAGE)
     except ImportError:  # not built: `import torch` must work all the same; `dipu doctor` tells
-        for name in [n for n in sys.modules if n.startswith(f"{_PACKAGE}.")]:
-            del sys.modules[name]
+        package = None
     finally:
-        del sys.modules[_PACKAGE]
+        in_progress = False
+        sys.modules.pop(_PACKAGE, None)

@@ -6,9 +6,18 @@ device keeps its names: other libraries (mmengine) import whatever package of a 
 
 from __future__ import annotations
 
+import importlib
 import sys
+from types import ModuleType
 
 import torch
+
+import torch_dipu_autoload
+
+if torch_dipu_autoload.package is not None:
+    # `import torch` has imported this package and given its name back, so that an import by a user still gets here. What
+    # the user gets is that module, with everything it holds: an import gives whatever lies in sys.modules when it ends.
+    sys.modules[__name__] = torch_dipu_autoload.package
 
 from torch_dipu import dipu
 from torch_dipu.registration import register
@@ -17,7 +26,21 @@ from torch_dipu.settings import asked_for, mock_cuda
 __version__ = "0.1.0"
 __all__ = ["__version__", "dipu"]
 
+_IMPORTED_ON_USE = ("adaptor", "coverage")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _IMPORTED_ON_USE:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 register()
 
-if mock_cuda() and "ditorch" not in sys.modules and (asked_for() or not torch.cuda.is_available()):
+if (
+    not torch_dipu_autoload.in_progress
+    and mock_cuda()
+    and "ditorch" not in sys.modules
+    and (asked_for() or not torch.cuda.is_available())
+):
     import ditorch  # noqa: F401  (maps the names of CUDA)

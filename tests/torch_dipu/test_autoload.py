@@ -14,10 +14,11 @@ pytestmark = pytest.mark.device
 
 @pytest.fixture
 def registered(monkeypatch):
-    """Whether register() got as far as looking for the package."""
+    """Whether register() got as far as importing the package."""
     seen = []
     monkeypatch.delitem(torch_dipu_autoload.sys.modules, "torch_dipu", raising=False)
-    monkeypatch.setattr(torch_dipu_autoload.importlib.util, "find_spec", lambda name: seen.append(name))
+    monkeypatch.setattr(torch_dipu_autoload, "package", None)
+    monkeypatch.setattr(torch_dipu_autoload.importlib, "import_module", seen.append)
     monkeypatch.setattr(torch._C, "_get_privateuse1_backend_name", lambda: "privateuseone")
     for name in ("DIPU_DEVICE", "DITORCH_DEVICE"):
         monkeypatch.delenv(name, raising=False)
