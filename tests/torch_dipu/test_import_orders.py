@@ -35,10 +35,11 @@ _ALL = ["_C", "adaptor", "coverage", "dipu", "memory", "random", "streams"]
 
 
 def _look(*modules: str, **environment: str) -> dict[str, object]:
+    # CUDA_VISIBLE_DEVICES: beside a real CUDA device nothing is registered or mapped
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("DIPU_", "DITORCH_", "TORCH_DEVICE_"))}
     ran = subprocess.run(
         [sys.executable, "-c", _LOOK, json.dumps(modules)],
-        env={**kept, **environment},
+        env={**kept, "CUDA_VISIBLE_DEVICES": "", **environment},
         capture_output=True,
         text=True,
         check=False,

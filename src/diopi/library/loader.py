@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -246,13 +247,32 @@ def _runtime_functions() -> ctypes.CDLL:
 
 
 def _load(path: Path) -> ctypes.CDLL:
-    try:
-        return ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
-    except OSError as error:
-        raise LibraryError(
-            f"{path} cannot be loaded: {error}. A missing library must be on LD_LIBRARY_PATH or the rpath; of the symbols, only "
-            "the runtime functions of diopirt.h are given to it."
-        ) from None
+    tried: set[Path] = set()
+    while True:
+        try:
+            return ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
+        except OSError as error:
+            missing = _missing_of_torch(str(error))
+            if missing is None or missing in tried:
+                raise LibraryError(
+                    f"{path} cannot be loaded: {error}. A missing library must be on LD_LIBRARY_PATH or the rpath; of the "
+                    "symbols, only the runtime functions of diopirt.h are given to it."
+                ) from None
+        tried.add(missing)
+        _load(missing)
+
+
+def _missing_of_torch(error: str) -> Path | None:
+    """The library of torch that the system's loader did not find, as it says, wherever torch is installed.
+
+    A library built with torch names torch's folder relative to its own, which is wrong where the two are installed in
+    different folders. A library that is in the process already is found by its name alone, so loading it by its path is enough.
+    """
+    name, found, _ = error.partition(": cannot open shared object file")
+    torch = importlib.util.find_spec("torch") if found else None  # finds it without importing it
+    folders = torch.submodule_search_locations if torch else None
+    candidates = [Path(folder) / "lib" / name for folder in folders or ()]
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def _load_runtime(path: Path) -> tuple[Path, ctypes.CDLL]:
