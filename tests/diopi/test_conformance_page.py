@@ -65,19 +65,19 @@ def test_a_difference_begins_with_its_summary() -> None:
 
 
 def test_the_page_names_the_file_and_counts_in_words() -> None:
-    page = page_of(_report())
+    page = page_of(_report()).text()
     assert "<title>Conformance of libchip.so (chip 1.2)</title>" in page
     assert "1 of 4 cases failed, in 1 of 2 functions." in page
     assert "2026-01-02 03:04:05 UTC, took 1.5 s" in page
     report = _report()
     report.results = report.results[:1]
-    assert "The one case that ran passed, of 1 function." in page_of(report)
+    assert "The one case that ran passed, of 1 function." in page_of(report).text()
 
 
 @pytest.mark.skipif(chromium_path() is None, reason="no Chromium on the PATH: the page is not looked at")
 def test_the_page_in_a_browser(tmp_path: Path) -> None:
     path = tmp_path / "run.html"
-    path.write_text(page_of(_report()), encoding="utf-8")
+    path.write_text(page_of(_report()).text(), encoding="utf-8")
     with Browser(1280, 900) as browser:
         browser.open(path)
         assert browser.evaluate("document.getElementById('shown').textContent") == "2 functions"

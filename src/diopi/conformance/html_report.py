@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections import Counter, defaultdict
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 
+from dicore.page import Page, asset
 from diopi.conformance.console import rerun_command
 from diopi.conformance.results import STATUSES, Result
 from diopi.conformance.runner import Report
@@ -24,16 +22,11 @@ Cells = dict[str, dict[str, Counter[str]]]
 
 def write_html(report: Report, path: Path) -> None:
     """Writes the page."""
-    path.write_text(page_of(report), encoding="utf-8")
+    page_of(report).write(path)
 
 
-def page_of(report: Report) -> str:
-    """The text of the page."""
-    style = (files("op_tools.report") / "page" / "report.css").read_text(encoding="utf-8") + _asset(
-        "matrix.css"
-    )
-    script = _asset("matrix.js")
-    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
+def page_of(report: Report) -> Page:
+    """The page of a run."""
     title = f"Conformance of {Path(report.library).name}{f' ({_vendor(report)})' if report.vendor else ''}"
     body = "\n".join(
         [
@@ -45,13 +38,7 @@ def page_of(report: Report) -> str:
             _facts(report),
         ]
     )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n"
-        f'<body>\n<div id="page">\n{body}\n</div>\n<script>{script}</script>\n</body>\n</html>\n'
-    )
+    return Page(title=title, body=body, styles=[_asset("matrix.css")], scripts=[_asset("matrix.js")])
 
 
 def _vendor(report: Report) -> str:
@@ -59,11 +46,7 @@ def _vendor(report: Report) -> str:
 
 
 def _asset(name: str) -> str:
-    return (files("diopi.conformance") / "page" / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    return asset("diopi.conformance", f"page/{name}")
 
 
 def _cells(report: Report) -> Cells:

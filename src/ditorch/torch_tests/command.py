@@ -145,7 +145,7 @@ def make_page(
     """Make the HTML page of a result file."""
     with _clear_errors():
         found = rows.read(results)
-    pages.write_page(output, found, _title(found))
+    pages.page_of(found, _title(found)).write(output)
     typer.echo(f"{output} written, {len(found):,} cases")
 
 
@@ -187,7 +187,7 @@ def _write_database(findings: Findings, csv: Path | None, html: Path | None, jso
         if csv is not None:
             rows.write(csv, found)
         if html is not None:
-            pages.write_page(html, found, _title(found))
+            pages.page_of(found, _title(found)).write(html)
         if json is not None:
             tables.write_json(findings, json)
 
@@ -243,7 +243,7 @@ def _run_source(
         run_files(found, file, journal, done, show)
     rows.write(csv, sorted(found.rows, key=lambda row: row.key))
     if html is not None:
-        pages.write_page(html, found.rows, _title(found.rows))
+        pages.page_of(found.rows, _title(found.rows)).write(html)
     source_tables.show(found, csv, console)
     code = found.stopped or (NOTHING if not found.rows else DIFFERS if found.unexpected else 0)
     raise typer.Exit(code)

@@ -18,7 +18,6 @@ __all__ = [
     "short_site",
     "split_name",
     "with_whole_numbers",
-    "without_controls",
 ]
 
 _WHOLE_NUMBERS = ("pid", "rank", "step", "forward_id", "world_size")
@@ -47,23 +46,6 @@ def operator_of(row: Mapping[str, Any]) -> str:
 def short_site(call_site: str) -> str:
     """`/a/b/model.py:64 forward: y = f(x)` -> `model.py:64`."""
     return call_site.split(" ", 1)[0].rpartition("/")[2]
-
-
-def without_controls(text: str) -> str:
-    """Text as a page may show it: what would turn the direction of writing or is invisible is written out."""
-    return "".join(f"\\u{ord(char):04x}" if _is_control(char) else char for char in text)
-
-
-def _is_control(char: str) -> bool:
-    return (
-        (char < " " and char not in "\n\t")
-        or "\x7f" <= char <= "\x9f"
-        or char in _DIRECTIONS
-        or char == "\ufeff"
-    )
-
-
-_DIRECTIONS = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
 def reproduce_line(capture: str) -> str:

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dicore.page import without_controls
 from op_tools.report.collect import collect
-from op_tools.report.place import short_site, split_name, without_controls
+from op_tools.report.place import short_site, split_name
 from op_tools.report.sentence import first_divergence, headline
 from op_tools.report.tallies import WRONG, verdict_of
 from op_tools.runs import BadInput, Run, open_run
