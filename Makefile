@@ -38,9 +38,11 @@ lint: env ## ruff and mypy
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-generated: env ## regenerate what is made from the operator table and fail on a difference
+generated: env ## regenerate what is made from the operator table or from stored figures; fail on a difference
 	@echo "==> generated: compare generated files with the operator table"
 	@$(BIN)/python -m diopi.generate --check
+	@echo "==> generated: compare the table of docs/status.md with benchmarks/results"
+	@$(BIN)/python benchmarks/status_table.py --check
 
 unit: env ## pytest
 	@echo "==> unit: pytest with $(JOBS) workers"

@@ -145,3 +145,50 @@ def test_benchmarks_are_found_by_name() -> None:
     assert {"device_overhead", "opinfo_full"} <= set(found)
     assert not {"run", "report", "interleaved"} & set(found)
     assert all(found.values()), "every benchmark says in one line what it measures"
+
+
+status_table = load("status_table")
+
+
+def test_the_page_shows_the_stored_figures() -> None:
+    """Or else: python benchmarks/status_table.py"""
+    page = status_table.PAGE.read_text(encoding="utf-8")
+    assert status_table.page(page) == page
+    assert "| `torch_dipu` | OpInfo, gaps: forward | <= 20 | 0 of 6,121 | yes |" in page
+
+
+def test_every_figure_that_was_entered_by_hand_is_complete() -> None:
+    entries = status_table.stored("recorded")["cases"]
+    assert len({entry["name"] for entry in entries}) == len(entries) > 40
+    for entry in entries:
+        assert isinstance(entry["figure"], int | float)
+        assert entry["command"] and entry["revision"] and entry["time"]
+        assert entry["target"] is None or entry["bound"] in status_table.MET
+
+
+def test_cells_hold_no_prose() -> None:
+    for row in status_table.ROWS:
+        _, what, target, measured, met, _, _ = status_table.cells(row)
+        assert len(what) <= 90 and ". " not in what and ";" not in what
+        assert len(target) <= 20 and len(measured) <= 20
+        assert met in ("yes", "**no**", "")
+
+
+@pytest.mark.parametrize(
+    ("bound", "figure", "cells"),
+    [
+        ("<=", 1.2, ["<= 1.35 s", "1.20 s", "yes"]),
+        ("<=", 1.4, ["<= 1.35 s", "1.40 s", "**no**"]),
+        (">=", 1.4, [">= 1.35 s", "1.40 s", "yes"]),
+        ("=", 1, ["= 1.35 s", "1 s", "**no**"]),
+    ],
+)
+def test_a_row_is_its_stored_figure(
+    monkeypatch: pytest.MonkeyPatch, bound: str, figure: float, cells: list[str]
+) -> None:
+    stored = {"benchmark": "b", "cases": [{"name": "c", "figure": figure, "target": 1.35}]}
+    monkeypatch.setattr(status_table, "stored", lambda file: stored)
+    shown = status_table.cells(status_table.Row("p", "w", "b", "c", bound, "s"))
+    assert shown == ["`p`", "w", *cells, "", "`python benchmarks/run.py b`"]
+    with pytest.raises(KeyError, match="b has no case 'd'; it has"):
+        status_table.cells(status_table.Row("p", "w", "b", "d"))
