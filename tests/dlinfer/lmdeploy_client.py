@@ -20,6 +20,8 @@ import psutil
 
 NAME = "smollm2"
 CHAT = "/v1/chat/completions"
+LMDEPLOY = (str(Path(sys.executable).with_name("lmdeploy")), "serve", "api_server")
+DLINFER = (sys.executable, "-m", "dlinfer", "serve")
 _OPENER = build_opener(ProxyHandler({}))  # the server is on this machine, whatever the proxy settings are
 
 
@@ -56,9 +58,9 @@ class Server:
         return text
 
     @contextmanager
-    def stream(self, question: str, tokens: int) -> Iterator[Iterator[tuple[float, str]]]:
+    def stream(self, question: str, tokens: int, **settings: Any) -> Iterator[Iterator[tuple[float, str]]]:
         """The pieces of the greedy answer and when each came. Leaving the context closes the connection."""
-        with self._open(chat(question, tokens) | {"stream": True}, timeout=150) as response:
+        with self._open(chat(question, tokens) | settings | {"stream": True}, timeout=150) as response:
             yield _pieces(response)
 
     def metric(self, name: str) -> float:
@@ -81,10 +83,10 @@ class Server:
             peaks += sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
         return peaks // 1024
 
-    def stop(self) -> dict[str, Any]:
-        """Ask the server to end, as Ctrl+C does, and tell how it did."""
+    def stop(self, number: signal.Signals = signal.SIGINT) -> dict[str, Any]:
+        """Ask the server to end, as Ctrl+C does or by another signal, and tell how it did."""
         tree, start = self.tree(), time.monotonic()
-        self.process.send_signal(signal.SIGINT)
+        self.process.send_signal(number)
         code = self.process.wait(timeout=60)
         _, alive = psutil.wait_procs(tree[1:], timeout=10)
         return {"code": code, "seconds": time.monotonic() - start, "left": [p.pid for p in alive]}
@@ -117,19 +119,21 @@ class _LostRace(Exception):
 
 
 @contextmanager
-def serving(folder: Path, log: Path, *options: str) -> Iterator[Server]:
+def serving(folder: Path, log: Path, *options: str, program: Sequence[str] = LMDEPLOY) -> Iterator[Server]:
     """A server of a model's folder on a free port; whatever happens, none of its processes is left."""
-    server = _started(folder, log, options)
+    server = _started(program, folder, log, options)
     try:
         yield server
     finally:
         _kill(server)
 
 
-def _started(folder: Path, log: Path, options: Sequence[str], attempts: int = 4) -> Server:
+def _started(
+    program: Sequence[str], folder: Path, log: Path, options: Sequence[str], attempts: int = 4
+) -> Server:
     """A server that answers. LMDeploy 0.18 loses a race while starting on a busy machine; then it is started again."""
     for attempt in range(attempts):
-        server = _start(folder, log, options)
+        server = _start(program, folder, log, options)
         try:
             _wait(server, seconds=150)
         except BaseException as error:
@@ -141,12 +145,11 @@ def _started(folder: Path, log: Path, options: Sequence[str], attempts: int = 4)
     raise AssertionError("unreachable")
 
 
-def _start(folder: Path, log: Path, options: Sequence[str]) -> Server:
+def _start(program: Sequence[str], folder: Path, log: Path, options: Sequence[str]) -> Server:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    program = Path(sys.executable).with_name("lmdeploy")
-    command = [str(program), "serve", "api_server", str(folder), "--backend", "pytorch", "--device", "ascend"]
+    command = [*program, str(folder), "--backend", "pytorch", "--device", "ascend"]
     command += ["--server-name", "127.0.0.1", "--server-port", str(port), "--model-name", NAME, *options]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)

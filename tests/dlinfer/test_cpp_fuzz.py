@@ -84,6 +84,35 @@ def test_mistakes_are_found(operator: str, kernel: Callable[..., Any], words: st
     assert any(words in problem for problem in found)
 
 
+def _adds_up_otherwise(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """What libraries do on some processors where a row holds no number: as right, with other bits."""
+    if bool(x.isfinite().all()):
+        return KERNELS["linear"](x, weight, bias)
+    return KERNELS["linear"](x.flip(-1), weight.flip(-1), bias)
+
+
+def _adds_up_wrongly(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    result = KERNELS["linear"](x, weight, bias)
+    return result if bool(x.isfinite().all()) else result * 1.1
+
+
+@pytest.mark.parametrize(
+    ("kernel", "right"), [(_adds_up_otherwise, True), (_adds_up_wrongly, False), (_mixes_rows, False)]
+)
+def test_rows_of_a_library_may_have_other_bits_but_must_be_right(
+    kernel: Callable[..., Any], right: bool
+) -> None:
+    with using(Vendor("changed", "1", {**KERNELS, "linear": kernel})):
+        many = [
+            case
+            for case in dlinfer_fuzz.cases(["linear"], 3, 0, 40)
+            if case.arguments["x"].shape[:-1].numel() > 12
+        ]
+        found = [dlinfer_fuzz.problem_of(case, "changed", "cpu") for case in many]
+    assert len(many) > 10
+    assert any("bad row" in problem for problem in found) != right
+
+
 # ---- several Python threads ----
 
 

@@ -1,16 +1,23 @@
-"""`dlinfer serve`: what it hands to LMDeploy, and the manager that outlives the start."""
+"""`dlinfer serve`: what it hands to LMDeploy, the manager that outlives the start, and an end that leaves no process."""
 
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("lmdeploy", reason="LMDeploy is not installed")
+
+from lmdeploy_client import DLINFER, serving
+from lmdeploy_models import llama3
 
 from dlinfer import cli
 from dlinfer.framework.lmdeploy import server
@@ -155,3 +162,55 @@ except ValueError as error:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
     )
     assert "The prompt has no tokens" in done.stdout
+
+
+# ---- the end ----
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 0)])
+def test_a_signal_ends_every_process_while_answers_are_under_way(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """LMDeploy's own waits for the last answer, and SIGTERM leaves the manager's process for ever."""
+    llama3(tmp_path)
+    begun = threading.Event()
+    with serving(tmp_path, tmp_path / "log", "--session-len", "8192", program=DLINFER) as running:
+
+        def ask() -> None:
+            try:
+                with running.stream("Tell me", 8000, ignore_eos=True) as pieces:
+                    for _ in pieces:
+                        begun.set()
+            except OSError:
+                pass  # cut off
+
+        clients = [threading.Thread(target=ask) for _ in range(8)]
+        for client in clients:
+            client.start()
+        assert begun.wait(60)
+        assert len(running.tree()) > 2  # the engine and the manager
+        ended = running.stop(number)
+        for client in clients:
+            client.join(60)
+            assert not client.is_alive()
+    assert ended["left"] == []
+    assert ended["code"] == code, (tmp_path / "log").read_text()[-4000:]
+
+
+def test_the_manager_ends_with_a_server_that_was_killed() -> None:
+    program = """
+import os, signal
+from lmdeploy.pytorch.engine.mp_engine import zmq_engine
+from dlinfer.framework.lmdeploy.server import keep_manager
+keep_manager()
+with zmq_engine.mp.Manager() as manager:
+    print(manager._process.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(int(done.stdout)).wait(60)
