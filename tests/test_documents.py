@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from markdown_it import MarkdownIt
@@ -119,7 +120,7 @@ def links(markdown: str) -> list[str]:
         for token in tokens:
             target = token.attrGet("href") or token.attrGet("src")
             if isinstance(target, str) and "://" not in target and not target.startswith("mailto:"):
-                yield target
+                yield unquote(target)
             yield from walk(token.children or [])
 
     return list(walk(MARKDOWN.parse(markdown)))
@@ -208,16 +209,8 @@ class TestReadme:
         modules = {path.name for path in (ROOT / "src" / "dicp").rglob("*.py")}
         assert ("torch.compile" in vendors and missing in vendors) == (modules == {"__init__.py"})
 
-    def test_readmes_have_the_same_structure(self) -> None:
-        english, chinese = map(text, READMES)
-        assert headings(english) == headings(chinese)
-        assert len(headings(english)) > 8
-        assert english.count("\n|") == chinese.count("\n|"), "tables with the same number of rows"
-
-    def test_readmes_have_the_same_commands(self) -> None:
-        english, chinese = map(text, READMES)
-        assert code_blocks(english) == code_blocks(chinese)
-        assert ("sh", "make demo\nmake test\n") in code_blocks(english)
+    def test_the_two_commands_come_first(self) -> None:
+        assert commands(text("README.md"))[:2] == ["make demo", "make test"]
 
     def test_readmes_name_the_same_things(self) -> None:
         pattern = r"^\| (`[^|]+`) \|"
@@ -225,6 +218,64 @@ class TestReadme:
         assert english == chinese
         english_links, chinese_links = (sorted(set(links(text(name))) - set(READMES)) for name in READMES)
         assert english_links == chinese_links
+
+
+def without_reasons(blocks: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Reasons that a user gives in a file are in the user's language."""
+    return [(language, re.sub(r'reason = ".*"', "reason", body)) for language, body in blocks]
+
+
+def destinations(document: Path) -> set[str]:
+    """What a page links to, whatever the language of the page it leads to."""
+    found = {
+        link.partition("#")[0].replace(".zh-CN", "") for link in links(document.read_text(encoding="utf-8"))
+    }
+    return found - {document.name.replace(".zh-CN", "")}
+
+
+@pytest.mark.null
+class TestLanguages:
+    """A page in two languages is one page."""
+
+    @pytest.mark.parametrize(
+        "chinese", [path for path in DOCUMENTS if ".zh-CN" in path.name], ids=document_id
+    )
+    def test_both_say_the_same(self, chinese: Path) -> None:
+        english = chinese.with_name(chinese.name.replace(".zh-CN", ""))
+        first, second = (path.read_text(encoding="utf-8") for path in (english, chinese))
+        assert headings(first) == headings(second)
+        assert without_reasons(code_blocks(first)) == without_reasons(code_blocks(second))
+        if english.name != "index.md":  # the decisions are in English only, and listed once
+            assert first.count("\n|") == second.count("\n|"), "tables with the same number of rows"
+            assert destinations(english) == destinations(chinese)
+
+    def test_guides_are_there_in_chinese(self) -> None:
+        """Every page that the index offers to a person, but those that are generated or for contributors."""
+        english = {name for name in links(text("docs/index.md").partition("## For contributors")[0])}
+        generated = {"operators.md", "dlinfer-operators.md", "torch-tests-results.md"}
+        missing = [
+            name
+            for name in sorted(english - generated)
+            if ".zh-CN" not in name and not (ROOT / "docs" / name.replace(".md", ".zh-CN.md")).exists()
+        ]
+        assert missing == [] and len(english) > 20
+
+    def test_both_indices_list_every_page(self) -> None:
+        pages = {path.name.replace(".zh-CN", "") for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
+        for index in ("docs/index.md", "docs/index.zh-CN.md"):
+            assert pages <= destinations(ROOT / index), index
+
+    def test_links_of_chinese_pages_lead_to_chinese_pages(self) -> None:
+        for page in (path for path in DOCUMENTS if ".zh-CN" in path.name):
+            strays = [
+                link
+                for link in re.findall(
+                    r"\[(?!English)[^\]]*\]\(([^)#]+\.md)", page.read_text(encoding="utf-8")
+                )
+                if "://" not in link and (page.parent / link.replace(".md", ".zh-CN.md")).exists()
+            ]
+            allowed = {"index.md"} if page.name == "index.zh-CN.md" else set()
+            assert set(strays) <= allowed, document_id(page)
 
 
 @pytest.mark.null
