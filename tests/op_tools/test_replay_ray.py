@@ -13,30 +13,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import executor_tasks
 import pytest
 import torch
 from captures import capture, nothing
-from spread_tasks import alive, wait_for
+from executor_tasks import alive, wait_for
 
+from dicore.executors import ExecutorError, ray_cluster, run_payloads
 from op_tools import cli
 from op_tools.runs import open_run
-from op_tools.spread import SpreadError, cluster, spread
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.unit
 
-HERE = Path(__file__).resolve().parent
+TASKS = Path(executor_tasks.__file__).parent
 
 
 @pytest.fixture(autouse=True)
 def tasks_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("PYTHONPATH", str(TASKS))
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[None]:
     """One cluster of two workers for all tests of a process: it takes seconds to start."""
-    with cluster._connected(ray, "local", 2):
+    with ray_cluster._connected(ray, "local", 2):
         yield
     assert not ray.is_initialized()
 
@@ -49,7 +50,7 @@ def numbered(count: int, **more: Any) -> list[tuple[dict[str, Any], int]]:
 
 
 def test_results_come_once_from_the_processes_of_two_workers(session: None, tmp_path: Path) -> None:
-    found = list(spread("spread_tasks:double", numbered(60), workers=2, ray="local"))
+    found = list(run_payloads("executor_tasks:double", numbered(60), workers=2, ray="local"))
     assert sorted(index for index, _ in found) == list(range(60))
     assert all(result["twice"] == 2 * index for index, result in found)
     assert os.getpid() not in {result["pid"] for _, result in found}
@@ -65,7 +66,7 @@ def test_what_lost_workers_held_is_run_again_and_only_the_guilty_is_blamed(
     payloads[20][0].update(kills="parent", marker=str(tmp_path / "once"))
     payloads[33][0].update(kills="parent")
     payloads[40][0].update(kills="self", marker=str(tmp_path / "own"))
-    found = list(spread("spread_tasks:deadly", payloads, workers=2, ray="auto", timeout=60))
+    found = list(run_payloads("executor_tasks:deadly", payloads, workers=2, ray="auto", timeout=60))
     assert sorted(index for index, _ in found) == list(range(60))
     results = dict(found)
     assert results.pop(33) == {"error": "the cluster lost 3 workers while they ran it"}
@@ -80,15 +81,19 @@ def test_quick_results_arrive_before_the_slow_end(session: None) -> None:
     payloads[39][0]["seconds"] = 3.0
     arrived = {
         index: time.monotonic()
-        for index, _ in spread("spread_tasks:double", payloads, workers=2, ray="local")
+        for index, _ in run_payloads("executor_tasks:double", payloads, workers=2, ray="local")
     }
     assert len(arrived) == 40
     assert arrived[39] - sorted(arrived.values())[20] > 1.0
 
 
 def test_a_path_that_a_machine_does_not_see_is_named_with_the_machine(session: None) -> None:
-    with pytest.raises(SpreadError, match=rf"{os.uname().nodename} cannot see .*/not/here\. .*network"):
-        list(spread("spread_tasks:double", numbered(2), workers=2, ray="local", needs=[".", "not/here"]))
+    with pytest.raises(ExecutorError, match=rf"{os.uname().nodename} cannot see .*/not/here\. .*network"):
+        list(
+            run_payloads(
+                "executor_tasks:double", numbered(2), workers=2, ray="local", needs=[".", "not/here"]
+            )
+        )
 
 
 def test_a_machine_without_these_programs_is_an_error_of_its_own(
@@ -97,15 +102,15 @@ def test_a_machine_without_these_programs_is_an_error_of_its_own(
     (tmp_path / "only_here_for_test.py").write_text("def run_batch(*_):\n    yield {}\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     only_here = importlib.import_module("only_here_for_test")
-    monkeypatch.setattr(cluster, "run_batch", only_here.run_batch)
-    with pytest.raises(SpreadError, match=r"No module named 'only_here_for_test'.*Every machine needs"):
-        list(spread("spread_tasks:double", numbered(2), workers=2, ray="local"))
+    monkeypatch.setattr(ray_cluster, "run_batch", only_here.run_batch)
+    with pytest.raises(ExecutorError, match=r"No module named 'only_here_for_test'.*Every machine needs"):
+        list(run_payloads("executor_tasks:double", numbered(2), workers=2, ray="local"))
 
 
 def test_giving_up_ends_what_runs(session: None, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     payloads = [({"pid_file": str(pid_file)}, 1 << 30), ({"pid_file": "/no/such/folder/pid"}, 0)]
-    results = spread("spread_tasks:hangs", payloads, workers=2, ray="local")
+    results = run_payloads("executor_tasks:hangs", payloads, workers=2, ray="local")
     index, result = next(results)
     assert index == 1 and "FileNotFoundError" in result["error"]
     wait_for(lambda: pid_file.exists() and pid_file.read_text(encoding="utf-8") != "")

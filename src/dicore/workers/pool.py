@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -73,6 +73,9 @@ class Lost:
         """The last line that the task printed itself: an abort says why."""
         text = self.log.partition("Fatal Python error:")[0].strip()
         return text.splitlines()[-1][:200] if text else ""
+
+
+Event = Ready | Progress | Done | Lost
 
 
 def describe_exit(code: int | None) -> str:
@@ -188,7 +191,7 @@ class WorkerPool:
         else:
             queue.extend(tasks)
 
-    def run(self) -> Iterator[Ready | Progress | Done | Lost]:
+    def run(self) -> Generator[Event, None, None]:
         """What happens, as it comes, until nothing is left to do.
 
         Workers stay for the next run. If the caller stops listening, what waits is dropped and busy workers are ended.
@@ -296,7 +299,7 @@ class WorkerPool:
 
     # -- hearing of it --
 
-    def _listen(self) -> Iterator[Ready | Progress | Done | Lost]:
+    def _listen(self) -> Iterator[Event]:
         waiting = [worker for worker in self._workers if not worker.idle]
         if not waiting:
             return
@@ -307,7 +310,7 @@ class WorkerPool:
             else:
                 yield from self._overdue(worker)
 
-    def _message(self, worker: _Worker) -> Iterator[Ready | Progress | Done | Lost]:
+    def _message(self, worker: _Worker) -> Iterator[Event]:
         try:
             kind, value = worker.connection.recv()
         except (EOFError, OSError):

@@ -13,7 +13,7 @@ import typer
 
 from op_tools import tables
 from op_tools.describe import printable
-from op_tools.replay import ItemReport, Options, SpreadError, WorkerError, find_items, replay, summary
+from op_tools.replay import ExecutorError, ItemReport, Options, WorkerStartError, find_items, replay, summary
 from op_tools.replay.model import FAILED
 from op_tools.replay.printing import report_line
 from op_tools.runs import BadInput
@@ -173,10 +173,10 @@ class _Show:
         except KeyboardInterrupt:
             interrupted = True
             typer.echo(f"interrupted after {len(self.reports)} of {self.total} calls", err=True)
-        except WorkerError as error:
+        except WorkerStartError as error:
             typer.echo(f"internal error: {error}", err=True)
             return summary.INTERNAL
-        except SpreadError as error:
+        except ExecutorError as error:
             raise BadInput(str(error)) from error
         finally:
             log.close()

@@ -125,13 +125,13 @@ def _results(
         for index, (payload, _) in enumerate(payloads):
             yield index, judge_call(payload)
         return
-    from op_tools.spread import SpreadError, spread
+    from dicore.executors import ExecutorError, run_payloads
 
     try:
-        yield from spread(
+        yield from run_payloads(
             _JUDGE, payloads, workers=workers, ray=ray, needs=[str(path.absolute()) for path in paths]
         )
-    except SpreadError as error:
+    except ExecutorError as error:
         raise BadInput(str(error), 2 if ray is not None else 3) from error
 
 

@@ -10,15 +10,15 @@ from collections.abc import Iterator, Sequence
 
 from op_tools.replay.items import Item, find_items
 from op_tools.replay.model import ItemReport, Options
-from op_tools.replay.pool import SpreadError, WorkerError, replay_spread
+from op_tools.replay.pool import ExecutorError, WorkerStartError, replay_in_workers
 from op_tools.replay.run import replay_item
 
 __all__ = [
+    "ExecutorError",
     "Item",
     "ItemReport",
     "Options",
-    "SpreadError",
-    "WorkerError",
+    "WorkerStartError",
     "find_items",
     "replay",
     "replay_item",
@@ -36,11 +36,11 @@ def replay(
     """Reports as they come in, with the index of their item.
 
     With `workers` processes an item that crashes or hangs is reported and the others go on; with none, everything
-    runs in this process, which is what a debugger wants. `ray` names a cluster to run on, see op_tools.spread.
+    runs in this process, which is what a debugger wants. `ray` names a cluster to run on, see dicore.executors.
     """
     options = options or Options()
     if workers > 0 or ray is not None:
-        yield from replay_spread(items, options, workers=workers, timeout=timeout, ray=ray)
+        yield from replay_in_workers(items, options, workers=workers, timeout=timeout, ray=ray)
         return
     for index, item in enumerate(items):
         yield index, replay_item(item, options, 1 + index * options.run_times)

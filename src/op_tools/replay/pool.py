@@ -7,16 +7,16 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dicore.executors import ExecutorError, WorkerStartError, run_payloads
 from op_tools.replay.items import Item
 from op_tools.replay.model import ItemReport, Options
-from op_tools.spread import SpreadError, WorkerError, spread
 
-__all__ = ["SpreadError", "WorkerError", "replay_spread"]
+__all__ = ["ExecutorError", "WorkerStartError", "replay_in_workers"]
 
 _FUNCTION = "op_tools.replay.worker:replay_payload"
 
 
-def replay_spread(
+def replay_in_workers(
     items: Sequence[Item], options: Options, *, workers: int, timeout: float, ray: str | None = None
 ) -> Iterator[tuple[int, ItemReport]]:
     """Reports with the index of their item, in the order they come in."""
@@ -31,7 +31,9 @@ def replay_spread(
         }
         payloads.append((payload, _bytes_of(item) if ray is not None else 0))
     needs = _common_folder(items) if ray is not None else ()
-    for index, result in spread(_FUNCTION, payloads, workers=workers, ray=ray, timeout=timeout, needs=needs):
+    for index, result in run_payloads(
+        _FUNCTION, payloads, workers=workers, ray=ray, timeout=timeout, needs=needs
+    ):
         yield index, _report(items[index], result)
 
 

@@ -1,6 +1,6 @@
-"""Runs one function on many pieces of plain data: here, in worker processes, or on a Ray cluster.
+"""Runs one function on many payloads of plain data: here, in worker processes, or on a Ray cluster.
 
-for index, result in spread("package.module:function", [({"number": 3}, 0)], workers=2):
+for index, result in run_payloads("package.module:function", [({"number": 3}, 0)], workers=2):
     print(index, result)
 """
 
@@ -9,15 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from op_tools.spread.processes import Pool
-from op_tools.spread.task import Result, SpreadError, WorkerError, answer_of, named
+from dicore.executors.local import (
+    ExecutorError,
+    LocalExecutor,
+    Result,
+    WorkerStartError,
+    answer_of,
+    function_of,
+)
 
-__all__ = ["SpreadError", "WorkerError", "spread"]
+__all__ = ["ExecutorError", "LocalExecutor", "Result", "WorkerStartError", "run_payloads"]
 
 _MOST_SECONDS = 600.0
 
 
-def spread(
+def run_payloads(
     function: str,
     payloads: Sequence[tuple[Mapping[str, Any], int]],
     *,
@@ -34,20 +40,18 @@ def spread(
 
     `ray`: the address HOST:PORT of a cluster, "auto" for the one this machine belongs to, or "local" for one made here for
     this call. `workers` then bounds how many payloads run at once; 0: as many as there are CPUs. `needs` are paths
-    that every machine must be able to read. Raises SpreadError.
+    that every machine must be able to read. Raises ExecutorError.
     """
     if not payloads:
         return
     if ray is not None:
-        from op_tools.spread.cluster import spread_over_ray
+        from dicore.executors.ray_cluster import run_on_ray
 
-        yield from spread_over_ray(
-            function, payloads, address=ray, workers=workers, timeout=timeout, needs=needs
-        )
+        yield from run_on_ray(function, payloads, address=ray, workers=workers, timeout=timeout, needs=needs)
     elif workers > 0:
-        with Pool(function, workers=workers, timeout=timeout) as pool:
-            yield from pool.run((index, payload) for index, (payload, _) in enumerate(payloads))
+        with LocalExecutor(function, workers=workers, timeout=timeout) as executor:
+            yield from executor.run((index, payload) for index, (payload, _) in enumerate(payloads))
     else:
-        call = named(function)
+        call = function_of(function)
         for index, (payload, _) in enumerate(payloads):
             yield index, answer_of(call, payload)

@@ -1,4 +1,4 @@
-"""Spreads tasks over a Ray cluster: batches by size, results as they come, what a lost worker held is run again."""
+"""Runs payloads on a Ray cluster: batches by size, results as they come, what a lost worker held is run again."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from op_tools.spread.batches import batches_of
-from op_tools.spread.remote_batch import run_batch
-from op_tools.spread.task import Result, SpreadError, failure
+from dicore.executors.local import ExecutorError, Result, failure
+from dicore.executors.ray_worker import run_batch
 
-__all__ = ["spread_over_ray"]
+__all__ = ["BATCHES_PER_WORKER", "ITEM_COST", "LARGEST_BATCH", "batch_target", "batches_of", "run_on_ray"]
 
 _MOST_LOSSES = 3
 _CONNECT_SECONDS = 10.0
@@ -27,10 +26,20 @@ _CONNECT_SECONDS = 10.0
 _START_SECONDS = 600.0
 _OBJECT_STORE = 100 << 20
 # Settings of this program that the workers' processes shall have too; the rest is their machine's own.
-_CARRIED = ("OP_", "AUTOCOMPARE_", "DITORCH_", "DIPU_", "DIOPI_", "DICP_", "TORCH_DEVICE_", "PYTHONPATH")
+_CARRIED = (
+    "OP_",
+    "AUTOCOMPARE_",
+    "DITORCH_",
+    "DIPU_",
+    "DIOPI_",
+    "DICP_",
+    "DLINFER_",
+    "TORCH_DEVICE_",
+    "PYTHONPATH",
+)
 
 
-def spread_over_ray(
+def run_on_ray(
     function: str,
     payloads: Sequence[tuple[Mapping[str, Any], int]],
     *,
@@ -39,12 +48,12 @@ def spread_over_ray(
     timeout: float,
     needs: Sequence[str],
 ) -> Iterator[tuple[int, Result]]:
-    """Results as they finish. Raises SpreadError."""
+    """Results as they finish. Raises ExecutorError."""
     ray = _library()
-    place = {"folder": os.getcwd(), "needs": list(needs), "environment": _carried()}
+    caller = {"folder": os.getcwd(), "needs": list(needs), "environment": _carried()}
     with _connected(ray, address, workers):
         count = workers or int(ray.cluster_resources().get("CPU", 0)) or 1
-        with _Driver(ray, function, payloads, place, timeout, count) as driver:
+        with _Driver(ray, function, payloads, caller, timeout, count) as driver:
             yield from driver.run()
 
 
@@ -52,7 +61,7 @@ def _library() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise SpreadError(
+        raise ExecutorError(
             f'--ray needs the package ray, which is not installed here ({error}). Install it with `pip install "ray"` or '
             "`pip install ditorch[ray]`, here and on every machine of the cluster; --workers N needs nothing."
         ) from None
@@ -101,7 +110,7 @@ def _connect(ray: Any, address: str, workers: int, home: str) -> None:
         ray.init(**options)
     except Exception as error:  # Ray raises many kinds: no cluster, another version, no raylet here
         text = str(error).strip().partition("\n")[0].rstrip(".")
-        raise SpreadError(_advice(address, f"{type(error).__name__}: {text}")) from error
+        raise ExecutorError(_advice(address, f"{type(error).__name__}: {text}")) from error
 
 
 def _check_address(address: str) -> None:
@@ -109,19 +118,19 @@ def _check_address(address: str) -> None:
     if address == "auto":
         return
     if address.startswith("ray://"):
-        raise SpreadError(
+        raise ExecutorError(
             f"--ray {address}: the addresses of Ray Client do not carry streams of results. Run this on a machine of "
             "the cluster with --ray auto, or give HOST:PORT of the head (6379 unless chosen otherwise)."
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise SpreadError(
+        raise ExecutorError(
             f"--ray {address}: expected local, auto, or HOST:PORT of the head of a cluster, such as 10.0.0.1:6379."
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise SpreadError(_advice(address, str(error))) from None
+        raise ExecutorError(_advice(address, str(error))) from None
 
 
 def _advice(address: str, why: str) -> str:
@@ -165,14 +174,14 @@ class _Driver:
         ray: Any,
         function: str,
         payloads: Sequence[tuple[Mapping[str, Any], int]],
-        place: Mapping[str, Any],
+        caller: Mapping[str, Any],
         timeout: float,
         count: int,
     ) -> None:
         self.ray = ray
         self.function = function
         self.payloads = payloads
-        self.place = place
+        self.caller = caller
         self.timeout = timeout
         self.count = count
         batches = batches_of([weight for _, weight in payloads], count)
@@ -202,7 +211,7 @@ class _Driver:
 
     def _submit(self, batch: _Batch) -> None:
         tasks = [(index, self.payloads[index][0]) for index in batch.left]
-        stream = self.remote.remote(self.function, tasks, self.place, self.timeout, batch.one_by_one)
+        stream = self.remote.remote(self.function, tasks, self.caller, self.timeout, batch.one_by_one)
         self.running[stream] = batch
 
     def _read(self, stream: Any) -> Iterator[tuple[int, Result]]:
@@ -216,7 +225,7 @@ class _Driver:
             yield from self._lost(batch)
         except errors.RayTaskError as error:
             text = str(error).strip().rpartition("\n")[2]
-            raise SpreadError(
+            raise ExecutorError(
                 f"a worker of the cluster could not run its task: {text}. Every machine needs the same versions of "
                 "Python, ray and ditorch."
             ) from error
@@ -229,7 +238,7 @@ class _Driver:
 
     def _accepted(self, batch: _Batch, message: Mapping[str, Any]) -> Iterator[tuple[int, Result]]:
         if "problem" in message:
-            raise SpreadError(str(message["problem"]))
+            raise ExecutorError(str(message["problem"]))
         for index, result in message["results"]:
             if index in batch.left:
                 del batch.left[index]
@@ -257,7 +266,40 @@ class _Driver:
         if any(batch.started for batch in self.running.values()):
             return  # its process has a time limit of its own
         if time.monotonic() - self.heard > _START_SECONDS:
-            raise SpreadError(
+            raise ExecutorError(
                 f"the cluster gave no worker within {_START_SECONDS:g} s; it has {self.ray.cluster_resources()}, of "
                 f"which {self.ray.available_resources()} are free. `ray status` shows who uses it."
             )
+
+
+# --- batches ----------------------------------------------------------------------------------------------------
+
+BATCHES_PER_WORKER = 4
+LARGEST_BATCH = 64 << 20
+# What a task costs beside its bytes (opening files, the call itself), in bytes: empty ones are work too.
+ITEM_COST = 64 << 10
+
+
+def batch_target(weights: Sequence[int], workers: int) -> int:
+    """The cost that a batch of more than one task may have."""
+    total = sum(weights) + ITEM_COST * len(weights)
+    return min(LARGEST_BATCH, -(-total // (BATCHES_PER_WORKER * max(1, workers))))
+
+
+def batches_of(weights: Sequence[int], workers: int) -> list[list[int]]:
+    """Batches of indices: neighbours together, what is larger than a batch alone and first, so that it ends in time."""
+    target = batch_target(weights, workers)
+    large: list[list[int]] = []
+    batches: list[list[int]] = []
+    filled = target  # the first one opens a batch
+    for index, weight in enumerate(weights):
+        cost = weight + ITEM_COST
+        if cost >= target:
+            large.append([index])
+            continue
+        if filled + cost > target:
+            batches.append([])
+            filled = 0
+        batches[-1].append(index)
+        filled += cost
+    return sorted(large, key=lambda batch: -weights[batch[0]]) + batches

@@ -12,25 +12,24 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from op_tools.spread.processes import Pool
-from op_tools.spread.task import SpreadError
+from dicore.executors.local import ExecutorError, LocalExecutor
 
 __all__ = ["run_batch"]
 
 # Results of quick tasks travel together.
 _SECONDS_BETWEEN_MESSAGES = 0.2
-_pools: dict[tuple[object, ...], Pool] = {}
+_executors: dict[tuple[object, ...], LocalExecutor] = {}
 
 
 def run_batch(
     function: str,
     tasks: Sequence[tuple[int, Mapping[str, Any]]],
-    place: Mapping[str, Any],
+    caller: Mapping[str, Any],
     timeout: float,
     one_by_one: bool,
 ) -> Iterator[dict[str, Any]]:
     """Messages: {"results": [(index, result), ...]}, the first one empty; or {"problem": text}, which ends everything."""
-    unseen = _unseen(place)
+    unseen = _unseen(caller)
     if unseen:
         yield {"problem": f"{socket.gethostname()} cannot see {unseen}. Captures must lie on a path that every "
                "machine of the cluster can read under the same name, such as a network file system."}  # fmt: skip
@@ -39,33 +38,33 @@ def run_batch(
     said = time.monotonic()
     results: list[tuple[int, dict[str, Any]]] = []
     try:
-        for answer in _pool(function, place, timeout).run(tasks):
+        for answer in _executor(function, caller, timeout).run(tasks):
             results.append(answer)
             if one_by_one or time.monotonic() - said > _SECONDS_BETWEEN_MESSAGES:
                 yield {"results": results}
                 results, said = [], time.monotonic()
-    except (SpreadError, OSError) as error:
+    except (ExecutorError, OSError) as error:
         yield {"problem": f"on {socket.gethostname()}: {error}"}
         return
     if results:
         yield {"results": results}
 
 
-def _unseen(place: Mapping[str, Any]) -> str:
+def _unseen(caller: Mapping[str, Any]) -> str:
     """The first path this machine should see and does not. Relative ones count from the folder of the one who asks."""
-    paths = (os.path.join(place["folder"], path) for path in place["needs"])
+    paths = (os.path.join(caller["folder"], path) for path in caller["needs"])
     return next((path for path in paths if not os.access(path, os.R_OK)), "")
 
 
-def _pool(function: str, place: Mapping[str, Any], timeout: float) -> Pool:
+def _executor(function: str, caller: Mapping[str, Any], timeout: float) -> LocalExecutor:
     """The process of this worker; it stays for the next batch, because loading torch takes seconds."""
-    key = (function, timeout, place["folder"], *sorted(place["environment"].items()))
-    if key not in _pools:
-        for other in _pools.values():
+    key = (function, timeout, caller["folder"], *sorted(caller["environment"].items()))
+    if key not in _executors:
+        for other in _executors.values():
             other.close()
-        _pools.clear()
-        folder = place["folder"] if os.path.isdir(place["folder"]) else None
-        _pools[key] = Pool(
-            function, workers=1, timeout=timeout, folder=folder, environment=place["environment"]
+        _executors.clear()
+        folder = caller["folder"] if os.path.isdir(caller["folder"]) else None
+        _executors[key] = LocalExecutor(
+            function, workers=1, timeout=timeout, folder=folder, environment=caller["environment"]
         )
-    return _pools[key]
+    return _executors[key]

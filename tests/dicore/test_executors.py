@@ -1,4 +1,4 @@
-"""Work spread over processes: every task has one result, whatever one of them does to its process; and it is logged."""
+"""dicore.executors: every payload has one result, whatever one of them does to its process."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from captures import capture, nothing
+from executor_tasks import alive, wait_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spread_tasks import alive, wait_for
 
-from op_tools import cli
-from op_tools.runs import open_run
-from op_tools.spread import SpreadError, WorkerError, spread
-from op_tools.spread.batches import BATCHES_PER_WORKER, ITEM_COST, LARGEST_BATCH, batches_of, target_of
-from op_tools.spread.processes import Pool
-from op_tools.storage.log import find_logs, read_log
+from dicore.executors import ExecutorError, LocalExecutor, WorkerStartError, run_payloads
+from dicore.executors.ray_cluster import (
+    BATCHES_PER_WORKER,
+    ITEM_COST,
+    LARGEST_BATCH,
+    batch_target,
+    batches_of,
+)
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.null
 
 HERE = Path(__file__).resolve().parent
 
@@ -48,7 +48,7 @@ def numbered(count: int, **more: Any) -> list[tuple[dict[str, Any], int]]:
 def test_every_task_is_in_one_batch_and_batches_are_even(weights: list[int], workers: int) -> None:
     batches = batches_of(weights, workers)
     assert sorted(index for batch in batches for index in batch) == list(range(len(weights)))
-    target = target_of(weights, workers)
+    target = batch_target(weights, workers)
     costs = [sum(weights[index] + ITEM_COST for index in batch) for batch in batches]
     assert all(cost <= target for cost, batch in zip(costs, batches, strict=True) if len(batch) > 1)
     large = [cost >= target for cost in costs]
@@ -79,21 +79,21 @@ def test_a_large_task_is_alone_and_first() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_results_carry_their_index(workers: int) -> None:
-    found = dict(spread("spread_tasks:double", numbered(20), workers=workers))
+    found = dict(run_payloads("executor_tasks:double", numbered(20), workers=workers))
     assert {index: result["twice"] for index, result in found.items()} == {n: 2 * n for n in range(20)}
     pids = {result["pid"] for result in found.values()}
     assert pids == {os.getpid()} if workers == 0 else os.getpid() not in pids and len(pids) <= 2
-    assert list(spread("spread_tasks:double", [], workers=workers)) == []
+    assert list(run_payloads("executor_tasks:double", [], workers=workers)) == []
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_a_function_raises_is_a_result(workers: int) -> None:
-    found = dict(spread("spread_tasks:raises", numbered(2), workers=workers))
+    found = dict(run_payloads("executor_tasks:raises", numbered(2), workers=workers))
     assert found == {n: {"error": f"ValueError: number {n} is not good"} for n in range(2)}
 
 
 def test_a_result_that_is_not_plain_data_is_said() -> None:
-    ((_, result),) = spread("spread_tasks:not_plain", numbered(1), workers=1)
+    ((_, result),) = run_payloads("executor_tasks:not_plain", numbered(1), workers=1)
     assert "not plain data" in result["error"] and "object" in result["error"]
 
 
@@ -102,7 +102,7 @@ def test_a_task_that_kills_its_process_is_tried_once_more(tmp_path: Path) -> Non
     payloads = numbered(12, journal=str(journal))
     payloads[3][0].update(kills="self", marker=str(tmp_path / "marker"))
     payloads[5][0].update(kills="self")
-    found = list(spread("spread_tasks:deadly", payloads, workers=2))
+    found = list(run_payloads("executor_tasks:deadly", payloads, workers=2))
     assert sorted(index for index, _ in found) == list(range(12))
     results = dict(found)
     assert "SIGKILL" in results.pop(5)["error"]
@@ -115,22 +115,21 @@ def test_a_task_that_hangs_is_given_up_and_not_tried_again(tmp_path: Path) -> No
     journal = tmp_path / "journal"
     payloads = numbered(4, journal=str(journal))
     payloads[1][0]["seconds"] = 3600
-    found = dict(spread("spread_tasks:double", payloads, workers=1, timeout=0.5))
+    found = dict(run_payloads("executor_tasks:double", payloads, workers=1, timeout=0.5))
     assert "0.5 s" in found.pop(1)["error"]
     assert {index: result["twice"] for index, result in found.items()} == {0: 0, 2: 4, 3: 6}
     assert Counter(journal.read_text(encoding="utf-8").split())["1"] == 1
 
 
-def test_a_function_that_is_not_there_is_said(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SpreadError, match="'spread_tasks:nothing'"):
-        list(spread("spread_tasks:nothing", numbered(1), workers=0))
-    with pytest.raises(WorkerError, match="before it was ready"):
-        list(spread("spread_tasks:nothing", numbered(1), workers=1))
-    assert "spread_tasks:nothing" in capfd.readouterr().err
+def test_a_function_that_is_not_there_is_said() -> None:
+    with pytest.raises(ExecutorError, match="'executor_tasks:nothing'"):
+        list(run_payloads("executor_tasks:nothing", numbered(1), workers=0))
+    with pytest.raises(WorkerStartError, match=r"could be prepared: .*'executor_tasks:nothing'"):
+        list(run_payloads("executor_tasks:nothing", numbered(1), workers=1))
 
 
 def test_processes_stay_for_the_next_run_and_a_run_given_up_leaves_nothing(tmp_path: Path) -> None:
-    with Pool("spread_tasks:double", workers=1, timeout=60, folder=str(tmp_path)) as pool:
+    with LocalExecutor("executor_tasks:double", workers=1, timeout=60, folder=str(tmp_path)) as pool:
         ((_, first),) = pool.run([(0, {"number": 1})])
         ((index, second),) = pool.run([(7, {"number": 2})])
         assert (index, second["twice"], second["pid"]) == (7, 4, first["pid"])
@@ -147,8 +146,8 @@ def test_processes_stay_for_the_next_run_and_a_run_given_up_leaves_nothing(tmp_p
 def test_a_worker_does_not_outlive_its_parent(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     code = f"""
-        from op_tools.spread import spread
-        list(spread("spread_tasks:hangs", [({{"pid_file": {str(pid_file)!r}}}, 0)], workers=1))
+        from dicore.executors import run_payloads
+        list(run_payloads("executor_tasks:hangs", [({{"pid_file": {str(pid_file)!r}}}, 0)], workers=1))
     """
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)]) as parent:
         wait_for(lambda: pid_file.exists() and pid_file.read_text(encoding="utf-8") != "")
@@ -156,79 +155,3 @@ def test_a_worker_does_not_outlive_its_parent(tmp_path: Path) -> None:
         assert alive(worker)
         parent.send_signal(signal.SIGKILL)
     wait_for(lambda: not alive(worker))
-
-
-# --- without Ray --------------------------------------------------------------------------------------------
-
-
-def test_without_ray_the_message_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    (tmp_path / "call").mkdir()
-    (tmp_path / "call" / "input.pth").write_bytes(b"")
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["replay", str(tmp_path), "--ray", "local", "--device", "cpu"])
-    assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith("op-tools: --ray needs the package ray")
-    assert 'pip install "ray"' in said and "ditorch[ray]" in said
-
-
-# --- the log of a replay ------------------------------------------------------------------------------------
-
-
-def test_a_killed_replay_keeps_what_was_done(tmp_path: Path) -> None:
-    for number in range(1, 4):
-        capture(tmp_path / "data", torch.exp, (torch.rand(9),), forward_id=number)
-    (tmp_path / "waits_for_test.py").write_text(
-        "import time\ndef slow(x):\n    time.sleep(3600) if x.device.type != 'meta' else None\n    return x\n",
-        encoding="utf-8",
-    )
-    capture(
-        tmp_path / "data", nothing, (torch.ones(2),), name="waits_for_test.slow", forward_id=4, outputs=False
-    )
-    words = [
-        "replay",
-        "data",
-        "--workers",
-        "0",
-        "--device",
-        "cpu",
-        "--out",
-        "out",
-        "--allow",
-        "waits_for_test",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "op_tools.cli", *words],
-        cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL,
-    ) as program:  # fmt: skip
-        wait_for(lambda: len(logged(tmp_path / "out")) >= 3, seconds=120)
-        program.send_signal(signal.SIGKILL)
-    rows = logged(tmp_path / "out")
-    assert [row["verdict"] for row in rows.values()] == ["same"] * 3
-    assert not list((tmp_path / "out").rglob("*.csv"))
-
-
-def logged(out: Path) -> dict[str, dict[str, Any]]:
-    """The last row of each call that the log has."""
-    return {row["item"]: row for path in find_logs(out, "op_replay_info") for row in read_log(path).rows}
-
-
-def test_rows_of_times_and_of_calls_that_compared_nothing_are_logged_too(
-    tmp_path: Path,
-) -> None:
-    capture(tmp_path / "data", torch.exp, (torch.rand(9),))
-    capture(tmp_path / "data", nothing, ("x",), name="os.system", forward_id=2, outputs=False)
-    words = ("data", "--device", "cpu", "--workers", "0", "--sync_time_measure", "--run_times", "2")
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["replay", *words])
-    assert ended.value.code == 1
-    rows = list(open_run("op_tools_results").rows("replay"))
-    by_name = {name: [row for row in rows if row["name"] == name] for name in ("torch.exp", "os.system")}
-    assert len(rows) == 3
-    assert all(row["forward_elasped"] > 0 and row["unit"] == "ms" for row in by_name["torch.exp"])
-    (refused,) = by_name["os.system"]
-    assert refused["verdict"] == refused["status"] == "refused" and "os.system" in refused["reason"]
