@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from op_tools.reference.autocast_policy import mapped
 from op_tools.reference.perturbation import ROUNDING, Factors, InnerRoundings
+from op_tools.trees import map_leaves
 from op_tools.verdict import Verdict, judge_all, tolerance_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples" / "models"))
@@ -51,7 +51,7 @@ class InDouble(TorchFunctionMode):
     ) -> Any:
         if func is Tensor.float:
             return args[0].double()
-        return func(*mapped(tuple(args), _widened), **mapped(dict(kwargs or {}), _widened))
+        return func(*map_leaves(tuple(args), _widened), **map_leaves(dict(kwargs or {}), _widened))
 
 
 def _widened(value: Any) -> Any:

@@ -25,8 +25,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 from op_tools.categories import Category, category_of
-from op_tools.reference.autocast_policy import mapped
-from op_tools.reference.recompute import Recomputation, flat_results
+from op_tools.reference.recompute import Recomputation
+from op_tools.trees import flat_results, map_leaves
 from op_tools.verdict import Verdict, judge
 from op_tools.verdict.rounding import format_of, unit_in_last_place
 from op_tools.verdict.tolerance import tolerance_for
@@ -92,7 +92,7 @@ class Case:
 
     def by(self, how: How) -> list[Tensor]:
         """The results of the formula, in float32 and rounded once at the end."""
-        wide = mapped(list(self.args), lambda x: x.float() if _is_floating(x) else x)
+        wide = map_leaves(list(self.args), lambda x: x.float() if _is_floating(x) else x)
         if self.subject.wants_grad is None:
             return [self.subject.formula(how, *wide).to(self.dtype)]
         leaves = [wide[i].detach().requires_grad_() for i in self._wanted()]
@@ -112,7 +112,7 @@ class Case:
 
     def on(self, device: str) -> list[Tensor]:
         """The results of the device itself."""
-        args = mapped(list(self.args), lambda x: x.to(device) if torch.is_tensor(x) else x)
+        args = map_leaves(list(self.args), lambda x: x.to(device) if torch.is_tensor(x) else x)
         if self.grads is None:
             return [value.cpu() for value in flat_results(self.subject.func(*args, **self.subject.kwargs))]
         leaves = [args[i].requires_grad_() for i in self._wanted()]

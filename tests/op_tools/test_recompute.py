@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from op_tools.reference.recompute import Recomputation, RecomputeError, flat_results, flat_tensors
+from op_tools.reference import Recomputation, RecomputeError, Reference
+from op_tools.trees import flat_results, flat_tensors
+from op_tools.verdict import judge, tolerance_for
 
 pytestmark = pytest.mark.unit
 ATEN = torch.ops.aten
@@ -263,3 +265,48 @@ def test_a_recurrent_network_under_autocast_is_left_to_its_kernels() -> None:
     assert Recomputation(torch.lstm, args).own()[0].shape == (3, 2, 4)
     with pytest.raises(RecomputeError, match="at level aten"):
         Recomputation(torch.lstm, args, autocast=(True, torch.bfloat16)).own()
+
+
+def test_a_tensor_that_is_given_twice_stays_one_in_every_answer() -> None:
+    """`x @ x` has one gradient, the sum of both: in the call's own dtype and in float64 alike."""
+    x, grad = torch.randn(3, 3), torch.randn(3, 3)
+    reference = Recomputation(torch.matmul, (x, x), grad_outputs=[grad], wants_grad=[0])
+    expected = grad.double() @ x.double().t() + x.double().t() @ grad.double()
+    truth, moved, variant = reference.truth(), reference.perturbed(1), reference.variant(1)
+    assert truth is not None and torch.allclose(truth[0], expected, rtol=1e-12, atol=1e-12)
+    assert moved is not None and torch.allclose(moved[0], expected, rtol=1e-5, atol=1e-5)
+    assert not torch.equal(moved[0], truth[0])
+    assert variant is not None and torch.allclose(variant[0][0].double(), variant[1][0], rtol=1e-4, atol=1e-4)
+
+
+class Halved(Reference):
+    """A reference of something that is no PyTorch call: half of a tensor, rounded as the tensor is."""
+
+    name = "halved"
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.args = (x,)
+        self.asked: list[bool] = []
+
+    def evaluate(self, args: Any, kwargs: Any, grad_outputs: Any, *, upcast: bool) -> list[Any]:
+        self.asked.append(upcast)
+        return [args[0] / 3 * 1.5]
+
+
+def test_a_subclass_only_says_how_to_evaluate() -> None:
+    x = torch.randn(40).half()
+    reference = Halved(x)
+    assert torch.equal(reference.own()[0], x / 3 * 1.5) and reference.own() is reference.own()
+    truth = reference.truth()
+    assert truth is not None and torch.equal(truth[0], x.double() / 3 * 1.5)
+    assert reference.asked == [False, True]
+    moved, variant = reference.perturbed(3), reference.variant(3)
+    assert moved is not None and 0 < float((moved[0] - truth[0]).abs().max()) < 1e-6
+    assert (
+        variant is not None and variant[0][0].dtype == torch.float16 and variant[1][0].dtype == torch.float64
+    )
+    assert 0 < float((variant[1][0] - truth[0]).abs().max()) < 0.01
+    tolerance = tolerance_for("halved", torch.float16)
+    good = judge(x / 2, reference, 0, category="other", tolerance=tolerance)
+    bad = judge(x / 2 * 1.05, reference, 0, category="other", tolerance=tolerance)
+    assert (good.status, bad.status) == ("pass", "fail")

@@ -9,7 +9,8 @@ import torch
 from op_tools import describe
 from op_tools.comparison import raised
 from op_tools.engine import Call
-from op_tools.reference.recompute import Recomputation, flat_results
+from op_tools.reference.recompute import Recomputation
+from op_tools.trees import flat_results
 from op_tools.verdict import Verdict, tolerance_for
 
 if TYPE_CHECKING:

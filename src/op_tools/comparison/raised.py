@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from op_tools.engine.call import tensors_of
-from op_tools.reference.recompute import flat_results
+from op_tools.trees import flat_results
 
 
 def _is_raised(value: Any) -> bool:

@@ -18,12 +18,13 @@ import torch
 
 from op_tools.categories import category_of, is_random
 from op_tools.names import RefusedName, function_named
-from op_tools.reference.recompute import Recomputation, RecomputeError, flat_results, flat_tensors
+from op_tools.reference.recompute import Recomputation, RecomputeError
 from op_tools.replay.bounds import TooLarge, check_memory, limit_for
 from op_tools.replay.closeness import identical, parts_of
 from op_tools.replay.items import Captured, Item, opaque_values
 from op_tools.replay.placing import place
 from op_tools.storage import CaptureError, Opaque, load
+from op_tools.trees import flat_results, flat_tensors
 from op_tools.verdict import Verdict, judge
 from op_tools.verdict.distribution import judge_random
 from op_tools.verdict.tolerance import tolerance_for

@@ -16,7 +16,8 @@ from torch import Tensor
 from op_tools.categories import category_of
 from op_tools.diff.layer_values import LayerValues
 from op_tools.names import name_of
-from op_tools.reference.recompute import Recomputation, RecomputeError, flat_tensors
+from op_tools.reference.recompute import Recomputation, RecomputeError
+from op_tools.trees import flat_tensors
 from op_tools.verdict import Verdict, judge, tolerance_for
 
 __all__ = ["is_random", "judged"]

@@ -13,6 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from op_tools.categories import base_name, names_in
+from op_tools.trees import map_leaves
 
 # Functions that autocast runs in the low dtype on every accelerator.
 LOWER = names_in(
@@ -31,20 +32,6 @@ SINGLE = names_in(
     " logsumexp prod softmax log_softmax softmin cumprod cumsum linalg_vector_norm linalg_matrix_norm sum norm"
     " cross_entropy"
 )
-
-
-def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """`value` with `change` applied to every leaf of its lists, tuples and dicts."""
-    kind = type(value)
-    if kind is list:
-        return [mapped(item, change) for item in value]
-    if kind is tuple:
-        return tuple(mapped(item, change) for item in value)
-    if kind is dict:
-        return {name: mapped(item, change) for name, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return kind(*(mapped(item, change) for item in value))
-    return change(value)
 
 
 class AutocastPolicy(TorchFunctionMode):
@@ -68,9 +55,9 @@ class AutocastPolicy(TorchFunctionMode):
         name = base_name(getattr(func, "__name__", ""))
         kwargs = dict(kwargs or {})
         if name in LOWER:
-            args, kwargs = mapped(tuple(args), self._lowered), mapped(kwargs, self._lowered)
+            args, kwargs = map_leaves(tuple(args), self._lowered), map_leaves(kwargs, self._lowered)
         elif name in SINGLE and not self._exact:
-            args, kwargs = mapped(tuple(args), _single), mapped(kwargs, _single)
+            args, kwargs = map_leaves(tuple(args), _single), map_leaves(kwargs, _single)
         return func(*args, **kwargs)
 
     def _lowered(self, value: Any) -> Any:

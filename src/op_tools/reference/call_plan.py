@@ -26,7 +26,7 @@ _NORMALISATIONS = ("batch_norm", "instance_norm")
 _HALF_TO_FLOAT = {"_softmax": 2, "_log_softmax": 2}
 
 
-class Plan:
+class CallPlan:
     """How to run one function on a reference device."""
 
     def __init__(self, func: Callable[..., Any], reference: str) -> None:
@@ -43,15 +43,15 @@ class Plan:
         self.needs_care = self.draws or self.is_factory
         self._devices_matter = self.overload is None or "device" in _parameter_names(self.overload)
         self.is_composite = self.overload is None and inspect.isfunction(func)
-        self._raised: Plan | None = None
+        self._upcast: CallPlan | None = None
 
     @property
-    def raised(self) -> Plan:
+    def upcast(self) -> CallPlan:
         """The plan of the same function when everything is float64: a conversion to another float is none."""
-        if self._raised is None:
+        if self._upcast is None:
             converts = self.overload is None and self._base in _CONVERSIONS
-            self._raised = plan_for(torch.Tensor.double, str(self._reference)) if converts else self
-        return self._raised
+            self._upcast = plan_for(torch.Tensor.double, str(self._reference)) if converts else self
+        return self._upcast
 
     def _without_half_to_float(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The CPU has no kernel that reads halves and writes floats: reading floats is the same."""
@@ -180,8 +180,8 @@ class Plan:
 
 
 @lru_cache(maxsize=8192)
-def plan_for(func: Callable[..., Any], reference: str) -> Plan:
-    return Plan(func, reference)
+def plan_for(func: Callable[..., Any], reference: str) -> CallPlan:
+    return CallPlan(func, reference)
 
 
 def _always(args: Arguments, kwargs: Named) -> bool:

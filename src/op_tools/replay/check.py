@@ -10,12 +10,13 @@ import torch
 
 from op_tools.categories import Category, category_of, is_random
 from op_tools.describe import leaves, numbered
-from op_tools.reference.recompute import Recomputation, RecomputeError, flat_results, flat_tensors
+from op_tools.reference.recompute import Recomputation, RecomputeError
 from op_tools.replay.closeness import against, equal, failed, identical, skipped
 from op_tools.replay.execute import Execution
 from op_tools.replay.items import Captured
 from op_tools.replay.model import ItemStatus, Row
 from op_tools.replay.placing import keeps_statistics, place
+from op_tools.trees import flat_results, flat_tensors
 from op_tools.verdict import NoiseCache, Verdict, judge
 from op_tools.verdict.distribution import judge_random
 from op_tools.verdict.tolerance import Tolerance, tolerance_for

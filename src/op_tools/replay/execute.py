@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from op_tools.reference.recompute import flat_results, flat_tensors
 from op_tools.replay.items import Captured
 from op_tools.replay.placing import cloned, copied, host_tensors, mutates, place
 from op_tools.replay.timing import Stopwatch
+from op_tools.trees import flat_results, flat_tensors
 
 __all__ = ["Execution", "Executor"]
 

@@ -7,11 +7,12 @@ from typing import Any
 
 from op_tools import describe, tables
 from op_tools.comparison import raised
-from op_tools.reference.recompute import Recomputation, flat_results
+from op_tools.reference.recompute import Recomputation
 from op_tools.replay.check import Comparison
 from op_tools.replay.execute import Execution
 from op_tools.replay.items import Captured
 from op_tools.replay.model import ItemReport, Row
+from op_tools.trees import flat_results
 
 __all__ = ["comparison_text", "report_line", "time_text"]
 

@@ -11,7 +11,6 @@ import torch
 
 from op_tools import describe
 from op_tools.names import RefusedName, function_named
-from op_tools.reference.recompute import flat_results, flat_tensors
 from op_tools.replay.bounds import TooLarge, check_memory, limit_for
 from op_tools.replay.check import Checker, Comparison, overall
 from op_tools.replay.closeness import identical
@@ -21,6 +20,7 @@ from op_tools.replay.model import ItemReport, ItemStatus, Options, Row
 from op_tools.replay.placing import resolve_device
 from op_tools.replay.printing import comparison_text, time_text
 from op_tools.storage import CaptureDamaged, CaptureError, CaptureRefused
+from op_tools.trees import flat_results, flat_tensors
 
 __all__ = ["replay_item"]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from op_tools.reference.recompute import flat_results, flat_tensors
 from op_tools.replay.items import Captured
 from op_tools.replay.placing import map_tensors
 from op_tools.reproduce.evidence import Evidence, evidence_of, judged_captured
 from op_tools.runs import BadInput
+from op_tools.trees import flat_results, flat_tensors
 from op_tools.verdict.rounding import real_parts
 
 __all__ = ["Cut", "cut"]

@@ -12,13 +12,14 @@ from op_tools import writing
 from op_tools.categories import Category, category_of, is_random
 from op_tools.describe import numbered
 from op_tools.names import RefusedName, function_named
-from op_tools.reference.recompute import Recomputation, RecomputeError, flat_results, flat_tensors
+from op_tools.reference.recompute import Recomputation, RecomputeError
 from op_tools.replay.bounds import TooLarge, check_memory, limit_for
 from op_tools.replay.execute import Executor
 from op_tools.replay.items import Captured, Item, opaque_values, read_item
 from op_tools.replay.placing import mutates, place
 from op_tools.runs import BadInput
 from op_tools.storage import CaptureError
+from op_tools.trees import flat_results, flat_tensors
 from op_tools.verdict import Verdict, judge
 from op_tools.verdict.tolerance import tolerance_for
 

@@ -58,7 +58,7 @@ def reference_source(
     tensor: Callable[[torch.Tensor], str],
 ) -> str:
     """The same call in float64 on the CPU."""
-    plan = plan_for(func, "cpu").raised
+    plan = plan_for(func, "cpu").upcast
     names: dict[int, str] = {}
     kept: list[torch.Tensor] = []
 

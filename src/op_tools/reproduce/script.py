@@ -15,7 +15,6 @@ from torch.overrides import TorchFunctionMode
 from op_tools.categories import base_name
 from op_tools.reference.autocast_policy import LOWER, SINGLE
 from op_tools.reference.call_plan import plan_for
-from op_tools.reference.recompute import flat_tensors
 from op_tools.replay.placing import host_tensors
 from op_tools.reproduce import autocast_source, runtime
 from op_tools.reproduce.evidence import Evidence, Value
@@ -23,6 +22,7 @@ from op_tools.reproduce.limits import ROOM, Limits, envelope, limits_of
 from op_tools.reproduce.packing import Packer, rounded_up
 from op_tools.reproduce.rendering import NotWritable, call_source, reference_source
 from op_tools.reproduce.runtime import Check, Saved
+from op_tools.trees import flat_tensors
 from op_tools.verdict import selection
 from op_tools.verdict.rounding import format_of, real_parts
 from op_tools.verdict.tolerance import tolerance_for
@@ -278,7 +278,7 @@ def _autocast(evidence: Evidence) -> str:
         return ""
     seen = _SeenFunctions()
     with seen:
-        evidence.forward.with_inputs(evidence.forward.args, evidence.forward.kwargs, None)
+        evidence.forward.evaluate(evidence.forward.args, evidence.forward.kwargs, None, upcast=False)
     lower = {name for name in seen.names if base_name(name) in LOWER}
     single = {name for name in seen.names if base_name(name) in SINGLE}
     sets = f"LOWER = {sorted(lower)!r}\nSINGLE = {sorted(single)!r}\n"

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from op_tools.describe import printable
-from op_tools.reference.recompute import flat_tensors
 from op_tools.replay.items import Item
 from op_tools.reproduce.cutting import cut
 from op_tools.reproduce.evidence import Evidence, evidence_of, judged_captured, judged_on, read
@@ -25,6 +24,7 @@ from op_tools.reproduce.limits import Limits
 from op_tools.reproduce.rendering import NotWritable
 from op_tools.reproduce.script import Builder, Script, build, is_faithful, tried
 from op_tools.runs import BadInput
+from op_tools.trees import flat_tensors
 
 __all__ = ["NotWrong", "Reproduction", "Request", "examined", "is_wrong", "write"]
 

@@ -21,12 +21,13 @@ from op_tools.comparison import printing, sampling, views
 from op_tools.comparison.held import Held
 from op_tools.engine import ENGINE, Call, private, signature
 from op_tools.engine.call import device_types, tensors_of
-from op_tools.reference.recompute import Recomputation, RecomputeError, flat_results
+from op_tools.reference.recompute import Recomputation, RecomputeError
 from op_tools.results import place_in_run
 from op_tools.settings import ToolSettings, flag, setting
 from op_tools.storage import CallInfo, CaptureStore
 from op_tools.tool import Tool
 from op_tools.transfer import Transfer
+from op_tools.trees import flat_results
 from op_tools.verdict import NoiseCache, Verdict, judge_all, tolerance_for
 from op_tools.verdict.distribution import judge_random
 

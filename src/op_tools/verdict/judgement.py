@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
 from op_tools.categories import Category
+from op_tools.reference.base import Reference
 from op_tools.reference.perturbation import ROUNDING
 from op_tools.verdict.arithmetic import Evidence, explanation
 from op_tools.verdict.bounds import Errors, Outcome, ReferenceNeeds, growth, with_reference_errors
@@ -46,16 +47,6 @@ CACHED_STRICTNESS = 1.25
 UNITS_WITHOUT_TRUTH = 4.0
 _DOUBLE_ROUNDING = 2.0**-53
 _EXACT = ("movement", "view", "index")
-
-
-class Reference(Protocol):
-    """What a verdict asks of a recomputation; the answers are flat lists that line up with the results."""
-
-    def own(self) -> list[Any]: ...
-
-    def truth(self) -> list[Any] | None: ...
-
-    def perturbed(self, seed: int) -> list[Any] | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +142,7 @@ class _Call:
         key: object,
     ) -> None:
         self._reference = reference
-        self._gradient = bool(getattr(reference, "is_gradient", False))
+        self._gradient = reference.is_gradient
         self._category: Category = category
         self._tolerance = tolerance
         self._cache = cache if key is not None else None
@@ -211,9 +202,10 @@ class _Call:
         differs = (result != own) & ~(nan(result) & nan(own))
         count = int(differs.sum())
         if self._category == "index" and not own.is_floating_point():
-            call: Any = self._reference
-            known = hasattr(call, "func")
-            wrong = ties(call.func, call.args, call.kwargs, result, own) if known else "positions differ"
+            call = self._reference
+            wrong = "positions differ"
+            if call.func is not None:
+                wrong = ties(call.func, call.args, call.kwargs, result, own)
             if not wrong:
                 return self._with_columns("pass", "other positions of equal values", result, own)
             return self._with_columns("fail", wrong, result, own)
@@ -286,8 +278,7 @@ class _Call:
         """The noise of a sum of products, which needs no reruns; only ever used to let pass."""
         if not self._spread_known:
             self._spread_known = True
-            name = getattr(self._reference, "name", None)
-            self._spread = None if name is None else spread(self._reference, name)
+            self._spread = spread(self._reference)
         variance = self._spread[index] if self._spread is not None and index < len(self._spread) else None
         if variance is None or variance.numel() != errors.exact.numel():
             return None
@@ -320,8 +311,7 @@ class _Call:
     def _more_samples(self, errors: Errors, index: int) -> list[Errors]:
         """The reference's errors on inputs of other last bits."""
         if self._variants is None:
-            variant = getattr(self._reference, "variant", None)
-            found = [variant(1000 + seed) for seed in range(VARIANTS)] if variant is not None else []
+            found = [self._reference.variant(1000 + seed) for seed in range(VARIANTS)]
             self._variants = [pair for pair in found if pair is not None]
         samples = []
         for own, exact in self._variants:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 
 from op_tools.categories import ATTENTION, Category, base_name
-from op_tools.reference.recompute import flat_tensors
+from op_tools.reference.base import Reference
+from op_tools.trees import flat_tensors
 
 _SCANS = frozenset(("cumsum", "cumprod", "logcumsumexp"))
 _SCATTERS = ("index_add", "scatter", "index_put", "index_reduce", "embedding")
@@ -16,33 +16,32 @@ _SCATTERS = ("index_add", "scatter", "index_put", "index_reduce", "embedding")
 _CROWDING = 4.0
 
 
-def _name(reference: Any) -> str:
-    func = getattr(reference, "func", None)
+def _name(reference: Reference) -> str:
+    func = reference.func
     return base_name(
         str(func) if isinstance(func, torch._ops.OpOverload) else getattr(func, "__name__", "") or ""
     )
 
 
-def independent_errors(reference: Any, result: torch.Tensor, length: float) -> float:
+def independent_errors(reference: Reference, result: torch.Tensor, length: float) -> float:
     """How many elements have errors of their own: those of a running sum contain all earlier ones."""
     return max(1.0, result.numel() / length) if _name(reference) in _SCANS else float(result.numel())
 
 
-def shortest_input(reference: Any) -> torch.dtype:
+def shortest_input(reference: Reference) -> torch.dtype:
     """The floating type with the fewest bits among the tensors of the call; float32 if there is none."""
-    inputs = flat_tensors(getattr(reference, "args", ()), getattr(reference, "kwargs", {}))
+    inputs = flat_tensors(reference.args, reference.kwargs)
     kinds = [tensor.dtype for tensor in inputs if tensor.is_floating_point()]
     return min(kinds, key=lambda dtype: torch.finfo(dtype).bits, default=torch.float32)
 
 
-def summed_terms(category: Category, reference: Any, result: torch.Tensor) -> float:
+def summed_terms(category: Category, reference: Reference, result: torch.Tensor) -> float:
     """An estimate from shapes alone: at least 1."""
-    func = getattr(reference, "func", None)
-    if func is None or category == "elementwise" or not result.numel():
+    if reference.func is None or category == "elementwise" or not result.numel():
         return 1.0
     name = _name(reference)
     inputs = flat_tensors(reference.args, reference.kwargs)
-    inputs += [grad for grad in getattr(reference, "grad_outputs", None) or () if grad is not None]
+    inputs += [grad for grad in reference.grad_outputs or () if grad is not None]
     sizes = sorted((tensor.numel() for tensor in inputs if tensor.is_floating_point()), reverse=True)
     if not sizes:
         return 1.0

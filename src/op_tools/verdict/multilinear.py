@@ -8,12 +8,13 @@ Gradients of such functions are such functions of the other factors and of the i
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from op_tools.categories import base_name
-from op_tools.reference.autocast_policy import mapped
+from op_tools.reference.base import Reference
+from op_tools.trees import map_leaves
 
 # Factors in each product, for functions that only add up products of their inputs.
 _FACTORS = {
@@ -25,30 +26,18 @@ _FACTORS = {
 _SCALING = ("alpha", "beta")
 
 
-class Repeatable(Protocol):
-    """What is asked of a recomputation."""
-
-    func: Any
-    args: Any
-    kwargs: Any
-    grad_outputs: Any
-
-    def with_inputs(self, args: Any, kwargs: Any, grad_outputs: Any) -> list[Any]: ...
-
-
-def spread(call: Any, name: str) -> list[torch.Tensor | None] | None:
+def spread(call: Reference) -> list[torch.Tensor | None] | None:
     """For each result the variance of its elements in units of the squared rounding; None where the rule does not hold."""
-    factors = _FACTORS.get(base_name(name))
-    if factors is None or not hasattr(call, "with_inputs") or any(key in call.kwargs for key in _SCALING):
+    factors = _FACTORS.get(base_name(call.name))
+    if factors is None or any(key in call.kwargs for key in _SCALING):
         return None
     values = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, torch.Tensor)]
     if any(value.is_complex() for value in values):
         return None
     grads = None if call.grad_outputs is None else [_squared(grad) for grad in call.grad_outputs]
     try:
-        found = call.with_inputs(
-            mapped(tuple(call.args), _squared), mapped(dict(call.kwargs), _squared), grads
-        )
+        args, kwargs = map_leaves(tuple(call.args), _squared), map_leaves(dict(call.kwargs), _squared)
+        found = call.evaluate(args, kwargs, grads, upcast=False)
     except Exception:  # a dtype= argument, an overload that takes no float32: reruns will do
         return None
     return [_variance(value, factors) for value in found]

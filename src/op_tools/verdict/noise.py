@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from op_tools.reference.base import Reference
 from op_tools.verdict.rounding import real_parts
 
 # Noise never falls below this part of its mean: an element that happened not to move is not free of noise.
@@ -31,16 +32,10 @@ CACHED_QUANTILE = 0.1
 _SAMPLE = 1 << 12
 
 
-class Perturbable(Protocol):
-    def truth(self) -> list[Any] | None: ...
-
-    def perturbed(self, seed: int) -> list[Any] | None: ...
-
-
 class Reruns:
     """The reruns of one call, shared by all its results: sums of squared changes."""
 
-    def __init__(self, reference: Perturbable) -> None:
+    def __init__(self, reference: Reference) -> None:
         self._reference = reference
         self._squares: dict[int, torch.Tensor] = {}
         self.count = 0
