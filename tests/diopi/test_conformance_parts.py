@@ -203,7 +203,7 @@ def test_no_way_of_computing_a_reference_changes_the_case() -> None:
     run = ReferenceRun(entry, {"input": x, "other": other})
     assert run.own()[0].tolist() == [1.5] and x.tolist() == [1.0]
     given = {"input": x, "other": other.float()}
-    assert run.with_inputs((), given, None)[0].tolist() == [1.5] and x.tolist() == [1.0]
+    assert run.evaluate((), given, None, upcast=False)[0].tolist() == [1.5] and x.tolist() == [1.0]
 
 
 def test_lists_are_flat_and_open_values_are_left_out() -> None:

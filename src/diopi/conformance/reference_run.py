@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -16,14 +15,9 @@ from diopi.conformance.references import evaluate
 from diopi.conformance.references.random import Drawn
 from diopi.table import Entry
 from diopi.table.model import DTYPE_GROUPS
-from op_tools.reference.perturbation import ROUNDING, Factors, InnerRoundings
+from op_tools.reference import Reference
 
-_HALVES = (torch.float16, torch.bfloat16)
-_WIDE = (torch.float64, torch.complex128)
-_RAISED = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
-# Inputs of another last bit: far enough that inner roundings fall anew, near enough that nothing else changes.
-_NUDGED_BITS = 13
-_SIGNIFICANT = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
+_HALF_DTYPES = (torch.float16, torch.bfloat16)
 # What torch says where it has no kernel for a dtype; the type of the error depends on its version.
 _NO_KERNEL = re.compile(r'"[^"]+" not implemented for ')
 
@@ -56,14 +50,11 @@ class _Named:
         self.__name__ = name
 
 
-class ReferenceRun:
-    """Fits `op_tools.verdict.Reference`: flat lists of what is judged, one for each of `slots`.
+class ReferenceRun(Reference):
+    """The reference function of one case: flat lists of what is judged, one for each of `slots`.
 
     Written values that are drawn at random (`drawn`) or that the reference leaves open are not among them.
     """
-
-    grad_outputs = None
-    args: tuple[Any, ...] = ()
 
     def __init__(self, entry: Entry, arguments: Mapping[str, Any], dtype: str | None = None) -> None:
         """`dtype`: what the case is about."""
@@ -73,93 +64,68 @@ class ReferenceRun:
         overload = entry.aten[0] if entry.aten else entry.name.removeprefix("diopi").lower()
         self.name = overload.partition(".")[0]
         self.func = _Named(self.name.rstrip("_"))
+        self.is_composite = entry.tolerance == "accumulate" or _composite(entry.reference or "")
         self.slots: list[Slot] = []
         self.drawn: dict[str, Drawn] = {}
         self.values: dict[str, Any] = {}
         """Written argument -> its value in the call's dtypes: tensor, list of tensors, number or None."""
-        self._own: list[Any] | None = None
-        self._truth: list[Any] | None = None
-        self._truth_failed = False
-        self._half: torch.dtype | None = (
-            None  # what results in float32 are rounded to where halves had no kernel
-        )
 
-    # ---- what the verdict asks ----
-
-    def own(self) -> list[Any]:
+    def own_results(self) -> list[Any]:
         """In the call's own dtypes; NoReferenceError where torch cannot."""
-        if self._own is None:
-            values = self._evaluated(self.kwargs)
-            for argument, value in zip(self._entry.written(), values, strict=True):
-                if isinstance(value, Drawn):
-                    self.drawn[argument.name] = value
-                taken = value.value if isinstance(value, Drawn) else value
-                self.values[argument.name] = self._as_written(argument.name, taken)
-            self._own = []
-            for name, value in self.values.items():
-                if name not in self.drawn:
-                    self._keep(name, value)
-        return self._own
+        found: list[Any] = []
+        for name, value in self._written(self.kwargs).items():
+            if isinstance(value, Drawn):
+                self.drawn[name], self.values[name] = value, value.value
+                continue
+            self.values[name] = value
+            for position, item in enumerate(value) if isinstance(value, list) else ((None, value),):
+                if item is not None:
+                    self.slots.append(Slot(name, position))
+                    found.append(item)
+        return found
 
-    def _keep(self, name: str, value: Any) -> None:
-        assert self._own is not None
-        for position, item in enumerate(value) if isinstance(value, list) else ((None, value),):
-            if item is not None:
-                self.slots.append(Slot(name, position))
-                self._own.append(item)
+    def evaluate(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], grad_outputs: Any, *, upcast: bool
+    ) -> list[Any]:
+        if not upcast:
+            return self._flat(self._written(kwargs))
+        values = evaluate(self._entry, self._protected(kwargs))
+        return self._flat(dict(zip((a.name for a in self._entry.written()), values, strict=True)))
 
-    def truth(self) -> list[Any] | None:
-        """The same in float64; None where torch has no such kernel."""
-        if self._truth is None and not self._truth_failed:
-            self._truth = self._exact(_raised)
-            self._truth_failed = self._truth is None
-        return self._truth
+    def _flat(self, written: Mapping[str, Any]) -> list[Any]:
+        found: list[Any] = []
+        for name, value in written.items():
+            if name not in self.drawn and not isinstance(value, Drawn):
+                found += [
+                    v for v in (value if isinstance(value, (list, tuple)) else [value]) if v is not None
+                ]
+        return [v.detach() if isinstance(v, torch.Tensor) else v for v in found]
 
-    def perturbed(self, seed: int) -> list[Any] | None:
-        """The truth of inputs that each moved by about one rounding of float32."""
-        factors = Factors(seed, ROUNDING)
-        inner = self._entry.tolerance == "accumulate" or _composite(self._entry.reference or "")
-        with InnerRoundings(factors) if inner else nullcontext():
-            return self._exact(lambda value: factors.applied(_raised(value)))
+    def _written(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Written argument -> its value, in the dtypes that the arguments ask for.
 
-    def variant(self, seed: int) -> tuple[list[Any], list[Any]] | None:
-        """(own, truth) of inputs that differ by a few units in the last place of a half."""
-
-        def nudged(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor) or value.dtype not in _SIGNIFICANT:
-                return value
-            step = 2.0 ** (1 - min(_SIGNIFICANT[value.dtype], _NUDGED_BITS))
-            return Factors(seed, step).applied(value.double()).to(value.dtype)
-
-        other = ReferenceRun(self._entry, self._changed(nudged))
+        Where torch's CPU has no kernel for half dtypes, in float32 and rounded afterwards.
+        """
+        rounded_to: torch.dtype | None = None
         try:
-            own, truth = other.own(), other.truth()
-        except NoReferenceError:
-            return None
-        return None if truth is None else (own, truth)
-
-    def with_inputs(self, args: Any, kwargs: Mapping[str, Any], grad_outputs: Any) -> list[Any]:
-        """The same function of other arguments, in the dtypes they have."""
-        return self._flat(evaluate(self._entry, self._protected(kwargs)))
-
-    # ---- how ----
-
-    def _evaluated(self, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Where torch's CPU has no kernel for halves, in float32 and rounded afterwards."""
-        try:
-            return evaluate(self._entry, self._protected(arguments))
+            values = evaluate(self._entry, self._protected(arguments))
         except Exception as error:
-            if any(tensor.dtype in _HALVES for tensor in tensors_in(arguments.values())):
-                try:
-                    found = evaluate(self._entry, self._protected(_mapped(arguments, _single)))
-                    self._half = self._halves(arguments)
-                    return found
-                except Exception:
-                    pass
-            message = (
-                f"the reference of {self._entry.name} raised {type(error).__name__}: {_first_line(error)}"
-            )
-            raise NoReferenceError(message, self._may_be_refused(error)) from error
+            if not any(tensor.dtype in _HALF_DTYPES for tensor in tensors_in(arguments.values())):
+                raise self._no_reference(error) from error
+            try:
+                values = evaluate(self._entry, self._protected(_mapped(arguments, _single)))
+            except Exception:
+                raise self._no_reference(error) from error
+            rounded_to = _only_half_dtype(arguments)
+        names = [argument.name for argument in self._entry.written()]
+        return {
+            name: self._as_written(name, value, arguments.get(name), rounded_to)
+            for name, value in zip(names, values, strict=True)
+        }
+
+    def _no_reference(self, error: Exception) -> NoReferenceError:
+        message = f"the reference of {self._entry.name} raised {type(error).__name__}: {_first_line(error)}"
+        return NoReferenceError(message, self._may_be_refused(error))
 
     def _may_be_refused(self, error: Exception) -> bool:
         named = {name for group in self._entry.dtypes for name in DTYPE_GROUPS[group]}
@@ -174,9 +140,10 @@ class ReferenceRun:
                 given[argument.name] = _changed(given[argument.name], torch.clone)
         return given
 
-    def _as_written(self, name: str, value: Any) -> Any:
+    def _as_written(self, name: str, value: Any, template: Any, rounded_to: torch.dtype | None) -> Any:
         """Shape and dtype are those of the tensor that the case gives, if it gives one."""
-        template = self.kwargs.get(name)
+        if isinstance(value, Drawn):
+            return replace(value, value=self._as_written(name, value.value, template, rounded_to))
         if isinstance(value, (list, tuple)):
             templates = template if isinstance(template, (list, tuple)) else [None] * len(value)
             if len(templates) != len(value):
@@ -184,10 +151,10 @@ class ReferenceRun:
                     f"the case gives {len(templates)} tensors as {name}, the reference has {len(value)}",
                     False,
                 )
-            return [self._like(name, item, like) for item, like in zip(value, templates, strict=True)]
-        return self._like(name, value, template)
-
-    def _like(self, name: str, value: Any, template: Any) -> Any:
+            return [
+                self._as_written(name, item, like, rounded_to)
+                for item, like in zip(value, templates, strict=True)
+            ]
         if not isinstance(value, torch.Tensor):
             return value
         value = value.detach()
@@ -198,40 +165,13 @@ class ReferenceRun:
                     False,
                 )
             return value.to(template.dtype)
-        return value.to(self._half) if self._half is not None and value.dtype == torch.float32 else value
+        return value.to(rounded_to) if rounded_to is not None and value.dtype == torch.float32 else value
 
-    def _halves(self, arguments: Mapping[str, Any]) -> torch.dtype | None:
-        """The half dtype of the call, if all its float tensors have it."""
-        found = {v.dtype for v in tensors_in(arguments.values()) if v.is_floating_point()}
-        return found.pop() if len(found) == 1 and found <= set(_HALVES) else None
 
-    def _flat(self, values: tuple[Any, ...]) -> list[Any]:
-        found: list[Any] = []
-        for argument, value in zip(self._entry.written(), values, strict=True):
-            if argument.name in self.drawn or isinstance(value, Drawn):
-                continue
-            found += [v for v in (value if isinstance(value, (list, tuple)) else [value]) if v is not None]
-        return [v.detach() if isinstance(v, torch.Tensor) else v for v in found]
-
-    def _changed(self, change: Callable[[Any], Any]) -> dict[str, Any]:
-        return _mapped(self.kwargs, change)
-
-    def _exact(self, change: Callable[[Any], Any]) -> list[Any] | None:
-        """The results with every input changed; None where that does not run or is not float64 at the end."""
-        own = self.own()
-        for attempt in (_unchanged, _integers_raised):
-            try:
-                found = self._flat(
-                    evaluate(self._entry, self._protected(_mapped(self._changed(change), attempt)))
-                )
-            except Exception:
-                continue
-            if len(found) != len(own):
-                continue
-            raised = [_widened(mine, value) for mine, value in zip(own, found, strict=True)]
-            if all(_is_exact(mine, value) for mine, value in zip(own, raised, strict=True)):
-                return raised
-        return None
+def _only_half_dtype(arguments: Mapping[str, Any]) -> torch.dtype | None:
+    """The half dtype of the call, if all its float tensors have it."""
+    found = {v.dtype for v in tensors_in(arguments.values()) if v.is_floating_point()}
+    return found.pop() if len(found) == 1 and found <= set(_HALF_DTYPES) else None
 
 
 @cache
@@ -274,33 +214,4 @@ def _mapped(arguments: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[
 
 
 def _single(value: torch.Tensor) -> torch.Tensor:
-    return value.float() if value.dtype in _HALVES else value
-
-
-def _raised(value: torch.Tensor) -> torch.Tensor:
-    if value.is_floating_point():
-        return value.to(torch.float64)
-    return value.to(_RAISED.get(value.dtype, value.dtype))
-
-
-def _unchanged(value: torch.Tensor) -> torch.Tensor:
-    return value
-
-
-def _integers_raised(value: torch.Tensor) -> torch.Tensor:
-    """Where only integers go in and floats come out (a division, a mean), they are what must be exact."""
-    return value if value.is_floating_point() or value.is_complex() else value.to(torch.float64)
-
-
-def _widened(own: Any, value: Any) -> Any:
-    """Whole numbers that are to be written into a float tensor are exact in float64 as they are."""
-    both = isinstance(own, torch.Tensor) and isinstance(value, torch.Tensor)
-    if both and own.is_floating_point() and not (value.is_floating_point() or value.is_complex()):
-        return value.to(torch.float64)
-    return value.to(torch.complex128) if both and own.is_complex() and value.dtype == torch.float64 else value
-
-
-def _is_exact(own: Any, value: Any) -> bool:
-    if not isinstance(own, torch.Tensor) or not (own.is_floating_point() or own.is_complex()):
-        return True
-    return isinstance(value, torch.Tensor) and value.dtype in _WIDE
+    return value.float() if value.dtype in _HALF_DTYPES else value
