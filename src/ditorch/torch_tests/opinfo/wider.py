@@ -10,7 +10,6 @@ arithmetic in that dtype can have.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -19,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 from ditorch.torch_tests.opinfo.compare import Mismatch, Tolerance, check_values
 from op_tools import verdict
 from op_tools.categories import Category, category_of
-from op_tools.reference.perturbation import ROUNDING, Factors, InnerRoundings
+from op_tools.reference import Reference
 
 __all__ = ["Wider", "can_be_wider", "category_for"]
 
@@ -34,21 +33,29 @@ def can_be_wider(dtype: torch.dtype) -> bool:
     return (dtype.is_floating_point or dtype.is_complex) and dtype not in (_REAL[0], _COMPLEX[0])
 
 
-@dataclass
-class Wider:
-    """One call whose numbers differ. Implements op_tools' `Reference`.
+class Wider(Reference):
+    """One call whose numbers differ.
 
     `run` gives the result or an exception; `low` is the dtype of the pair: only what is wider than it is asked.
     """
 
-    run: Callable[[Any], Any]
-    arguments: Any
-    cpu: Any
-    device: Any
-    low: torch.dtype
-    category: Category = "other"
-    is_gradient: bool = False
-    _truth: Any = None
+    def __init__(
+        self,
+        run: Callable[[Any], Any],
+        arguments: Any,
+        cpu: Any,
+        device: Any,
+        low: torch.dtype,
+        category: Category = "other",
+        is_gradient: bool = False,
+    ) -> None:
+        self.run = run
+        self.args = (arguments,)
+        self.cpu = cpu
+        self.device = device
+        self.low = low
+        self.category = category
+        self.is_gradient = is_gradient
 
     def agreement(self, tolerance: Tolerance) -> Agreement:
         """Whether the device agrees with the wider call; if so by which rule."""
@@ -60,14 +67,15 @@ class Wider:
                 continue
             if self._close(wide, tolerance):
                 return "wider"
-            self._truth = wide if level == 0 else None
+            if level == 0:
+                self._truth = _tensors(wide)
             return "verdict" if level == 0 and self._plausible() else ""
         return ""
 
-    def _wide(self, level: int, change: Callable[[Any], Any] = lambda leaf: leaf) -> Any:
+    def _wide(self, level: int) -> Any:
         """The result of the call in a wider dtype; None where it only exists in the low one."""
         try:
-            found = self.run(tree_map(lambda leaf: change(_widened(leaf, level)), self.arguments))
+            found = self.run(tree_map(lambda leaf: _widened(leaf, level), self.args[0]))
         except Exception:
             return None
         return None if isinstance(found, Exception) else found
@@ -92,23 +100,25 @@ class Wider:
         own, exact = self.own(), self.truth()
         if exact is None or len(own) != len(results) or len(own) != len(tree_leaves(self.cpu)):
             return False
-        if not all(_same_question(mine, truth) for mine, truth in zip(own, exact, strict=True)):
+        pairs = list(zip(own, exact, strict=True)) if len(own) == len(exact) else []
+        if not pairs or not all(_alike(truth, mine) and _same_question(mine, truth) for mine, truth in pairs):
             return False
         bound = verdict.tolerance_for("", self.low)
         found = verdict.judge_all(results, self, category=self.category, tolerance=bound)
         return all(one.status in ("same", "pass") for one in found)
 
-    def own(self) -> list[Any]:
+    def own_results(self) -> list[Any]:
         return _tensors(self.cpu)
 
-    def truth(self) -> list[Any] | None:
-        return _tensors_of_same_form(self._truth, self.own())
+    def evaluate(self, args: Any, kwargs: Any, grad_outputs: Any, *, upcast: bool) -> list[Any]:
+        found = self.run(tree_map(_copied, args[0]))
+        if isinstance(found, Exception):
+            raise found
+        return _tensors(found)
 
-    def perturbed(self, seed: int) -> list[Any] | None:
-        factors = Factors(seed, ROUNDING)
-        with InnerRoundings(factors):
-            wide = self._wide(0, lambda leaf: _moved(leaf, factors))
-        return _tensors_of_same_form(wide, self.own())
+    def variant(self, seed: int) -> None:
+        """None: the narrow call was the CPU's as it is, and is not made again."""
+        return None
 
 
 def _same_question(own: torch.Tensor, exact: torch.Tensor) -> bool:
@@ -128,20 +138,24 @@ def _widened(value: Any, level: int) -> Any:
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
         return value
     wide = _wider_dtype(value.dtype, level)
-    copy = value.detach().clone() if wide == value.dtype else value.detach().to(wide)
-    return copy.requires_grad_(value.requires_grad)
+    return (
+        _copied(value) if wide == value.dtype else value.detach().to(wide).requires_grad_(value.requires_grad)
+    )
+
+
+def _copied(value: Any) -> Any:
+    """A leaf of its own: the call may write to its arguments."""
+    return (
+        value.detach().clone().requires_grad_(value.requires_grad)
+        if isinstance(value, torch.Tensor)
+        else value
+    )
 
 
 def _wider_dtype(dtype: torch.dtype, level: int) -> torch.dtype:
     if dtype.is_complex:
         return _COMPLEX[level]
     return _REAL[level] if dtype.is_floating_point else dtype
-
-
-def _moved(value: Any, factors: Factors) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    return factors.applied(value.detach()).requires_grad_(value.requires_grad)
 
 
 def _leaf_agrees(reference: Any, mine: Any, got: Any, tolerance: Tolerance) -> bool:
@@ -162,14 +176,6 @@ def _leaf_agrees(reference: Any, mine: Any, got: Any, tolerance: Tolerance) -> b
 
 def _tensors(tree: Any) -> list[Any]:
     return [leaf.detach() for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def _tensors_of_same_form(tree: Any, own: list[Any]) -> list[Any] | None:
-    found = _tensors(tree) if tree is not None else []
-    if not found or len(found) != len(own):
-        return None
-    same = all(_alike(wide, mine) for wide, mine in zip(found, own, strict=True))
-    return found if same else None
 
 
 def _alike(wide: torch.Tensor, mine: torch.Tensor) -> bool:
