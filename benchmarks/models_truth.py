@@ -18,16 +18,13 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from op_tools.reference.perturbation import ROUNDING, Factors, InnerRoundings
+from op_tools.reference import Reference
 from op_tools.trees import map_leaves
 from op_tools.verdict import Verdict, judge_all, tolerance_for
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples" / "models"))
 import training
 from all_models import load
-
-# By how much weights and data differ in one more sample of what correct float32 arithmetic does.
-_NUDGE = 2.0**-12
 
 
 def result_tensors(result: Mapping[str, Any], dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -69,42 +66,30 @@ def _double_by_default() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-class TrainingReference:
-    """The training of one model on the CPU; the protocol is that of `op_tools.verdict.Reference`."""
+class TrainingReference(Reference):
+    """The training of one model on the CPU: a function of its weights and of the numbers in its data."""
 
     def __init__(self, name: str, on_cpu: Mapping[str, Any]) -> None:
         self._build = load(name)
-        self._own = result_tensors(on_cpu)
-        self._truth: list[Tensor] | None = None
+        self._on_cpu = on_cpu
+        numbers: list[Tensor] = []
+        self._experiment(lambda value: numbers.append(value) or value)  # type: ignore[func-returns-value]
+        self.args = [number.detach() for number in numbers]
 
-    def own(self) -> list[Tensor]:
-        return self._own
+    def own_results(self) -> list[Any]:
+        return result_tensors(self._on_cpu)
 
-    def truth(self) -> list[Tensor]:
-        if self._truth is None:
-            self._truth = self._in_double(Tensor.double)
-        return self._truth
+    def evaluate(self, args: Any, kwargs: Any, grad_outputs: Any, *, upcast: bool) -> list[Any]:
+        given = iter(args)
+        experiment = self._experiment(lambda _: next(given).clone())
+        options = argparse.Namespace(cpu=True, bf16=False, compile=None, checkpointing=False)
+        if not upcast:
+            return result_tensors(_trained(experiment, options), torch.float32)
+        with _double_by_default():
+            return result_tensors(_trained(experiment, options), torch.float64)
 
-    def perturbed(self, seed: int) -> list[Tensor]:
-        factors = Factors(seed, ROUNDING)
-        with InnerRoundings(factors):
-            return self._in_double(lambda value: factors.applied(value.double()))
-
-    def variant(self, seed: int) -> tuple[list[Tensor], list[Tensor]]:
-        """(float32, float64) results from slightly other weights and data."""
-
-        def nudged(factors: Factors) -> Callable[[Tensor], Tensor]:
-            return lambda value: factors.applied(value.double()).to(torch.float32)
-
-        single = self._run(nudged(Factors(seed, _NUDGE)), torch.float32)
-        change = nudged(Factors(seed, _NUDGE))
-        return single, self._in_double(lambda value: change(value).double())
-
-    def _in_double(self, change: Callable[[Tensor], Tensor]) -> list[Tensor]:
-        return self._run(change, torch.float64)
-
-    def _run(self, change: Callable[[Tensor], Tensor], dtype: torch.dtype) -> list[Tensor]:
-        """Build as always, change every floating number, train."""
+    def _experiment(self, change: Callable[[Tensor], Tensor]) -> training.Experiment:
+        """Built as always, with every floating number changed, in the same order every time."""
         torch.manual_seed(training.SEED)
         experiment = self._build()
         _one_expert_after_the_other(experiment.model)
@@ -117,11 +102,7 @@ class TrainingReference:
         experiment.samples = [
             {name: changed(value) for name, value in sample.items()} for sample in experiment.samples
         ]
-        options = argparse.Namespace(cpu=True, bf16=False, compile=None, checkpointing=False)
-        if dtype is torch.float32:
-            return result_tensors(_trained(experiment, options), dtype)
-        with _double_by_default():
-            return result_tensors(_trained(experiment, options), dtype)
+        return experiment
 
 
 def _trained(experiment: training.Experiment, options: argparse.Namespace) -> dict[str, Any]:

@@ -49,6 +49,9 @@ class _Named:
     def __init__(self, name: str) -> None:
         self.__name__ = name
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{self.__name__} is only a name here: ReferenceRun evaluates")
+
 
 class ReferenceRun(Reference):
     """The reference function of one case: flat lists of what is judged, one for each of `slots`.
