@@ -12,7 +12,7 @@ import pytest
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
-SCRIPT = ROOT / "benchmarks" / "diopi_fuzz.py"
+SCRIPT = FOLDER / "diopi_fuzz.py"
 
 
 def _fuzz(*options: str) -> subprocess.CompletedProcess[str]:

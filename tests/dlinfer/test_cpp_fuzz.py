@@ -6,11 +6,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
+import dlinfer_fuzz
 import pytest
 import torch
+from dlinfer_calls import CALLS, random_case
 from torch import Tensor
 
 from dlinfer.reference import KERNELS
@@ -18,12 +19,6 @@ from dlinfer.vendors import Vendor, using
 
 _cpp: Any = pytest.importorskip("dlinfer._cpp")
 pytestmark = pytest.mark.unit
-
-BENCHMARKS = str(Path(__file__).resolve().parents[2] / "benchmarks")
-if BENCHMARKS not in sys.path:
-    sys.path.append(BENCHMARKS)
-import dlinfer_fuzz  # noqa: E402
-from dlinfer_calls import CALLS, random_case  # noqa: E402
 
 # Declared, but not computed: it gives the length of a tensor. Or without a kernel of cpp.
 NOT_FUZZED = {"get_cache_len"}
@@ -43,7 +38,7 @@ def test_every_kernel_has_random_calls() -> None:
 
 @pytest.mark.parametrize("operator", CALLS)
 def test_random_calls(operator: str) -> None:
-    """Right, bad numbers stay where they are, and threads change nothing; `benchmarks/dlinfer_fuzz.py` goes on for longer."""
+    """Right, bad numbers stay where they are, and threads change nothing; `tests/dlinfer/dlinfer_fuzz.py` goes on for longer."""
     for case in dlinfer_fuzz.cases([operator], seed=3, seconds=0, rounds=12):
         assert not (problem := dlinfer_fuzz.problem_of(case, "cpp", "cpu")), f"{case.id}: {problem}"
 

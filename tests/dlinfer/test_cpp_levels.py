@@ -14,7 +14,7 @@ _cpp: Any = pytest.importorskip("dlinfer._cpp")
 pytestmark = pytest.mark.unit
 
 LEVELS = ("plain", "avx2", "avx512")
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+FOLDER = Path(__file__).resolve().parent
 
 
 def _python(program: str, level: str) -> subprocess.CompletedProcess[str]:
@@ -36,7 +36,7 @@ import sys
 import torch
 import dlinfer._cpp
 assert dlinfer._cpp.level() == {level!r}
-sys.path.append({str(BENCHMARKS)!r})
+sys.path.append({str(FOLDER)!r})
 import dlinfer_fuzz
 assert dlinfer_fuzz.main(["--rounds", "6"]) == 0
 from dlinfer.cli import main

@@ -1,21 +1,21 @@
 """Every operator, every call form, every argument: what is wrong is refused by name, by every vendor, with nothing written.
 
-A part of `python benchmarks/dlinfer_arguments.py`, whose judge is judged here too.
+A part of `python tests/dlinfer/dlinfer_arguments.py`, whose judge is judged here too.
 """
 
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pytest
 import torch
+from dlinfer_arguments import Trial, outcome, problem, trials
+from dlinfer_call_forms import Form, forms
 from torch import Tensor
 
 from dlinfer import ops
@@ -24,13 +24,6 @@ from dlinfer.errors import DlinferArgumentError
 from dlinfer.interface import OPERATORS
 from dlinfer.interface.sharing import lies_over_itself, overlap
 from dlinfer.vendors import Vendor, using
-
-BENCHMARKS = str(Path(__file__).resolve().parents[2] / "benchmarks")
-if BENCHMARKS not in sys.path:
-    sys.path.append(BENCHMARKS)
-
-from dlinfer_arguments import Trial, outcome, problem, trials  # noqa: E402
-from dlinfer_call_forms import Form, forms  # noqa: E402
 
 pytestmark = [pytest.mark.unit, pytest.mark.filterwarnings("ignore:Casting complex values")]
 

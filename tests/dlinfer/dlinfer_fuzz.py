@@ -1,8 +1,8 @@
 """Random legal calls of a vendor's kernels: each must be right, keep bad numbers where they are, and not depend on threads.
 
-    python benchmarks/dlinfer_fuzz.py --seconds 60                       # the vendor cpp
-    python benchmarks/dlinfer_fuzz.py --vendor triton --device cuda --only 'paged_*'
-    python benchmarks/dlinfer_fuzz.py --case random:linear:17            # one call again
+    python tests/dlinfer/dlinfer_fuzz.py --seconds 60                       # the vendor cpp
+    python tests/dlinfer/dlinfer_fuzz.py --vendor triton --device cuda --only 'paged_*'
+    python tests/dlinfer/dlinfer_fuzz.py --case random:linear:17            # one call again
 
 Calls are judged as `dlinfer conformance` judges its cases. Then a NaN, an infinity or the largest number is put into one row or
 one sequence: the results of all others must keep their bits. On the CPU, four threads must give the bits of one. Products of many
@@ -20,6 +20,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 import torch
+from dlinfer_calls import CALLS, random_case
 from torch import Tensor
 
 from dlinfer.conformance.case import Case
@@ -31,7 +32,6 @@ from dlinfer.errors import VendorError
 from dlinfer.interface import OPERATORS
 from dlinfer.interface.registry import OVERLOADS
 from dlinfer.vendors import using
-from dlinfer_calls import CALLS, random_case
 from op_tools.verdict import judge_all, tolerance_for
 
 # The argument whose rows are independent of each other, and how many of its dimensions are one row.

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from dlinfer_attention_calls import CALLS as ATTENTION
+from dlinfer_attention_calls import HEAD_SIZES, maybe_spaced
 from torch import Tensor
 
 from dlinfer.conformance.case import HALVES, Arguments, Case
 from dlinfer.conformance.drawing import Draw
-from dlinfer_attention_calls import CALLS as ATTENTION
-from dlinfer_attention_calls import HEAD_SIZES, maybe_spaced
 
 _ROWS = (0, 1, 1, 2, 3, 5, 8, 9, 12, 13, 16, 17, 20, 21, 31, 48, 49, 65, 96, 97, 130)
 # Among very many numbers some lie so near the middle of two integers that even the judge cannot say which of them is right.

@@ -1,8 +1,8 @@
 """Calls every operator of dlinfer with one wrong argument at a time, in every call form and with every vendor given.
 
-    python benchmarks/dlinfer_arguments.py                            # one case of each operator, ref and cpp
-    python benchmarks/dlinfer_arguments.py --cases 99 --only fill_kv_cache
-    python benchmarks/dlinfer_arguments.py --accepted                 # also list what is let through
+    python tests/dlinfer/dlinfer_arguments.py                            # one case of each operator, ref and cpp
+    python tests/dlinfer/dlinfer_arguments.py --cases 99 --only fill_kv_cache
+    python tests/dlinfer/dlinfer_arguments.py --accepted                 # also list what is let through
 
 A call must be refused by an error that names the argument, with nothing written. Some changes leave it right, a longer cache
 for instance: then it must give what the reference gives for the same values in memory of their own. All vendors must agree.
@@ -24,6 +24,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+from dlinfer_call_forms import ALIASES, Form, forms
+from hostile_arguments import hostile, overlapping
 from torch import Tensor
 
 from dlinfer.conformance.case import Case
@@ -34,8 +36,6 @@ from dlinfer.errors import DlinferArgumentError
 from dlinfer.interface import OPERATORS
 from dlinfer.ops.calling import TYPE_ERROR
 from dlinfer.vendors import using
-from dlinfer_call_forms import ALIASES, Form, forms
-from hostile_arguments import hostile, overlapping
 
 VENDORS = ("ref", "cpp")
 # Vendors sum in another order.

@@ -1,8 +1,8 @@
 """Calls every operator of a DIOPI library with nonsense: an error is a good answer, a crash, a hang or a write elsewhere is not.
 
-    python benchmarks/diopi_fuzz.py --seconds 60                 # the simulated chip
-    python benchmarks/diopi_fuzz.py --library libmine.so --only diopiCat --seconds 20
-    python benchmarks/diopi_fuzz.py --replay crash.json          # one recorded call again
+    python tests/diopi/diopi_fuzz.py --seconds 60                 # the simulated chip
+    python tests/diopi/diopi_fuzz.py --library libmine.so --only diopiCat --seconds 20
+    python tests/diopi/diopi_fuzz.py --replay crash.json          # one recorded call again
 
 The calls are made in child processes. A child writes each call to a file before it makes it, so that the call that ended the
 child is known; it is then made again alone to see whether it is to blame. Memory is bounded. Ends with 1 if something was found.
@@ -22,8 +22,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from diopi.vendors.host import VENDOR
 from fuzz_calls import Caller, calls
+
+from diopi.vendors.host import VENDOR
 
 START_SECONDS = 120.0  # until the first call
 GIVE_UP_AFTER = 2  # findings of one function; then it is left alone
