@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.overrides import get_overridable_functions, resolve_name
 
-__all__ = ["RefusedName", "function_named", "name_of"]
+__all__ = ["RefusedName", "function_named", "name_of", "registered_operators"]
 
 
 class RefusedName(ValueError):
@@ -104,6 +104,13 @@ def _name(func: Callable[..., Any]) -> str:
 
 
 _cached_name = functools.lru_cache(maxsize=8192)(_name)
+
+
+def registered_operators() -> Iterator[str]:
+    """The names of all operators that the dispatcher knows now: 'aten.add.Tensor', 'aten.relu.default'."""
+    for name in torch._C._dispatch_get_all_op_names():
+        operator, _, overload = name.partition(".")
+        yield f"{operator.replace('::', '.')}.{overload or 'default'}"
 
 
 def _attribute_access(func: Callable[..., Any]) -> str | None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 
 from op_tools.engine import ENGINE, Call, site
+from op_tools.engine.compiled import COMPILED
+from op_tools.names import registered_operators
 from op_tools.results import Results, mark_run, place_in_run, run_id
 from op_tools.settings import Names, ToolSettings, read
 
@@ -39,6 +41,8 @@ class Tool:
     wants_ties = False
     executes = False
     aten_everywhere = False
+    # At ATen level: API calls only say what an ATen call is part of; they do not go through the hooks.
+    api_is_context = False
     takes_compiled = False
     # A quick way to leave a call alone, asked before anything else is made of it: (name, args, kwargs, step) -> bool.
     declines: Any = None
@@ -129,6 +133,10 @@ class Tool:
     def wants_aten(self, name: str, func: Any) -> bool:
         """Whether the tool is for this operator at ATen level. Asked once per operator."""
         return False
+
+    def wants_parent(self, name: str) -> bool:
+        """Whether ATen calls must know that they are part, or backward, of a call that the tool itself does not take."""
+        return self.uses_aten and self.only is None and self.names.excludes(name)
 
     @property
     def takes_all(self) -> bool:
@@ -269,13 +277,17 @@ class Tool:
 class LevelTool(Tool):
     """A tool with a setting `level`: it takes API calls, or at level aten the calls that reach the kernels.
 
-    At level aten the API calls still pass by, so that calls inside them and inside their backward know whose they are;
-    `takes` tells the tool's own calls from those.
+    At level aten the API calls are context: calls inside them and inside their backward know whose they are. What
+    torch.compile has compiled is one call at either level.
     """
 
-    def takes(self, call: Call) -> bool:
-        """Whether a call is of the level this tool looks at."""
-        return call.level != "api" or not self.uses_aten
+    def read_settings(self) -> None:
+        super().read_settings()
+        # Where the list names no operator there is nothing to give context to, and API calls need not be seen at all.
+        self.uses_api = not self.api_is_context or self._names_an_operator()
+
+    def _names_an_operator(self) -> bool:
+        return any(self.names.match(name) for name in registered_operators())
 
     @property
     def uses_aten(self) -> bool:  # type: ignore[override]
@@ -286,11 +298,20 @@ class LevelTool(Tool):
         return self.uses_aten
 
     @property
+    def api_is_context(self) -> bool:  # type: ignore[override]
+        return self.uses_aten
+
+    @property
     def wants_ties(self) -> bool:  # type: ignore[override]
         return self.uses_aten
 
     def wants_api(self, name: str, func: Any) -> bool:
-        return self.uses_aten or super().wants_api(name, func)
+        if self.api_is_context and not name.startswith(COMPILED):
+            return False
+        return super().wants_api(name, func)
+
+    def wants_parent(self, name: str) -> bool:
+        return self.api_is_context or super().wants_parent(name)
 
     def wants_aten(self, name: str, func: Any) -> bool:
         return self.uses_aten and self.names.match(name)

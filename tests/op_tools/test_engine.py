@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
@@ -317,3 +318,79 @@ def test_importing_the_tools_does_not_import_the_compiler(run_python: Any) -> No
         """
     )
     assert out.splitlines()[-1] == "clean []"
+
+
+# -- the cost of a call that nobody takes ----------------------------------------------------------------------
+
+
+def _functions_of_ours_in(work: Any) -> list[str]:
+    """The Python functions of op_tools that one run of some work goes through, in order."""
+    work()  # decisions are made and kept at the first call
+    called: list[str] = []
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and f"{os.sep}op_tools{os.sep}engine" in frame.f_code.co_filename:
+            called.append(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return called
+
+
+def test_a_tool_at_aten_level_that_takes_no_operator_costs_one_lookup() -> None:
+    x = torch.ones(2, device=D)
+    with op_tools.OpObserve(list="no.such.operator", level="aten"):
+        assert _functions_of_ours_in(lambda: torch.add(x, x)) == ["AtenMode.__torch_dispatch__"]
+
+
+def test_a_call_without_an_operator_that_a_tool_takes_is_not_recorded() -> None:
+    x = torch.ones(2, 2, device=D)
+    with op_tools.OpObserve(list="aten.mm.default", level="aten") as tool:
+        called = _functions_of_ours_in(lambda: torch.add(x, x))
+        assert called == [
+            "ApiMode.__torch_function__",
+            "Engine.run_parent",
+            "AtenMode.__torch_dispatch__",
+        ]
+        assert "Call.__init__" in _functions_of_ours_in(lambda: torch.matmul(x, x))
+        assert tool.calls == 2
+
+
+def test_aten_calls_share_the_number_of_their_api_call_and_of_its_backward(rows: Any) -> None:
+    x = torch.randn(3, 3, device=D, requires_grad=True)
+    with op_tools.OpObserve(list="aten.(mm|tanh_backward|bmm).*", level="aten"):
+        torch.nn.functional.linear(x, x)
+        y = torch.linalg.multi_dot([x, x, x])
+        torch.tanh(y).sum().backward()
+    found = rows("op_observe_result")
+    forward = [row["forward_id"] for row in found if row["phase"] == "forward"]
+    # multi_dot is one call with two products in it, the linear before it another one.
+    assert len(forward) == 3 and forward[0] != forward[1] == forward[2]
+    backward = {row["name"]: row["forward_id"] for row in found if row["phase"] == "backward"}
+    assert backward["aten.mm.default"] == forward[1] and backward["aten.tanh_backward.default"] not in forward
+
+
+def test_an_operator_registered_after_the_start_is_seen_with_its_context() -> None:
+    names = []
+
+    class Noting(op_tools.OpObserve):
+        def before(self, call: Any) -> None:
+            names.append((call.name, call.parent.name if call.parent is not None else None))
+            super().before(call)
+
+    with (
+        Noting(list="op_tools_test.late.default", level="aten"),
+        torch.library._scoped_library("op_tools_test", "FRAGMENT") as library,
+    ):
+        library.define("late(Tensor x) -> Tensor")
+        library.impl("late", lambda x: x.clone(), "CompositeExplicitAutograd")
+        x = torch.ones(2, device=D)
+        torch.ops.op_tools_test.late(x)
+        torch.ops.op_tools_test.late(x)
+    assert names == [
+        ("op_tools_test.late.default", None),
+        ("op_tools_test.late.default", "op_tools_test.late"),
+    ]

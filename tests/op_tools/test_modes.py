@@ -44,6 +44,7 @@ class Busy(op_tools.OpObserve):
     """A tool that calls torch in every hook."""
 
     uses_aten = aten_everywhere = wants_backward = wants_ties = True  # type: ignore[assignment]
+    api_is_context = False  # type: ignore[assignment]
 
     def wants_aten(self, name: str, func: Any) -> bool:
         return True

@@ -6,6 +6,7 @@ gradient of an input is what this call contributes to it, not what other users o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -165,14 +166,27 @@ def _sum(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return first.detach() + second.detach()
 
 
+def mark(result: Any, first: int, origin: Callable[[], Origin]) -> None:
+    """Tie the nodes that a call has made, numbered from `first` on, to what `origin` says of the call."""
+
+    def made(nodes: Iterable[Any]) -> list[Any]:
+        return [
+            node
+            for node in nodes
+            if node is not None
+            and KEY not in node.metadata
+            and first <= node._sequence_nr() < private.LEAF_NUMBER
+        ]
+
+    stack = made(tensor.grad_fn for tensor in tensors_of(result))
+    known = origin() if stack else None
+    while stack:
+        node = stack.pop()
+        node.metadata[KEY] = known
+        stack += made(source for source, _ in node.next_functions)
+
+
 def mark_function(engine: Engine, function: Any, first: int, result: Any) -> None:
-    """Tie the node of an autograd function of the program to the place that applied it."""
-    origin = None
-    for tensor in tensors_of(result):
-        node: Any = tensor.grad_fn
-        if node is None or KEY in node.metadata or not first <= node._sequence_nr() < private.LEAF_NUMBER:
-            continue
-        if origin is None:
-            name = f"{function.__module__}.{function.__qualname__}"
-            origin = Origin(name, engine.next_id(), site.read())
-        node.metadata[KEY] = origin
+    """Tie the node of an autograd function of the program to the line that applied it."""
+    name = f"{function.__module__}.{function.__qualname__}"
+    mark(result, first, lambda: Origin(name, engine.next_id(), site.read()))

@@ -68,7 +68,7 @@ def _routed(engine: Engine, name: str, original: Callable[..., Any]) -> Callable
         plan = engine.api_plans.get(original, UNKNOWN)
         if plan is UNKNOWN:
             plan = engine.api_plan(original, name)
-        return original(*args, **kwargs) if plan is None else engine.run_api(plan, original, (), args, kwargs)
+        return original(*args, **kwargs) if plan is None else engine.run_api(plan, original, args, kwargs)
 
     return collective
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _MODULE = "torch._dynamo.eval_frame"
 _WRAPPER = "compile_wrapper"
+# How the name of a compiled callable begins.
+COMPILED = "torch.compile."
 
 
 class CompiledRun:
@@ -63,7 +65,7 @@ class CompiledRun:
         owner = getattr(function, "__self__", None)
         module = owner if isinstance(owner, torch.nn.Module) else None
         named = type(module) if module is not None else function
-        name = f"torch.compile.{getattr(named, '__qualname__', type(named).__name__)}"
+        name = f"{COMPILED}{getattr(named, '__qualname__', type(named).__name__)}"
         key = (_MODULE, name)
         plan = engine.api_plans.get(key, UNKNOWN)
         if plan is UNKNOWN:

@@ -50,7 +50,8 @@ class ThreadState(threading.local):
 
     api_mode: ApiMode | None = None
     aten_mode: AtenMode | None = None
-    api_call: Call | None = None
+    # The API call under way: its record, or what it takes to make one.
+    api_call: Any = None
     quiet = 0
 
 
@@ -63,7 +64,8 @@ class Plan:
         "bystander",
         "decline",
         "name",
-        "owner",
+        "only_parent",
+        "parent_for",
         "skipped",
         "takes_all",
         "ties",
@@ -72,21 +74,26 @@ class Plan:
     )
 
     def __init__(
-        self, name: str, tools: tuple[Tool, ...], skipped: tuple[Tool, ...] = (), owner: bool = False
+        self,
+        name: str,
+        tools: tuple[Tool, ...],
+        skipped: tuple[Tool, ...] = (),
+        parent_for: tuple[Tool, ...] = (),
     ) -> None:
         self.name = name
         self.tools = tools
         self.skipped = skipped
-        # Whether a tool must know that the ATen calls inside belong to this one, because it is to leave them alone.
-        self.owner = owner
+        # Tools that take ATen calls, or leave them alone, by the API call they are part of.
+        self.parent_for = parent_for
+        self.only_parent = bool(parent_for) and not tools and not skipped
         # Whether no tool has to be asked about each call.
         self.takes_all = all(tool.takes_all for tool in tools)
         self.backward = any(tool.wants_backward for tool in tools)
-        self.ties = owner or self.backward or any(tool.wants_ties for tool in tools)
+        self.ties = bool(parent_for) or self.backward or any(tool.wants_ties for tool in tools)
         # At ATen level: whether some tool looks at every call, not only at those inside backward,
         self.views_whole = any(tool.aten_everywhere for tool in tools)
         # The only tool, if it can tell cheaply that it leaves a call alone, and what then stands for that call.
-        self.decline = tools[0].declines if len(tools) == 1 and not skipped and not owner else None
+        self.decline = tools[0].declines if len(tools) == 1 and not skipped and not parent_for else None
         self.bystander = Call(self, None, (), {}, "api", 0, 0)
         # and whether some tool takes the call for its own name, not only for that of the call it is part of.
         self.alone = any(tool.only is None and tool.names.match(name) for tool in tools)
@@ -181,10 +188,11 @@ class Engine:
         plan: Plan | None = None
         never = name in NEVER or name.endswith((".__get__", ".__set__", ".__delete__"))
         tools = () if never else tuple(tool for tool in everyone if tool.wants_api(name, func))
-        skipped = tuple(t for t in everyone if t.says_skips and t.uses_api and t not in tools)
-        owner = not never and any(t.uses_aten and t.only is None and t.names.excludes(name) for t in everyone)
-        if tools or skipped or owner:
-            plan = Plan(name, tools, skipped, owner)
+        others = tuple(tool for tool in everyone if tool not in tools)
+        parent_for = () if never else tuple(tool for tool in others if tool.wants_parent(name))
+        skipped = tuple(t for t in others if t.says_skips and t.uses_api and not t.api_is_context)
+        if tools or skipped or parent_for:
+            plan = Plan(name, tools, skipped, parent_for)
         self._keep(self.api_plans, func, plan, everyone)
         return plan
 
@@ -194,6 +202,12 @@ class Engine:
         everyone = self.tools
         tools = () if name in NEVER_ATEN else tuple(tool for tool in everyone if tool.wants_aten(name, func))
         plan = Plan(name, tools) if tools else None
+        for tool in tools:
+            if (
+                tool.api_is_context and not tool.uses_api
+            ):  # the operator was registered after the tool was started
+                tool.uses_api = True
+                self.sync_thread()
         self._keep(self.aten_plans, func, plan, everyone)
         return plan
 
@@ -207,7 +221,7 @@ class Engine:
 
     # -- the way of a call ---------------------------------------------------------------------------------
 
-    def run_api(self, plan: Plan | None, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def run_api(self, plan: Plan | None, func: Any, args: Any, kwargs: Any) -> Any:
         """A call at API level that somebody may want."""
         if plan is UNKNOWN:
             plan = self.guarded(None, None, self.api_plan, func)
@@ -219,6 +233,8 @@ class Engine:
             or private.functorch_active() is not None
         ):
             return func(*args, **kwargs)
+        if plan.only_parent:
+            return self.run_parent(plan, func, args, kwargs)
         if plan.decline is not None and plan.decline(plan.name, args, kwargs, self.step):
             local.api_call = plan.bystander
             try:
@@ -230,9 +246,50 @@ class Engine:
         tensors = tensors_of_call(args, kwargs)
         kinds = device_types(tensors)
         tools = [tool for tool in plan.tools if tool.watches(kinds)]
-        if not (tools or plan.owner) or WRAPPER in kinds or private.fake_mode_active():
+        if WRAPPER in kinds or private.fake_mode_active() or not (tools or _is_parent(plan, kinds)):
             return func(*args, **kwargs)
         return self.run_tools(Call(plan, func, args, kwargs, "api", 0, self.step, tensors), tools)
+
+    def run_parent(self, plan: Plan, func: Any, args: Any, kwargs: Any) -> Any:
+        """A call that tools only want to know as the parent of ATen calls, forward and backward.
+
+        Most such calls are never asked for: a record is made of one when a tool takes an ATen call in it, or when it
+        leaves autograd nodes behind.
+        """
+        local = self.local
+        if local.api_call is not None:
+            return func(*args, **kwargs)
+        first = private.next_node_number()
+        local.api_call = (plan, func, args, kwargs)
+        try:
+            result = func(*args, **kwargs)
+            if private.next_node_number() != first:
+                private.silently(self.guarded, None, None, self._tie, local.api_call, first, result)
+            return result
+        finally:
+            local.api_call = None
+
+    def _parent(self, pending: Any) -> Call | None:
+        """The record of the API call under way on this thread; None if it concerns no tool."""
+        if type(pending) is not tuple:
+            return pending  # type: ignore[no-any-return]
+        plan, func, args, kwargs = pending
+        tensors = tensors_of_call(args, kwargs)
+        if not _is_parent(plan, device_types(tensors)):
+            return None
+        call = Call(plan, func, args, kwargs, "api", self.next_id(), self.step, tensors)
+        node = private.current_node()
+        if node is not None:
+            call.in_backward, call.origin = True, node.metadata.get(backward.KEY)
+        return call
+
+    def _tie(self, pending: Any, first: int, result: Any) -> None:
+        node = private.current_node()
+        if (node is not None and backward.is_compiled(node)) or private.fake_mode_active():
+            return
+        call = self._parent(pending) if private.functorch_active() is None else None
+        if call is not None:
+            backward.mark(result, first, call.as_origin)
 
     def run_tools(self, call: Call, tools: list[Tool]) -> Any:
         """A call at API level through the tools that watch its devices."""
@@ -263,10 +320,10 @@ class Engine:
         call.tools = tools
         if not call.plan.takes_all:
             call.tools = [tool for tool in tools if self.guarded(tool, call, tool.applies, call)]
-        if call.tools:
+        if call.tools or call.plan.parent_for:
             call.id = self.next_id()
         track = None
-        if call.plan.ties and (call.tools or call.plan.owner) and torch.is_grad_enabled():
+        if call.plan.ties and (call.tools or call.plan.parent_for) and torch.is_grad_enabled():
             track = self.guarded(_first(call), call, backward.Tracking, call)
         for tool in call.tools:
             self.guarded(tool, call, tool.before, call)
@@ -300,7 +357,7 @@ class Engine:
         if plan is None or local.quiet:
             return func(*args, **kwargs)
         api_call = local.api_call
-        if api_call is not None and not plan.views_whole and not api_call.open:
+        if api_call is not None and not plan.views_whole and (type(api_call) is tuple or not api_call.open):
             return func(*args, **kwargs)
         node = private.current_node()
         origin = node.metadata.get(backward.KEY) if node is not None else None
@@ -313,6 +370,10 @@ class Engine:
         tools = [tool for tool in plan.tools if tool.watches(kinds)]
         if not tools:
             return func(*args, **kwargs)
+        if type(api_call) is tuple:
+            api_call = self.guarded(None, None, self._parent, api_call)
+            if api_call is not None:
+                local.api_call = api_call  # of all ATen calls in it
         call = Call(plan, func, args, kwargs, "aten", 0, self.step, tensors)
         call.parent, call.in_backward, call.origin = api_call, node is not None, origin
         try:
@@ -358,6 +419,11 @@ class Engine:
             return None
         finally:
             local.quiet -= 1
+
+
+def _is_parent(plan: Plan, kinds: set[str]) -> bool:
+    """Whether some tool is to know calls on these devices as the parents of ATen calls."""
+    return WRAPPER not in kinds and any(tool.watches(kinds) for tool in plan.parent_for)
 
 
 def _first(call: Call) -> Tool | None:

@@ -27,12 +27,15 @@ class ApiMode(TorchFunctionMode):
         super().__init__()
         self.plans = engine.api_plans
         self.run = engine.run_api
+        self.run_parent = engine.run_parent
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         plan = self.plans.get(func, UNKNOWN)
         if plan is None:
             return func(*args, **kwargs) if kwargs else func(*args)
-        return self.run(plan, func, types, args, kwargs or {})
+        if plan is not UNKNOWN and plan.only_parent:
+            return self.run_parent(plan, func, args, kwargs or {})
+        return self.run(plan, func, args, kwargs or {})
 
 
 class AtenMode(TorchDispatchMode):

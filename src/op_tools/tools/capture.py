@@ -121,7 +121,7 @@ class OpCapture(LevelTool):
         )
 
     def before(self, call: Call) -> None:
-        if self.store is None or not self.takes(call):
+        if self.store is None:
             return
         info = self._info(call)
         if not self.store.admits(info):

@@ -109,8 +109,6 @@ class OpObserve(LevelTool):
         self._statistics = _Statistics() if self.settings.statistics else None
 
     def before(self, call: Call) -> None:
-        if not self.takes(call):
-            return
         self.say_applied(call.name)
         # In-place operators change their inputs: what went in is read before.
         if self.settings.verbose:
@@ -119,8 +117,6 @@ class OpObserve(LevelTool):
             call.notes[self] = brief.of_call(call.args, call.kwargs)
 
     def after(self, call: Call, result: Any) -> None:
-        if not self.takes(call):
-            return
         inputs = call.notes.pop(self)
         self.calls += 1
         if self.settings.verbose:

@@ -21,7 +21,7 @@ from op_tools.device_error import DeviceError
 from op_tools.engine import Call
 from op_tools.engine.call import is_wrapper, tensors_of
 from op_tools.settings import ToolSettings, one_of, setting
-from op_tools.tool import Tool
+from op_tools.tool import LevelTool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _written(call: Call) -> list[torch.Tensor]:
     return [tensor for tensor in found if tensor.device.type != "meta"]
 
 
-class OpOverflowCheck(Tool):
+class OpOverflowCheck(LevelTool):
     """Finds where NaN and Inf are born, in forward, backward and the optimizer."""
 
     section = "overflow_check"
@@ -180,13 +180,13 @@ class OpOverflowCheck(Tool):
     wants_ties = True
     takes_compiled = True
 
-    @property
-    def uses_aten(self) -> bool:  # type: ignore[override]
-        return self.settings.level == "aten" and self.only is None
+    # The list may name API calls too: what runs inside them is taken.
 
-    @property
-    def aten_everywhere(self) -> bool:  # type: ignore[override]
-        return self.uses_aten
+    def _names_an_operator(self) -> bool:
+        return True
+
+    def wants_parent(self, name: str) -> bool:
+        return self.uses_aten and self.only is None and (self.names.match(name) or self.names.excludes(name))
 
     def wants_aten(self, name: str, func: Any) -> bool:
         return self.uses_aten and category_of(func, name) not in {"view", "uninitialised"}
@@ -206,8 +206,6 @@ class OpOverflowCheck(Tool):
         self._memories = Memories()
 
     def before(self, call: Call) -> None:
-        if call.level == "api" and self.uses_aten:
-            return
         if writing.may_write(call.func, call.name):
             held: dict[int, tuple[Found, bool]] = {}
             for tensor in _inputs(call):
@@ -221,8 +219,6 @@ class OpOverflowCheck(Tool):
             call.notes[self] = held
 
     def after(self, call: Call, result: Any) -> None:
-        if call.level == "api" and self.uses_aten:
-            return
         if call.level == "aten" or self.only is None:
             self.say_applied_quietly(call)
         else:
