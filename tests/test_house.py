@@ -1,4 +1,4 @@
-"""The rules of the house that a reviewer would otherwise have to remember (DESIGN: rooms and their doors)."""
+"""Rules that a reviewer would otherwise have to remember: import directions, sizes, names, one of everything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.null
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("ditorch", "op_tools", "diopi", "torch_dipu", "dicp", "dlinfer")
+PACKAGES = ("dicore", "ditorch", "op_tools", "diopi", "torch_dipu", "dicp", "dlinfer")
 HAND_WRITTEN = (
     "src",
     "csrc",
@@ -26,18 +26,16 @@ HAND_WRITTEN = (
 )
 LANGUAGES = (".py", ".cpp", ".cc", ".c", ".h", ".hpp")
 
+# dicore is the ground under all packages: each may import it, and it imports none of them.
 MAY_IMPORT = {
-    "op_tools": set(),
-    "ditorch": {"op_tools"},  # `ditorch run` starts the tools; `import ditorch` does not load them
-    "diopi": {"op_tools"},
-    "torch_dipu": {"diopi", "ditorch", "op_tools"},
-    "dicp": {"diopi", "torch_dipu", "op_tools"},
-    "dlinfer": {
-        "diopi",
-        "ditorch",
-        "torch_dipu",
-        "op_tools",
-    },  # ditorch: names of CUDA for serving frameworks
+    "dicore": set(),
+    "op_tools": {"dicore"},
+    "ditorch": {"dicore", "op_tools"},  # `ditorch run` starts the tools; `import ditorch` does not load them
+    "diopi": {"dicore", "op_tools"},
+    "torch_dipu": {"dicore", "diopi", "ditorch", "op_tools"},
+    "dicp": {"dicore", "diopi", "torch_dipu", "op_tools"},
+    # ditorch: names of CUDA for serving frameworks
+    "dlinfer": {"dicore", "diopi", "ditorch", "torch_dipu", "op_tools"},
 }
 EXCEPTIONS = {("ditorch/adapters/dipu.py", "torch_dipu")}
 
@@ -66,8 +64,8 @@ def _is_generated(path: Path) -> bool:
     )
 
 
-def _modules_of(room: str) -> Iterator[Path]:
-    return (path for path in _sources(f"src/{room}") if path.suffix == ".py")
+def _modules_of(package: str) -> Iterator[Path]:
+    return (path for path in _sources(f"src/{package}") if path.suffix == ".py")
 
 
 def imports_of(tree: ast.AST) -> set[str]:
@@ -97,33 +95,46 @@ def _imports_at_load(tree: ast.Module) -> set[str]:
     return imports_of(ast.Module([node for node in tree.body if not isinstance(node, lazy)], []))
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_imports_point_one_way(room: str) -> None:
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_point_one_way(package: str) -> None:
     wrong = []
-    for path in _modules_of(room):
+    for path in _modules_of(package):
         name = path.relative_to(ROOT / "src").as_posix()
-        strangers = imports_of(ast.parse(path.read_text(encoding="utf-8"))) & set(ROOMS)
-        strangers -= MAY_IMPORT[room] | {room}
+        strangers = imports_of(ast.parse(path.read_text(encoding="utf-8"))) & set(PACKAGES)
+        strangers -= MAY_IMPORT[package] | {package}
         wrong += [f"{name} imports {other}" for other in sorted(strangers) if (name, other) not in EXCEPTIONS]
     assert wrong == []
 
 
-def test_the_one_door_from_ditorch_to_torch_dipu_opens_late() -> None:
+def test_every_package_has_its_imports_declared() -> None:
+    assert {path.name for path in (ROOT / "src").iterdir() if (path / "__init__.py").exists()} == set(
+        PACKAGES
+    )
+
+
+def test_dicore_imports_no_torch() -> None:
+    wrong = [
+        path.name
+        for path in _modules_of("dicore")
+        if "torch" in imports_of(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert wrong == []
+
+
+def test_ditorch_imports_torch_dipu_lazily() -> None:
     tree = ast.parse((ROOT / "src/ditorch/adapters/dipu.py").read_text(encoding="utf-8"))
     assert "torch_dipu" in imports_of(tree)
     assert "torch_dipu" not in _imports_at_load(tree)
 
 
-@pytest.mark.parametrize("room", ["ditorch", "op_tools"])
-def test_importing_a_library_loads_no_console_library(room: str) -> None:
+@pytest.mark.parametrize("package", ["ditorch", "op_tools"])
+def test_importing_a_library_loads_no_console_library(package: str) -> None:
     """Modules that print tables may import rich at load; the package itself must not import them."""
-    for path in _modules_of(room):
+    init = ast.parse((ROOT / "src" / package / "__init__.py").read_text(encoding="utf-8"))
+    loaded = {node.module for node in ast.walk(init) if isinstance(node, ast.ImportFrom) and node.module}
+    for path in _modules_of(package):
         if imports_of(ast.parse(path.read_text(encoding="utf-8"))) & {"rich", "typer"}:
-            package = ast.parse((ROOT / "src" / room / "__init__.py").read_text(encoding="utf-8"))
-            loaded = {
-                node.module for node in ast.walk(package) if isinstance(node, ast.ImportFrom) and node.module
-            }
-            assert f"{room}.{path.stem}" not in loaded
+            assert f"{package}.{path.stem}" not in loaded
 
 
 def test_no_vendor_is_named_outside_its_folder() -> None:
