@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import os
 import re
@@ -276,6 +277,84 @@ class TestLanguages:
             ]
             allowed = {"index.md"} if page.name == "index.zh-CN.md" else set()
             assert set(strays) <= allowed, document_id(page)
+
+
+def defines(path: Path, name: str) -> bool:
+    """Whether a file defines a function, class, method, constant or table entry of this name."""
+    source = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        found: list[ast.AST] = [ast.parse(source)]
+        for part in name.split("."):
+            found = [node for parent in found for node in ast.walk(parent) if part in defined_by(node)]
+        return bool(found)
+    if path.suffix == ".toml":
+        return name in tomllib.loads(source)
+    word = re.escape(name.rpartition("::")[2])
+    return re.search(rf"\b{word}\s*[({{:;]|\b(?:struct|class|enum)\s+(?:\w+\s+)?{word}\b", source) is not None
+
+
+def defined_by(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    targets = (
+        node.targets
+        if isinstance(node, ast.Assign)
+        else [node.target]
+        if isinstance(node, ast.AnnAssign)
+        else []
+    )
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+@pytest.mark.null
+class TestCodeNamedByPages:
+    """The pages that lead through the code name files and functions that are there."""
+
+    @pytest.mark.parametrize("page", ["docs/architecture.md", "docs/architecture.zh-CN.md"])
+    def test_every_hop_of_the_walks_exists(self, page: str) -> None:
+        hops = re.findall(r"`([\w./-]+\.\w+)::([\w.:~]+)`", text(page))
+        assert [
+            f"{path}::{name}"
+            for path, name in hops
+            if not (ROOT / path).exists() or not defines(ROOT / path, name)
+        ] == []
+
+    def test_both_languages_walk_the_same_way(self) -> None:
+        english, chinese = (
+            re.findall(r"`([\w./-]+::[\w.:~]+)`", text(f"docs/architecture{language}.md"))
+            for language in ("", ".zh-CN")
+        )
+        assert english == chinese
+
+    def test_files_and_names_are_looked_up(self, tmp_path: Path) -> None:
+        module, header, table = tmp_path / "a.py", tmp_path / "a.h", tmp_path / "a.toml"
+        module.write_text("class A:\n    def f(self): ...\nN: int = 1\nB = A\n# def gone(): ...\n")
+        header.write_text("struct Call { bool run(int); };\nint settle(int x) { return gone_; }\n")
+        table.write_text('diopiAdd = {aten = ["add.Tensor"]}\n')
+        assert [name for name in ("A", "A.f", "N", "B", "f", "gone", "A.N") if defines(module, name)] == [
+            "A", "A.f", "N", "B", "f",
+        ]  # fmt: skip
+        assert [name for name in ("Call", "Call::run", "settle", "missing") if defines(header, name)] == [
+            "Call", "Call::run", "settle",
+        ]  # fmt: skip
+        assert defines(table, "diopiAdd") and not defines(table, "diopiSub")
+
+    def test_terms_live_where_the_glossary_says(self) -> None:
+        pages = [
+            re.findall(r"^\| .+ \| `([^`]+)` \|$", text(f"docs/glossary{lang}.md"), re.M)
+            for lang in ("", ".zh-CN")
+        ]
+        assert pages[0] == pages[1] and len(pages[0]) > 50
+        assert [name for name in pages[0] if not (ROOT / name).exists()] == []
+
+    def test_the_glossary_translates_alike(self) -> None:
+        """The term of one page is the translation of the other."""
+        rows = [
+            re.findall(r"^\| (.+?) \| (.+?) \| .+ \| `", text(f"docs/glossary{lang}.md"), re.M)
+            for lang in ("", ".zh-CN")
+        ]
+        assert rows[0] == [(english, chinese) for chinese, english in rows[1]]
+        assert len({english for english, _ in rows[0]}) == len(rows[0])
 
 
 @pytest.mark.null
