@@ -94,6 +94,7 @@ def write_run(folder: Path) -> Path:
     born = row(
         260,
         "aten.div.Tensor",
+        level="aten",
         kind="NaN",
         status="born",
         input="(float32[4]@dipu:0)",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,6 +135,19 @@ def test_the_link_of_the_first_divergence_opens_its_row(browser: Browser) -> Non
     assert line == ["ditorch run SCRIPT.py --tool capture --set capture.list=torch.nn.functional.silu"]
 
 
+def test_the_line_that_captures_an_operator_captures_it(browser: Browser, tmp_path: Path) -> None:
+    (line,) = texts(browser, "#first-overflow .command code")
+    (tmp_path / "script.py").write_text(
+        "import torch\nx = torch.ones(4, device='cuda')\n(x / x).sum().item()\n"
+    )
+    words = shlex.split(line.replace("SCRIPT.py", "script.py"))
+    program = str(Path(sys.executable).with_name(words[0]))
+    done = subprocess.run([program, *words[1:]], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    captured = list((tmp_path / "op_tools_results" / "op_capture_results").rglob("input.pth"))
+    assert [path.parts[-5] for path in captured] == ["aten.div.Tensor"]
+
+
 # -- filters, sorting, pages -----------------------------------------------------------------------------------
 
 
@@ -147,7 +162,7 @@ def test_the_link_of_the_first_divergence_opens_its_row(browser: Browser) -> Non
         ("tool", "time_measure", 120, {"tool": {"time_measure"}}),
         ("module", "layer2", 157, {"module": {"Model.layer2"}}),
         ("phase", "forward", 471, {}),
-        ("level", "api", 471, {}),
+        ("level", "api", 470, {}),
         ("rank", "0", 471, {}),
         ("search", "131 of 4096", 1, {"operator": {"torch.mm"}}),
         ("search", "no such text", 0, {}),

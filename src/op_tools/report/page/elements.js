@@ -57,7 +57,12 @@ const shortSite = (site) => site.split(" ", 1)[0].split("/").pop();
 
 const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replace(/'/g, `'"'"'`)}'`);
 const reproduceLine = (capture) => `op-tools reproduce ${quoted(capture)}`;
-const captureLine = (operator) => `ditorch run SCRIPT.py --tool capture --set ${quoted(`capture.list=${operator}`)}`;
+const captureLine = (operator, level) => {
+  // Rows of comparisons have no level; operators of the dispatcher are not torch's own functions.
+  const aten = level ? level === "aten" : !operator.startsWith("torch.");
+  const settings = [...(aten ? ["capture.level=aten"] : []), `capture.list=${operator}`];
+  return `ditorch run SCRIPT.py --tool capture ${settings.map((setting) => `--set ${quoted(setting)}`).join(" ")}`;
+};
 
 function command(line, introduction) {
   const code = el("code", { tabindex: 0, "aria-label": introduction }, visible(line));

@@ -47,7 +47,7 @@ function firstCard(name) {
     if (value === null || value === "") return [];
     return fact(key, data(shortened(String(value), 300)), ["input", "output"].includes(key));
   });
-  const line = first.reproduce ? command(first.reproduce, t("reproduce")) : command(captureLine(first.operator), t("not_captured"));
+  const line = first.reproduce ? command(first.reproduce, t("reproduce")) : command(captureLine(first.operator, first.level), t("not_captured"));
   return el("article", { class: "card", id: name.replace("_", "-"), "aria-label": t(name) },
     el("h2", {}, t(name)),
     el("p", { class: "what" }, data(shortened(first.operator, 300)), " ", data(first.value), " ", badge(first.verdict)),

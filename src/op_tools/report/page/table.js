@@ -156,7 +156,7 @@ function detailsOf(row, width) {
   });
   const capture = rows.text(row, "capture");
   const judged = colour(rows.text(row, "verdict"));
-  const line = capture ? command(reproduceLine(capture), t("reproduce")) : judged === "bad" || judged === "low" ? command(captureLine(rows.text(row, "operator")), t("not_captured")) : "";
+  const line = capture ? command(reproduceLine(capture), t("reproduce")) : judged === "bad" || judged === "low" ? command(captureLine(rows.text(row, "operator"), rows.text(row, "level")), t("not_captured")) : "";
   return el("tr", { class: "details" }, el("td", { colspan: width }, el("div", { class: "inner" }, el("dl", { class: "facts" }, entries), line)));
 }
 
