@@ -16,17 +16,25 @@ pytestmark = pytest.mark.device
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-@pytest.fixture(scope="module")
-def output(tmp_path_factory: pytest.TempPathFactory) -> str:
+def run(folder: Path, *command: str, expect: int = 0) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OP_", "DIPU_"))}
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "find_wrong_operator.py")],
-        cwd=tmp_path_factory.mktemp("example"), env={**environment, "OMP_NUM_THREADS": "1"},
+        command, cwd=folder, env={**environment, "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == expect, done.stdout + done.stderr
     assert done.stderr == ""
     return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("example")
+
+
+@pytest.fixture(scope="module")
+def output(folder: Path) -> str:
+    return run(folder, sys.executable, str(ROOT / "examples" / "find_wrong_operator.py"))
 
 
 def test_the_fault_is_found_and_taken_out_of_the_way(output: str) -> None:
@@ -59,3 +67,17 @@ def test_the_readme_shows_what_is_printed(output: str) -> None:
         assert shown is not None
         assert masked(shown[1]) == masked(output)
         assert max(map(len, shown[1].splitlines())) <= 100
+
+
+def test_what_the_readme_says_to_do_next(output: str, folder: Path) -> None:
+    """The commands that stand after the example, in their order, in the folder it was run in."""
+    after = (ROOT / "README.md").read_text().partition("examples/find_wrong_operator.py\n")[2]
+    commands = [
+        line.split() for line in re.findall(r"^(?:\S*/)?(op-tools (?:report|reproduce) ?\S*)$", after, re.M)
+    ]
+    assert commands == [["op-tools", "report"], ["op-tools", "reproduce", "first"]]
+    said = [run(folder, str(Path(sys.executable).with_name(name)), *words) for name, *words in commands]
+    assert "2 of 18" in said[0] and list(folder.rglob("*.html"))
+    assert "aten.gelu_backward.default" in said[1] and "passes on the CPU" in said[1]
+    # The file is right on the CPU, as the command says, and shows the fault to nobody who has not its kernel.
+    assert run(folder, sys.executable, "repro.py")
