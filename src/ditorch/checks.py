@@ -1,45 +1,75 @@
-"""Small live checks of a device: does it compute, and does it compute the right thing?
+"""A device as torch has it: its name and memory, and small live checks. Does it compute, and the right thing?
 
 Each check compares values with the CPU, so a device that accepts work and returns nothing useful fails it.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-__all__ = ["CHECKS", "Check", "CheckResult", "run_checks"]
+from dicore.console import make_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = ["CHECKS", "Check", "DeviceInfo", "device_infos", "devices_table", "torch_build"]
 
 Check = Callable[[str], None]
 """Takes a device type; raises when something is wrong."""
 
 
+def torch_build() -> str:
+    """What the installed torch was compiled for."""
+    if torch.version.cuda:
+        return f"cuda {torch.version.cuda}"
+    hip = getattr(torch.version, "hip", None)
+    xpu = getattr(torch.version, "xpu", None)
+    return f"rocm {hip}" if hip else f"xpu {xpu}" if xpu else "cpu"
+
+
 @dataclass(frozen=True)
-class CheckResult:
+class DeviceInfo:
+    """One device; what cannot be asked is left empty."""
+
+    device: str
     name: str
-    ok: bool
-    seconds: float
-    reason: str = ""
+    total_memory: int | None
+    free_memory: int | None
 
 
-def run_checks(device_type: str, checks: Iterable[Check] | None = None) -> list[CheckResult]:
-    """Run every check, whatever the earlier ones did."""
-    return [_run(check, device_type) for check in (CHECKS if checks is None else checks)]
+def device_infos(device_type: str) -> list[DeviceInfo]:
+    """Name and memory of each device of a type."""
+    module = torch.get_device_module(device_type)
+    infos = []
+    for index in range(module.device_count()):
+        free: int | None = None
+        total: int | None = None
+        if hasattr(module, "mem_get_info"):
+            free, total = module.mem_get_info(index)
+        name = module.get_device_name(index) if hasattr(module, "get_device_name") else ""
+        infos.append(DeviceInfo(f"{device_type}:{index}", name, total, free))
+    return infos
 
 
-def _run(check: Check, device_type: str) -> CheckResult:
-    name = check.__name__.replace("_", " ")
-    start = time.perf_counter()
-    try:
-        check(device_type)
-    except Exception as error:  # whatever a device can raise is the finding
-        lines = str(error).strip().splitlines()
-        reason = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        return CheckResult(name, False, time.perf_counter() - start, reason)
-    return CheckResult(name, True, time.perf_counter() - start)
+def devices_table(devices: list[DeviceInfo]) -> Table:
+    """Name, memory and free memory of each device."""
+    from rich.markup import escape
+
+    table = make_table("device", "name", "memory", "free", title="Devices")
+    for device in devices:
+        memory = (
+            "" if size is None else f"{size / 2**30:.1f} GiB"
+            for size in (device.total_memory, device.free_memory)
+        )
+        table.add_row(device.device, escape(device.name), *memory)
+    return table
+
+
+# -- the checks ------------------------------------------------------------------------------------------------
 
 
 def _expect_equal(actual: torch.Tensor, expected: torch.Tensor) -> None:

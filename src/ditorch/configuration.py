@@ -1,4 +1,7 @@
-"""Every setting of this project: its value, where that came from, its variable and what it means."""
+"""`ditorch config`: every setting of this project, its value, where that came from, its variable and what it means.
+
+Settings are declared by their owners: the packages (`<package>/settings.py`), the vendors of dipu, the operator tools.
+"""
 
 from __future__ import annotations
 
@@ -8,64 +11,53 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ditorch.run_tools import ToolName, guess, offered
+from dicore.console import make_table
+from dicore.settings import (
+    SettingError,
+    Variable,
+    declarations,
+    read,
+    setting,
+    settings_file,
+    unknown_variables,
+    variables_of,
+)
+from dicore.suggestions import did_you_mean
+from ditorch.run_tools import offered
 
-__all__ = ["COMMON", "Configuration", "Finding", "UnknownTool", "example", "read_all", "text_of"]
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
-COMMON = "op_tools"
+__all__ = [
+    "PREFIXES",
+    "ConfigEntry",
+    "Configuration",
+    "UnknownGroup",
+    "declared",
+    "example",
+    "read_all",
+    "show",
+    "text_of",
+    "tool_variables",
+]
+
+TOOLS = "op_tools"
+PACKAGES = ("ditorch", "diopi", "torch_dipu", "dicp", "dlinfer", TOOLS)
+PREFIXES = ("DITORCH_", "DIOPI_", "DIPU_", "DICP_", "DLINFER_", "OP_", "OPTOOLS_", "AUTOCOMPARE_")
 DEFAULT = "default"
 
-# What is read from the environment only, by the programs that read it: variable -> (default, meaning).
-_VARIABLES: dict[str, dict[str, tuple[str, str]]] = {
-    "ditorch": {
-        "DITORCH_DEVICE": ("", "the framework that ditorch uses; none: no framework; empty: ditorch chooses"),
-        "DITORCH_DISABLE_MOCK": ("0", "1: never map the names of cuda"),
-        "DITORCH_SHOW_DEVICE_AS_CUDA": ("1", "0: device.type never equals 'cuda'"),
-        "DITORCH_FP32_COLLECTIVES": ("0", "1: sums of half-precision tensors are made in float32"),
-    },
-    "torch_dipu": {
-        "DIPU_DEVICE": (
-            "",
-            "the vendor: a name, or the path of its library; empty: the best that has a device",
-        ),
-        "DIPU_ADAPTOR_CONFIG": ("", "rules (convert_config.yaml) applied in front of the vendor's operators"),
-        "DIOPI_ADAPTOR_REPORT": ("", "a file that gets what these rules cost, when the process ends"),
-        "DIPU_FORCE_FALLBACK_OPS_LIST": (
-            "",
-            "operators that fall back although DIOPI serves them, with commas",
-        ),
-        "DIPU_AUTOCOMPARE_OPS_LIST": ("", "operators whose results are compared with the CPU's, with commas"),
-        "DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS": (
-            "",
-            "operators that keep torch's own implementation, with commas",
-        ),
-        "DIPU_DUMP_OP_ARGS": (
-            "0",
-            "1: print each operator and its DIOPI function, 2: and arguments, 3: and values",
-        ),
-        "DIPU_LOG_FALLBACK_INFO": ("0", "1: a line for every call that falls back, with the reason"),
-        "DIPU_WITH_DIOPI_LIBRARY": ("", "DISABLE: no operator of the vendor is used"),
-        "DIPU_MOCK_CUDA": ("1", "0: do not map the names of cuda when torch_dipu or ditorch is imported"),
-        "TORCH_DEVICE_BACKEND_AUTOLOAD": ("1", "0: plain `import torch` does not register dipu"),
-    },
-}
-_OURS = re.compile(r"OP_|OPTOOLS_|DITORCH_|DIPU_|AUTOCOMPARE_")
-# Variables that hold the name of an operator are shown where one is set.
-_PER_OPERATOR = {
-    "autocompare": (re.compile(r"\w*AUTOCOMPARE_ERROR_TOLERANCE(_\w+)?"), "atol,rtol of the column allclose"),
-    "dtype_cast": (re.compile(r"\w+_OP_DTYPE_CAST_DICT"), "which dtype becomes which, for one operator"),
-}
 
-
-class UnknownTool(Exception):
+class UnknownGroup(Exception):
     """There are no settings of that name."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class ConfigEntry:
     """One setting as it is in force."""
 
     group: str
@@ -75,6 +67,7 @@ class Finding:
     origin: str
     variable: str
     meaning: str
+    dynamic: bool = False
 
     @property
     def changed(self) -> bool:
@@ -86,18 +79,17 @@ class Finding:
 class Configuration:
     """All settings, what cannot be used, and what looks like a setting and is none."""
 
-    findings: list[Finding] = dataclasses.field(default_factory=list)
+    entries: list[ConfigEntry] = dataclasses.field(default_factory=list)
     problems: list[str] = dataclasses.field(default_factory=list)
     warnings: list[str] = dataclasses.field(default_factory=list)
 
-    def narrowed(self, tool: str | None, changed: bool) -> Configuration:
-        """Only one tool's settings, only what was set. Raises UnknownTool."""
-        group = None if tool is None else _group(tool)
+    def narrowed(self, group: str | None, changed: bool) -> Configuration:
+        """Only the settings of one tool, package or vendor, only what was set. Raises UnknownGroup."""
+        groups = None if group is None else _groups_named(group)
         kept = [
-            finding
-            for finding in self.findings
-            if (group is None or finding.group in (group, COMMON if _is_tool(group) else group))
-            and (finding.changed or not changed)
+            entry
+            for entry in self.entries
+            if (groups is None or entry.group in groups) and (entry.changed or not changed)
         ]
         return Configuration(kept, self.problems, self.warnings)
 
@@ -106,141 +98,152 @@ class Configuration:
         return {
             "ok": not self.problems,
             "settings": [
-                {key: _plain(value) for key, value in vars(finding).items()} | {"changed": finding.changed}
-                for finding in self.findings
+                {key: _plain(value) for key, value in vars(entry).items()} | {"changed": entry.changed}
+                for entry in self.entries
             ],
             "problems": self.problems,
             "warnings": self.warnings,
         }
 
 
-def _group(word: str) -> str:
-    known = {name: tool.section for tool in offered() for name in (tool.name, tool.section)}
-    known |= {name: name for name in (COMMON, *_VARIABLES)}
-    if word not in known:
-        names = [*(tool.name for tool in offered()), COMMON, *_VARIABLES]
-        raise UnknownTool(
-            f"--tool {word}: nothing has that name.{guess(word, known)} Known: {', '.join(names)}."
-        )
-    return known[word]
+# -- what is declared ------------------------------------------------------------------------------------------
 
 
-def _is_tool(group: str) -> bool:
-    return any(tool.section == group for tool in offered())
+def declared() -> dict[str, dict[str, Variable]]:
+    """The variables of packages and of vendors, by owner: those that only the environment sets."""
+    groups = _vendors() | {package: declarations(package) for package in PACKAGES}
+    return {owner: variables for owner, variables in groups.items() if variables}
 
 
-def read_all(environment: Mapping[str, str] | None = None) -> Configuration:
-    """Read every setting as the tools would; what they would refuse becomes a problem."""
-    from op_tools.settings import SettingError, settings_file
+def _vendors() -> dict[str, dict[str, Variable]]:
+    """What the vendors of dipu declare beside their libraries."""
+    groups = {}
+    for point in entry_points(group="diopi.vendors"):
+        try:
+            groups[point.name] = {variable.name: variable for variable in point.load().settings}
+        except Exception:  # a vendor that cannot be imported has no settings; `dipu doctor` tells
+            continue
+    return groups
 
-    environment = os.environ if environment is None else environment
+
+def tool_variables() -> dict[str, dict[str, Variable]]:
+    """The settings of all tools, then of each, by section and name; the file and arguments set them, too."""
+    from op_tools.settings import ToolSettings
+
+    schemas = {TOOLS: ToolSettings} | {tool.section: tool.load().schema for tool in offered()}
+    return {section: variables_of(schema) for section, schema in schemas.items()}
+
+
+def _groups_named(word: str) -> set[str]:
+    """The groups that a name means: a tool and what all tools have; a device and what it stands on."""
+    sections = {name: tool.section for tool in offered() for name in (tool.name, tool.section)}
+    owners = declared()
+    if word in sections:
+        return {sections[word], TOOLS}
+    if word == "torch_dipu":
+        return {word, "diopi", *_vendors()}
+    if word in owners:
+        return {word}
+    names = [*(tool.name for tool in offered()), *owners]
+    raise UnknownGroup(
+        f"--tool {word}: nothing has that name.{did_you_mean(word, (*sections, *owners), most=2)} "
+        f"Known: {', '.join(names)}."
+    )
+
+
+# -- what is in force ------------------------------------------------------------------------------------------
+
+
+def read_all(environ: Mapping[str, str] | None = None) -> Configuration:
+    """Read every setting as its reader would; what would be refused becomes a problem."""
+    environ = os.environ if environ is None else environ
     found = Configuration()
-    for group, variables in _VARIABLES.items():
-        found.findings += _of_environment(group, variables, environment)
-    found.findings += _of_environment("torch_dipu", _vendor_variables(), environment)
-    found.problems += _wrong_choices(environment)
+    for group, variables in declared().items():
+        for variable in _with_members(variables, environ):
+            found.entries.append(_from_environment(group, variable, environ))
+            found.problems += filter(None, [variable.problem(environ)])
+    found.problems += _wrong_device(environ)
     try:
-        table, file = settings_file()
+        table, file = settings_file(TOOLS)
     except SettingError as error:
         found.problems.append(str(error))
         found.problems.append("No setting of op_tools can be read until this is put right.")
     else:
         found.problems += _unknown_keys(table, file)
-        for group, fields in _groups().items():
-            _read_group(found, group, fields, file, environment)
-    found.warnings += _strangers(found, environment)
+        for section, variables in tool_variables().items():
+            _read_section(found, section, variables, file, environ)
+    owners = (*declared().values(), *tool_variables().values())
+    known = [variable for variables in owners for variable in variables.values()]
+    found.warnings += [
+        f"{name} is set but is no setting of this version.{hint}"
+        for name, hint in unknown_variables(environ, known, PREFIXES)
+        if hint
+    ]
     return found
 
 
-def _of_environment(
-    group: str, variables: Mapping[str, tuple[str, str]], environment: Mapping[str, str]
-) -> Iterator[Finding]:
-    for name, (default, meaning) in variables.items():
-        origin = f"environment variable {name}" if name in environment else DEFAULT
-        yield Finding(group, name, environment.get(name, default), default, origin, name, meaning)
+def _with_members(variables: Mapping[str, Variable], environ: Mapping[str, str]) -> Iterator[Variable]:
+    """Each variable, and those of its family that are set: for one operator, for one dtype."""
+    for variable in variables.values():
+        yield variable
+        names = sorted(name for name in environ if variable.pattern and variable.matches(name))
+        yield from (variable.member(name) for name in names if name != variable.name)
 
 
-def _wrong_choices(environment: Mapping[str, str]) -> Iterator[str]:
-    """What `import ditorch` would refuse or ignore."""
-    from ditorch.selection import UnknownDeviceError, choose, framework_wanted, wrong_switches
+def _from_environment(group: str, variable: Variable, environ: Mapping[str, str]) -> ConfigEntry:
+    name, default = variable.name, variable.default_text
+    origin = f"environment variable {name}" if name in environ else DEFAULT
+    value = environ.get(name, default)
+    return ConfigEntry(group, name, value, default, origin, name, variable.plain_help, variable.dynamic)
 
-    if environment.get("DITORCH_DEVICE", "").strip() and framework_wanted(environment):
+
+def _wrong_device(environ: Mapping[str, str]) -> Iterator[str]:
+    """What `import ditorch` would refuse."""
+    from ditorch.selection import UnknownDeviceError, choose, framework_wanted
+    from ditorch.settings import DEVICE
+
+    if DEVICE.is_set(environ) and framework_wanted(environ):
         try:
-            choose(environment=environment)
+            choose(environment=environ)
         except UnknownDeviceError as error:
             yield str(error)
-    yield from wrong_switches(environment)
 
 
-def _vendor_variables() -> dict[str, tuple[str, str]]:
-    """What the vendors of dipu declare beside their libraries."""
-    variables: dict[str, tuple[str, str]] = {}
-    for point in entry_points(group="diopi.vendors"):
-        try:
-            variables |= dict(getattr(point.load(), "settings", None) or {})
-        except Exception:  # a vendor that cannot be imported has no settings; `dipu doctor` tells
-            continue
-    return variables
-
-
-# -- op_tools --------------------------------------------------------------------------------------------------
-
-
-def _common() -> dict[str, dataclasses.Field[Any]]:
-    from op_tools.settings import ToolSettings
-
-    return {field.name: field for field in dataclasses.fields(ToolSettings)}
-
-
-def _fields(tool: ToolName) -> dict[str, dataclasses.Field[Any]]:
-    return {field.name: field for field in dataclasses.fields(tool.load().schema)}
-
-
-def _groups() -> dict[str, dict[str, dataclasses.Field[Any]]]:
-    """The settings of all tools, then of each."""
-    return {COMMON: _common()} | {tool.section: _fields(tool) for tool in offered()}
-
-
-def _read_group(
+def _read_section(
     found: Configuration,
-    group: str,
-    fields: Mapping[str, dataclasses.Field[Any]],
+    section: str,
+    variables: Mapping[str, Variable],
     file: str,
-    environment: Mapping[str, str],
+    environ: Mapping[str, str],
 ) -> None:
-    from op_tools.settings import SettingError
-
-    common = {} if group == COMMON else {f.name: f for f in found.findings if f.group == COMMON}
-    for name, field in fields.items():
+    common = {} if section == TOOLS else {e.name: e for e in found.entries if e.group == TOOLS}
+    for name, variable in variables.items():
         try:
-            value, origin = _read_one(field, group, environment)
+            value, origin = _read_one(name, variable, section, environ)
         except SettingError as error:
             if str(error) not in found.problems:
                 found.problems.append(str(error))
             continue
-        origin = _with_line(origin, file, group, name)
+        origin = _with_line(origin, file, section, name)
         shared = common.get(name)
         if shared is not None and (shared.value, shared.origin) == (value, origin):
             continue  # said once, for all tools
-        found.findings.append(
-            Finding(group, name, value, field.default, origin, field.metadata["env"], field.metadata["help"])
+        entry = ConfigEntry(
+            section, name, value, variable.default, origin, variable.name, variable.plain_help, True
         )
-    if group in _PER_OPERATOR:
-        pattern, meaning = _PER_OPERATOR[group]
-        variables = {name: ("", meaning) for name in sorted(environment) if pattern.fullmatch(name)}
-        found.findings += _of_environment(group, variables, environment)
+        found.entries.append(entry)
 
 
-def _read_one(field: dataclasses.Field[Any], section: str, environment: Mapping[str, str]) -> tuple[Any, str]:
+def _read_one(name: str, variable: Variable, section: str, environ: Mapping[str, str]) -> tuple[Any, str]:
     """One setting through the reader of the tools, so that a bad one does not hide the others."""
-    from op_tools.settings import Names, read, setting
+    from op_tools.settings import Names
 
-    copy = setting(field.default, **field.metadata)
-    schema = dataclasses.make_dataclass("OneSetting", [(field.name, Any, copy)], frozen=True)
-    _, sources = read(schema, section, {}, environment)
-    source = sources[field.name]
-    if field.name in ("list", "disable_list"):
-        Names(listed=str(source.value), listed_source=f"{section}.{field.name} ({source.origin})")
+    field = setting(variable.default, variable.name, variable.parse)
+    schema = dataclasses.make_dataclass("OneSetting", [(name, Any, field)], frozen=True)
+    _, sources = read(schema, f"{TOOLS}.{section}", {}, environ)
+    source = sources[name]
+    if name in ("list", "disable_list"):
+        Names(listed=str(source.value), listed_source=f"{section}.{name} ({source.origin})")
     return source.value, source.origin
 
 
@@ -248,16 +251,16 @@ def _with_line(origin: str, file: str, section: str, name: str) -> str:
     """`ditorch.toml:12` for what came from the file."""
     if not file or origin != file:
         return origin
-    line = _line_of(file, section, name) or _line_of(file, COMMON, name)
+    line = _line_of(file, section, name) or _line_of(file, TOOLS, name)
     shown = os.path.relpath(file)
     return f"{shown}:{line}" if line else shown
 
 
 def _line_of(file: str, section: str, name: str) -> int | None:
     """The line of a key, where it is written as `key = value` below the header of its table."""
-    headers = {section, f"op_tools.{section}", f"tool.ditorch.op_tools.{section}"}
-    if section == COMMON:
-        headers = {"op_tools", "tool.ditorch.op_tools"}
+    headers = {section, f"{TOOLS}.{section}", f"tool.ditorch.{TOOLS}.{section}"}
+    if section == TOOLS:
+        headers = {TOOLS, f"tool.ditorch.{TOOLS}"}
     table = ""
     for number, line in enumerate(Path(file).read_text(encoding="utf-8").splitlines(), 1):
         header = re.match(r"\s*\[([^\[\]]+)\]", line)
@@ -270,21 +273,24 @@ def _line_of(file: str, section: str, name: str) -> int | None:
 
 def _unknown_keys(table: Mapping[str, Any], file: str) -> Iterator[str]:
     """What the settings file says and nobody reads."""
-    groups = _groups()
+    sections = tool_variables()
     yield from _unknown_tables()
-    everything = {name for fields in groups.values() for name in fields}
+    everything = {name for variables in sections.values() for name in variables}
     for key, value in table.items():
         if not isinstance(value, dict):
             # A tool that is no table is refused where its settings are read.
-            if key not in everything and (key == COMMON or key not in groups):
-                yield f"{file}: unknown key {key!r} in [op_tools].{guess(key, (*everything, *groups))}"
-        elif key not in groups or key == COMMON:
-            known = [name for name in groups if name != COMMON]
-            yield f"{file}: unknown table [op_tools.{key}].{guess(key, known)} Known: {', '.join(known)}."
+            if key not in everything and (key == TOOLS or key not in sections):
+                hint = did_you_mean(key, (*everything, *sections))
+                yield f"{file}: unknown key {key!r} in [op_tools].{hint}"
+        elif key not in sections or key == TOOLS:
+            known = [name for name in sections if name != TOOLS]
+            hint = did_you_mean(key, known)
+            yield f"{file}: unknown table [op_tools.{key}].{hint} Known: {', '.join(known)}."
         else:
             for name in value:
-                if name not in groups[key]:
-                    yield f"{file}: unknown key {name!r} in [op_tools.{key}].{guess(name, groups[key])}"
+                if name not in sections[key]:
+                    hint = did_you_mean(name, sections[key])
+                    yield f"{file}: unknown key {name!r} in [op_tools.{key}].{hint}"
 
 
 def _unknown_tables() -> Iterator[str]:
@@ -302,18 +308,10 @@ def _unknown_tables() -> Iterator[str]:
         for key in path:
             table = table.get(key, {}) if isinstance(table, dict) else {}
         for key in table if isinstance(table, dict) else ():
-            if key != COMMON:
+            if key != TOOLS:
                 where = ".".join((*path, key))
-                yield f"{file}: unknown table or key [{where}].{guess(key, (COMMON,))} Only op_tools is read."
-
-
-def _strangers(found: Configuration, environment: Mapping[str, str]) -> Iterator[str]:
-    """Variables that look like ours and are close to one that is."""
-    known = {finding.variable for finding in found.findings}
-    known |= {field.metadata["env"] for fields in _groups().values() for field in fields.values()}
-    for name in sorted(environment):
-        if name not in known and _OURS.match(name) and (close := guess(name, known)):
-            yield f"{name} is set but is no setting of this version.{close}"
+                hint = did_you_mean(key, (TOOLS,))
+                yield f"{file}: unknown table or key [{where}].{hint} Only op_tools is read."
 
 
 # -- an example ------------------------------------------------------------------------------------------------
@@ -326,16 +324,16 @@ def example() -> str:
         "# An argument of a tool and an environment variable are stronger than this file.",
         "",
     ]
-    common = _common()
-    for group, fields in _groups().items():
-        own = {name: field for name, field in fields.items() if group == COMMON or name not in common}
-        lines += ["[op_tools]" if group == COMMON else f"[op_tools.{group}]"]
-        for name, field in own.items():
-            lines += [f"# {field.metadata['help']} ({field.metadata['env']})", _toml(name, field.default)]
+    sections = tool_variables()
+    for section, variables in sections.items():
+        own = {n: v for n, v in variables.items() if section == TOOLS or n not in sections[TOOLS]}
+        lines += ["[op_tools]" if section == TOOLS else f"[op_tools.{section}]"]
+        for name, variable in own.items():
+            lines += [f"# {variable.plain_help} ({variable.name})", _toml(name, variable.default)]
         lines.append("")
     lines.append("# These are environment variables only:")
-    for variables in (*_VARIABLES.values(), _vendor_variables()):
-        lines += [f"#   {name}={default}  {meaning}" for name, (default, meaning) in variables.items()]
+    for variables in declared().values():
+        lines += [f"#   {v.name}={v.default_text}  {v.plain_help}" for v in variables.values()]
     return "\n".join(lines) + "\n"
 
 
@@ -359,3 +357,42 @@ def text_of(value: Any) -> str:
 def _plain(value: Any) -> Any:
     """A value that JSON has a form for."""
     return value if value is None or isinstance(value, bool | int | float | str) else text_of(value)
+
+
+# -- tables ----------------------------------------------------------------------------------------------------
+
+
+def show(found: Configuration, console: Console) -> None:
+    """One table for each owner; what was set stands out."""
+    for group, entries in groupby(found.entries, key=lambda entry: entry.group):
+        console.print(_table("op_tools: all tools" if group == TOOLS else group, list(entries)))
+    if not found.entries:
+        console.print("Every setting is at its default.")
+
+
+def _table(title: str, entries: list[ConfigEntry]) -> Table:
+    from rich.markup import escape
+
+    table = make_table(title=title, width=100)
+    in_environment_only = all(entry.name == entry.variable for entry in entries)
+    if not in_environment_only:
+        table.add_column("setting", no_wrap=True)
+    table.add_column("value", overflow="fold", ratio=3)
+    table.add_column("from", overflow="fold", ratio=3)
+    table.add_column("variable and meaning", overflow="fold", ratio=5)
+    for entry in entries:
+        # The variable has its own column.
+        origin = entry.origin.replace(f" {entry.variable}", "")
+        cells = [_cell(entry.value), origin, f"{entry.variable}\n{entry.meaning}"]
+        if not in_environment_only:
+            cells.insert(0, entry.name)
+        table.add_row(*map(escape, cells), style="bold" if entry.changed else None, end_section=True)
+    return table
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return text_of(value) or "empty"

@@ -1,33 +1,33 @@
-"""What `ditorch doctor` finds out: plain data, for a table or for JSON."""
+"""`ditorch doctor`: what it finds out, and how that is printed."""
 
 from __future__ import annotations
 
 import platform
 import warnings
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 
 import ditorch
+from dicore.console import facts_table, make_table
+from dicore.doctor import Diagnosis, Problem, checks_table, print_notes, print_problems
 from ditorch.adapters import Adapter, Availability, all_adapters
-from ditorch.checks import CHECKS, CheckResult, run_checks
+from ditorch.checks import CHECKS, DeviceInfo, device_infos, devices_table, torch_build
 from ditorch.selection import Choice, NoFrameworkError, UnknownDeviceError, choose, mapping_wanted
 from ditorch.session import remarks, untested_torch
 
-__all__ = [
-    "AdapterFinding",
-    "DeviceFinding",
-    "Diagnosis",
-    "Problem",
-    "device_findings",
-    "diagnose",
-    "torch_build",
-]
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+__all__ = ["AdapterStatus", "FrameworkDiagnosis", "diagnose"]
+
+_COLOURS = {"chosen": "green", "usable": "green", "kept out": "yellow", "broken": "red"}
 
 
 @dataclass(frozen=True)
-class AdapterFinding:
+class AdapterStatus:
     name: str
     package: str
     device_type: str
@@ -41,89 +41,63 @@ class AdapterFinding:
     advice: str
 
 
-@dataclass(frozen=True)
-class DeviceFinding:
-    device: str
-    name: str
-    total_memory: int | None
-    free_memory: int | None
+@dataclass(kw_only=True)
+class FrameworkDiagnosis(Diagnosis):
+    """What `ditorch doctor` found."""
 
-
-@dataclass(frozen=True)
-class Problem:
-    what: str
-    advice: str
-
-
-@dataclass
-class Diagnosis:
-    versions: dict[str, str]
-    adapters: list[AdapterFinding] = field(default_factory=list)
+    adapters: list[AdapterStatus] = field(default_factory=list)
     framework: str = ""
     reason: str = ""
     mapping: str = ""
     process_group: str = ""
-    devices: list[DeviceFinding] = field(default_factory=list)
-    checks: list[CheckResult] = field(default_factory=list)
+    devices: list[DeviceInfo] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
 
-    @property
-    def ok(self) -> bool:
-        return not self.problems
+    def show(self, console: Console) -> None:
+        """Versions, frameworks, the choice, its devices, what works, notes, problems: in this order."""
+        console.print(facts_table("Versions", self.versions))
+        console.print(_adapters_table(self.adapters))
+        if self.framework:
+            console.print(facts_table("Framework", self._choice()))
+        if self.devices:
+            console.print(devices_table(self.devices))
+        if self.checks:
+            console.print(checks_table(self.checks))
+        print_notes(console, self.notes)
+        print_problems(console, self.problems)
 
-    def as_dict(self) -> dict[str, Any]:
-        return {"ok": self.ok, **asdict(self)}
+    def _choice(self) -> dict[str, str]:
+        facts = {
+            "ditorch.framework": self.framework,
+            "chosen because": self.reason,
+            "names of cuda": self.mapping,
+        }
+        if self.mapping.startswith("on"):
+            group = self.process_group
+            facts["process group"] = (
+                f"'nccl' means '{group}'" if group else "none: this device has no distributed backend"
+            )
+        return facts
 
 
-def diagnose() -> Diagnosis:
+def diagnose() -> FrameworkDiagnosis:
     """Look at everything, start ditorch if that is possible, and try the device."""
-    diagnosis = Diagnosis(versions=_versions())
+    diagnosis = FrameworkDiagnosis(versions=_versions())
     choice = _choice(diagnosis)
     if choice is not None and choice.adapter.installed():
         _load(choice)
     # Before the mapping is on: afterwards torch.cuda answers for the mapped device.
-    diagnosis.adapters = [_adapter_finding(adapter, choice) for adapter in all_adapters()]
+    diagnosis.adapters = [_adapter_status(adapter, choice) for adapter in all_adapters()]
     if choice is None:
         diagnosis.notes += [text for text in (untested_torch(),) if text]
         return diagnosis
     diagnosis.notes = [*remarks(choice), *_others(diagnosis.adapters, choice)]
     if _start(diagnosis, choice):
         device_type = choice.adapter.device_type
-        diagnosis.devices = device_findings(device_type)
+        diagnosis.devices = device_infos(device_type)
         checks = (*CHECKS, _cuda_names) if ditorch.enabled() else CHECKS
-        diagnosis.checks = run_checks(device_type, checks)
-        diagnosis.problems += [
-            Problem(
-                f"the check '{check.name}' failed: {check.reason}", "report it with `ditorch doctor --json`"
-            )
-            for check in diagnosis.checks
-            if not check.ok
-        ]
+        diagnosis.try_out(checks, device_type, command="ditorch doctor")
     return diagnosis
-
-
-def torch_build() -> str:
-    """What the installed torch was compiled for."""
-    if torch.version.cuda:
-        return f"cuda {torch.version.cuda}"
-    hip = getattr(torch.version, "hip", None)
-    xpu = getattr(torch.version, "xpu", None)
-    return f"rocm {hip}" if hip else f"xpu {xpu}" if xpu else "cpu"
-
-
-def device_findings(device_type: str) -> list[DeviceFinding]:
-    """Name and memory of each device of a type; what cannot be asked is left empty."""
-    module = torch.get_device_module(device_type)
-    findings = []
-    for index in range(module.device_count()):
-        free: int | None = None
-        total: int | None = None
-        if hasattr(module, "mem_get_info"):
-            free, total = module.mem_get_info(index)
-        name = module.get_device_name(index) if hasattr(module, "get_device_name") else ""
-        findings.append(DeviceFinding(f"{device_type}:{index}", name, total, free))
-    return findings
 
 
 def _versions() -> dict[str, str]:
@@ -135,7 +109,7 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _choice(diagnosis: Diagnosis) -> Choice | None:
+def _choice(diagnosis: FrameworkDiagnosis) -> Choice | None:
     try:
         choice = choose()
     except UnknownDeviceError as error:
@@ -156,14 +130,14 @@ def _load(choice: Choice) -> None:
         return
 
 
-def _adapter_finding(adapter: Adapter, choice: Choice | None) -> AdapterFinding:
+def _adapter_status(adapter: Adapter, choice: Choice | None) -> AdapterStatus:
     installed = adapter.installed()
     absent = Availability(0, "not installed", adapter.how_to_install)
     found = adapter.availability() if installed else absent
     chosen = choice is not None and choice.adapter is adapter
     if found.kept_out and choice is not None and not chosen:
         found = replace(found, missing="", advice=f"to use it: DITORCH_DEVICE={adapter.name}")
-    return AdapterFinding(
+    return AdapterStatus(
         name=adapter.name,
         package=adapter.package,
         device_type=adapter.device_type,
@@ -189,7 +163,7 @@ def _state(installed: bool, found: Availability, chosen: bool) -> str:
     return "broken" if found.broken else "no device"
 
 
-def _others(adapters: list[AdapterFinding], choice: Choice) -> list[str]:
+def _others(adapters: list[AdapterStatus], choice: Choice) -> list[str]:
     """Frameworks that could have been chosen as well, and how; who has said which wants no advice."""
     # The simulated device is always there and nobody expects it to be taken before a chip.
     others = [
@@ -205,20 +179,18 @@ def _others(adapters: list[AdapterFinding], choice: Choice) -> list[str]:
     ]
 
 
-def _start(diagnosis: Diagnosis, choice: Choice) -> bool:
-    finding = next(finding for finding in diagnosis.adapters if finding.chosen)
-    if not finding.devices:
-        what = finding.missing if finding.installed else f"{finding.package} is not installed"
-        diagnosis.problems.append(Problem(f"{what} ({choice.reason})", finding.advice))
+def _start(diagnosis: FrameworkDiagnosis, choice: Choice) -> bool:
+    status = next(adapter for adapter in diagnosis.adapters if adapter.chosen)
+    if not status.devices:
+        what = status.missing if status.installed else f"{status.package} is not installed"
+        diagnosis.problems.append(Problem(f"{what} ({choice.reason})", status.advice))
         return False
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are the notes
             diagnosis.framework = ditorch.start(choice)
     except Exception as error:  # the reason why it does not start is what the user asked for
-        problem = Problem(
-            f"{finding.package} does not start: {type(error).__name__}: {error}", finding.advice
-        )
+        problem = Problem(f"{status.package} does not start: {type(error).__name__}: {error}", status.advice)
         diagnosis.problems.append(problem)
         return False
     diagnosis.mapping = _mapping_state(choice)
@@ -244,4 +216,22 @@ def _cuda_names(device_type: str) -> None:
         raise AssertionError(f"'cuda' leads to {x.device}, not to {device_type}")
 
 
-_cuda_names.__name__ = "cuda_names"
+def _adapters_table(adapters: list[AdapterStatus]) -> Table:
+    from rich.markup import escape
+
+    table = make_table(title="Frameworks, the preferred first")
+    table.add_column("device", no_wrap=True)
+    table.add_column("package", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("count", justify="right")
+    table.add_column("what is missing, and what to do", overflow="fold")
+    for adapter in adapters:
+        colour = _COLOURS.get(adapter.state)
+        state = f"[{colour}]{adapter.state}[/]" if colour else adapter.state
+        missing = adapter.missing if adapter.installed else ""
+        wanting = "; ".join(text for text in (missing, adapter.advice) if text)
+        name = f"[bold]{adapter.name}[/]" if adapter.chosen else adapter.name
+        count = str(adapter.devices) if adapter.devices else ""
+        package = f"{adapter.package} {adapter.version}".strip()
+        table.add_row(name, escape(package), state, count, escape(wanting))
+    return table

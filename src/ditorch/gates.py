@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dicore.suggestions import did_you_mean
 from ditorch.ranks import Place
-from ditorch.run_tools import BadRequest, guess, tool_named
+from ditorch.run_tools import BadRequest, tool_named
 
 if TYPE_CHECKING:
     from op_tools.storage.log import Log
@@ -43,13 +44,13 @@ def parse_gate(text: str) -> Gate:
     known = {name: tool for tool in _READERS for name in (tool, tool_named(tool).section)}
     if word not in known:
         raise BadRequest(
-            f"--gate {text}: there is no such gate.{guess(word, known)} The gates are: autocompare, overflow, memory=SIZE."
+            f"--gate {text}: there is no such gate.{did_you_mean(word, known)} The gates are: autocompare, overflow, memory=SIZE."
         )
     if known[word] != "memory":
         if equals:
             raise BadRequest(f"--gate {text}: the gate {word} takes no value.")
         return Gate(known[word])
-    from op_tools.settings import size
+    from dicore.settings import size
 
     try:
         return Gate("memory", size(value))

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ditorch import doctor_tables
+from dicore.console import make_console
 from ditorch.diagnosis import diagnose
-from ditorch.tables import make_console
 
 __all__ = ["program"]
 
@@ -34,12 +33,7 @@ def doctor(
 
     Exit code 0: all fine; 1: something does not work.
     """
-    diagnosis = diagnose()
-    if as_json:
-        typer.echo(json.dumps(diagnosis.as_dict(), indent=2))
-    else:
-        doctor_tables.show(diagnosis, make_console())
-    raise typer.Exit(0 if diagnosis.ok else 1)
+    raise typer.Exit(diagnose().report(as_json=as_json))
 
 
 @program.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
@@ -62,7 +56,7 @@ def torch_tests(words: Annotated[list[str] | None, typer.Argument(metavar="[OPTI
 def config(
     as_json: Annotated[bool, typer.Option("--json", help="Print the settings as JSON.")] = False,
     tool: Annotated[
-        str | None, typer.Option(help="Only the settings of one tool, of ditorch or of torch_dipu.")
+        str | None, typer.Option(help="Only the settings of one tool, package or vendor, such as dlinfer.")
     ] = None,
     changed: Annotated[bool, typer.Option("--changed", help="Only what is not at its default.")] = False,
     example: Annotated[
@@ -73,20 +67,20 @@ def config(
 
     Exit code 0: all can be used; 2: something in the file or the environment cannot, and is listed.
     """
-    from ditorch import configuration, settings_tables
+    from ditorch import configuration
 
     if example:
         typer.echo(configuration.example(), nl=False)
         return
     try:
         found = configuration.read_all().narrowed(tool, changed)
-    except configuration.UnknownTool as error:
+    except configuration.UnknownGroup as error:
         typer.echo(f"ditorch config: {error}", err=True)
         raise typer.Exit(2) from error
     if as_json:
         typer.echo(json.dumps(found.as_dict(), indent=2))
     else:
-        settings_tables.show(found, make_console())
+        configuration.show(found, make_console())
     for problem in found.problems:
         typer.echo(f"ditorch config: {problem}", err=True)
     for warning in found.warnings:

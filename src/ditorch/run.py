@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from dicore.suggestions import did_you_mean
 from ditorch.main_module import (
     CannotRun,
     Prepared,
@@ -25,7 +26,7 @@ from ditorch.main_module import (
     without_our_frames,
 )
 from ditorch.ranks import Companions, launched_as
-from ditorch.run_tools import BadRequest, Plan, RunningTools, follow_forked, follow_spawned, guess
+from ditorch.run_tools import BadRequest, Plan, RunningTools, follow_forked, follow_spawned
 
 if TYPE_CHECKING:
     from ditorch.gates import Gate, Watch
@@ -107,9 +108,8 @@ def parse(words: Sequence[str]) -> Request:
         elif word == "--" and not closed:
             closed = True
         elif word.startswith("-") and word != "-" and not closed:
-            raise BadRequest(
-                f"unknown option {word}.{guess(name, (*_VALUES, *_FLAGS, '-m'))} Options of the script stand after the script."
-            )
+            hint = did_you_mean(name, (*_VALUES, *_FLAGS, "-m"))
+            raise BadRequest(f"unknown option {word}.{hint} Options of the script stand after the script.")
         else:
             request.target = word
     if not request.target:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from dicore.settings import variables_of
+from dicore.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from op_tools.tool import Tool
@@ -65,15 +67,9 @@ def tool_named(word: str, option: str = "--tool") -> ToolName:
     if word in known:
         return known[word]
     raise BadRequest(
-        f"{option} {word}: there is no such tool.{guess(word, known)} "
+        f"{option} {word}: there is no such tool.{did_you_mean(word, known)} "
         f"The tools are: {', '.join(tool.name for tool in offered())}."
     )
-
-
-def guess(word: str, known: Iterable[str]) -> str:
-    """` Did you mean x?` where something known is close, else nothing."""
-    close = difflib.get_close_matches(word, list(known), n=2, cutoff=0.6)
-    return f" Did you mean {' or '.join(close)}?" if close else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,13 +114,13 @@ def _setting(text: str) -> tuple[ToolName, str, Any]:
     if not equals or not dot:
         raise BadRequest(f"--set {text}: expected tool.setting=value, such as time.top=20.")
     tool = tool_named(owner, "--set")
-    fields = {field.name: field for field in dataclasses.fields(tool.load().schema)}
+    fields = variables_of(tool.load().schema)
     if name not in fields:
         raise BadRequest(
-            f"--set {text}: {tool.name} has no setting {name}.{guess(name, fields)} It has: {', '.join(fields)}."
+            f"--set {text}: {tool.name} has no setting {name}.{did_you_mean(name, fields)} It has: {', '.join(fields)}."
         )
     try:
-        return tool, name, fields[name].metadata["parse"](value)
+        return tool, name, fields[name].parse(value)
     except (ValueError, TypeError, KeyError) as error:
         raise BadRequest(f"--set {text}: {error}") from error
 

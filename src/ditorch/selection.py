@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dicore.settings import declarations
+from dicore.suggestions import did_you_mean
 from ditorch.adapters import Adapter, Availability, all_adapters
+from ditorch.settings import DEVICE, DISABLE_MOCK, MOCK_CUDA
 
 __all__ = [
     "Choice",
@@ -16,20 +18,11 @@ __all__ = [
     "UnknownDeviceError",
     "choose",
     "framework_wanted",
+    "ignored_settings",
     "mapping_wanted",
-    "wrong_switches",
 ]
 
-_DEVICE = "DITORCH_DEVICE"
 _NONE = "none"
-_OFF_WORDS = frozenset(("0", "false", "off", "no"))
-_ON_WORDS = frozenset(("1", "true", "on", "yes"))
-_SWITCHES = (
-    "DITORCH_DISABLE_MOCK",
-    "DIPU_MOCK_CUDA",
-    "DITORCH_SHOW_DEVICE_AS_CUDA",
-    "DITORCH_FP32_COLLECTIVES",
-)
 
 
 class UnknownDeviceError(ValueError):
@@ -37,11 +30,12 @@ class UnknownDeviceError(ValueError):
 
     def __init__(self, wanted: str, adapters: Sequence[Adapter]) -> None:
         known = sorted(adapter.name for adapter in adapters)
-        names = {name: adapter.name for adapter in adapters for name in adapter.names()}
-        close = dict.fromkeys(names[name] for name in difflib.get_close_matches(wanted.lower(), names))
-        guess = f" Did you mean {' or '.join(close)}?" if close else ""
-        self.what = f"{_DEVICE}={wanted!r} is no device that ditorch knows.{guess} Known: {', '.join(known)}."
-        self.advice = f"Set {_DEVICE} to one of these, or unset it to let ditorch choose."
+        names = {name for adapter in adapters for name in adapter.names()}
+        hint = did_you_mean(wanted.lower(), names)
+        self.what = (
+            f"{DEVICE.name}={wanted!r} is no device that ditorch knows.{hint} Known: {', '.join(known)}."
+        )
+        self.advice = f"Set {DEVICE.name} to one of these, or unset it to let ditorch choose."
         super().__init__(f"{self.what} {self.advice}")
 
 
@@ -50,8 +44,8 @@ class NoFrameworkError(ValueError):
 
     def __init__(self) -> None:
         super().__init__(
-            f"{_DEVICE}={_NONE}: ditorch chooses no framework and maps nothing. "
-            f"Set {_DEVICE} to a framework, or unset it to let ditorch choose."
+            f"{DEVICE.name}={_NONE}: ditorch chooses no framework and maps nothing. "
+            f"Set {DEVICE.name} to a framework, or unset it to let ditorch choose."
         )
 
 
@@ -79,11 +73,11 @@ def choose(adapters: Sequence[Adapter] | None = None, environment: Mapping[str, 
     even looked at; `ditorch doctor` looks at all and says which they are.
     """
     candidates = all_adapters() if adapters is None else adapters
-    wanted = environment.get(_DEVICE, "").strip()
+    wanted = DEVICE.get(environment)
     if not framework_wanted(environment):
         raise NoFrameworkError
     if wanted:
-        return Choice(_by_name(wanted, candidates), f"{_DEVICE}={wanted}", wanted=True)
+        return Choice(_by_name(wanted, candidates), f"{DEVICE.name}={wanted}", wanted=True)
     for adapter in candidates:
         wish = adapter.wish()
         if wish:
@@ -101,23 +95,18 @@ def choose(adapters: Sequence[Adapter] | None = None, environment: Mapping[str, 
 
 def framework_wanted(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether a framework shall be chosen at all; without one, ditorch is a library and torch is left alone."""
-    return environment.get(_DEVICE, "").strip().lower() != _NONE
+    return bool(DEVICE.get(environment).lower() != _NONE)
 
 
 def mapping_wanted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the names of cuda shall be mapped; both switches are read when ditorch is imported."""
-    if environment.get("DITORCH_DISABLE_MOCK", "").strip().lower() in _ON_WORDS:
-        return False
-    return environment.get("DIPU_MOCK_CUDA", "").strip().lower() not in _OFF_WORDS
+    """Whether the names of cuda shall be mapped; both variables are read when ditorch is imported."""
+    return bool(not DISABLE_MOCK.get_or_default(environment) and MOCK_CUDA.get_or_default(environment))
 
 
-def wrong_switches(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """A sentence for each switch that is set to neither yes nor no, and so is ignored."""
-    return [
-        f"{name}={environment[name]!r} is neither on (1, true, on, yes) nor off (0, false, off, no) and is ignored"
-        for name in _SWITCHES
-        if environment.get(name, "").strip().lower() not in (_ON_WORDS | _OFF_WORDS | {""})
-    ]
+def ignored_settings(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """A sentence for each variable that is set to what cannot be read, and so is ignored."""
+    problems = (variable.problem(environment) for variable in declarations("ditorch").values())
+    return [f"{problem}; it is ignored" for problem in problems if problem]
 
 
 def _by_name(wanted: str, candidates: Sequence[Adapter]) -> Adapter:

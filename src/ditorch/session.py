@@ -14,7 +14,7 @@ import torch
 from ditorch import early_names
 from ditorch.adapters import Adapter
 from ditorch.mapping import Mapping
-from ditorch.selection import Choice, choose, framework_wanted, mapping_wanted, wrong_switches
+from ditorch.selection import Choice, choose, framework_wanted, ignored_settings, mapping_wanted
 
 __all__ = ["TESTED_TORCH", "Session", "hand_over_visible_devices", "of_process", "remarks", "untested_torch"]
 
@@ -121,7 +121,7 @@ def hand_over_visible_devices(adapter: Adapter) -> None:
 
 def remarks(choice: Choice) -> list[str]:
     """What the user should know of the start, beside the line with the framework."""
-    found = [text for text in (untested_torch(), *wrong_switches()) if text]
+    found = [text for text in (untested_torch(), *ignored_settings()) if text]
     adapter = choice.adapter
     for passed in choice.passed_over:
         there = passed.availability

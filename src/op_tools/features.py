@@ -17,10 +17,12 @@ from typing import Any
 
 import torch
 
+from dicore.settings import variables_of
 from op_tools.engine import ENGINE
 from op_tools.engine.call import WRAPPER, Call, device_types, tensors_of_call
 from op_tools.engine.core import Plan
 from op_tools.names import RefusedName, function_named, name_of
+from op_tools.settings import ToolSettings
 from op_tools.tool import Tool
 
 
@@ -183,7 +185,7 @@ def apply_feature(
 
 def _verbose_unless_told() -> bool | None:
     # A feature on one function is asked for to look at that function: its tables are printed.
-    return None if "OP_TOOLS_VERBOSE" in os.environ else True
+    return None if variables_of(ToolSettings)["verbose"].name in os.environ else True
 
 
 def _find(item: Any) -> tuple[Any, Any, str, str]:

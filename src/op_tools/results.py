@@ -13,13 +13,11 @@ from typing import Any, TypedDict
 
 import torch.distributed as dist
 
+from op_tools.settings import RUN_ID
 from op_tools.storage.errors import CaptureError
 from op_tools.storage.log import SUFFIX, Log, read_header
 from op_tools.storage.model import host_name
 from op_tools.storage.views import CsvView
-
-# Which run a log belongs to; one run hands it to the processes it starts.
-RUN_ID = "OP_TOOLS_RUN_ID"
 
 
 class PlaceInRun(TypedDict):
@@ -56,11 +54,11 @@ def run_id() -> str:
 
     Children get it with the environment. os.environ itself stays as it is: it is the program's.
     """
-    given = os.environ.get(RUN_ID)
+    given = RUN_ID.get()
     if given:
         return given
     made = _made_run_id()
-    os.putenv(RUN_ID, made)
+    os.putenv(RUN_ID.name, made)
     return made
 
 

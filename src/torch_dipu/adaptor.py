@@ -7,19 +7,17 @@ when the process ends; `diopi adaptor report FILE` shows them.
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 from pathlib import Path
 
 from diopi.adaptor import Cost, RulesError, read_rules
 from diopi.adaptor.costs import append_costs
+from diopi.settings import ADAPTOR_REPORT
 from diopi.vendors import VendorError
 from torch_dipu import _C
+from torch_dipu.settings import ADAPTOR_CONFIG
 
 __all__ = ["costs"]
-
-_RULES = "DIPU_ADAPTOR_CONFIG"
-_REPORT = "DIOPI_ADAPTOR_REPORT"
 
 
 def costs() -> list[Cost]:
@@ -29,14 +27,14 @@ def costs() -> list[Cost]:
 
 def use_rules() -> None:
     """Puts the rules that the environment names in front of the vendor, before its first use; VendorError if they are wrong."""
-    path = os.environ.get(_RULES)
+    path = ADAPTOR_CONFIG.get()
     if not path:
         return
     try:
         _C.choose_rules(read_rules(path).compact())
     except RulesError as error:
-        raise VendorError(f"{_RULES}={path}: {error}") from error
-    if report := os.environ.get(_REPORT):
+        raise VendorError(f"{ADAPTOR_CONFIG.name}={path}: {error}") from error
+    if report := ADAPTOR_REPORT.get():
         atexit.register(_write_report, Path(report).absolute())
 
 
@@ -44,4 +42,4 @@ def _write_report(path: Path) -> None:
     try:
         append_costs(path, costs())
     except OSError as error:
-        print(f"dipu: {_REPORT}={path} cannot be written: {error.strerror}", file=sys.stderr)
+        print(f"dipu: {ADAPTOR_REPORT.name}={path} cannot be written: {error.strerror}", file=sys.stderr)

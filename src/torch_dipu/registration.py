@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import torch
@@ -10,6 +9,7 @@ import torch
 from diopi.vendors import VendorError, choose
 from torch_dipu import _C, random, shutdown
 from torch_dipu import dipu as device_module
+from torch_dipu.settings import ADAPTOR_CONFIG
 
 _done = False
 
@@ -22,7 +22,7 @@ def register() -> None:
     _done = True
     try:
         library = str(choose().library)
-        if os.environ.get("DIPU_ADAPTOR_CONFIG"):
+        if ADAPTOR_CONFIG.is_set():
             from torch_dipu import (
                 adaptor,
             )  # reading rules takes time that only those who have some should spend

@@ -1,25 +1,70 @@
-"""Settings of the device that Python reads; each is an environment variable."""
+"""The environment variables of the device. Imports nothing of this package: see `dicore.settings`.
+
+Those that may change while the program runs are read in C++ (csrc/aten), which follows every change of `os.environ`.
+"""
 
 from __future__ import annotations
 
-import os
+from dicore.settings import Variable, declarations, flag, one_of
 
-_NO = {"0", "false", "off", "no"}
-
-
-def flag(name: str, default: bool) -> bool:
-    """A variable that is on or off: 0, false, off and no (in any case) are off."""
-    text = os.environ.get(name, "").strip().lower()
-    return default if not text else text not in _NO
+FORCE_FALLBACK_OPS_LIST = Variable(
+    "DIPU_FORCE_FALLBACK_OPS_LIST",
+    "",
+    "operators that fall back although DIOPI serves them: names or patterns, with commas",
+    dynamic=True,
+)
+KEEP_TORCHOP_DEFAULT_IMPL_OPS = Variable(
+    "DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS",
+    "",
+    "operators that keep torch's own implementation, likewise",
+    dynamic=True,
+)
+AUTOCOMPARE_OPS_LIST = Variable(
+    "DIPU_AUTOCOMPARE_OPS_LIST",
+    "",
+    "operators whose results are compared with the CPU's, likewise",
+    dynamic=True,
+)
+DUMP_OP_ARGS = Variable(
+    "DIPU_DUMP_OP_ARGS",
+    "0",
+    "`1`: print each operator and its DIOPI function, `2`: and arguments, `3`: and values",
+    one_of("0", "1", "2", "3"),
+    dynamic=True,
+)
+LOG_FALLBACK_INFO = Variable(
+    "DIPU_LOG_FALLBACK_INFO",
+    "0",
+    "`1`: a line for every call that falls back, with the reason",
+    one_of("0", "1"),
+    dynamic=True,
+)
+WITH_DIOPI_LIBRARY = Variable(
+    "DIPU_WITH_DIOPI_LIBRARY",
+    "",
+    "`DISABLE`: no operator of the vendor is used, everything falls back",
+    dynamic=True,
+)
+ADAPTOR_CONFIG = Variable(
+    "DIPU_ADAPTOR_CONFIG", "", "rules (`convert_config.yaml`) in front of the vendor's operators"
+)
+AUTOLOAD = Variable(
+    "TORCH_DEVICE_BACKEND_AUTOLOAD", True, "`0`: plain `import torch` does not register dipu", flag
+)
 
 
 def mock_cuda() -> bool:
     """Whether `import torch_dipu` maps the names of CUDA onto the device."""
-    return flag("DIPU_MOCK_CUDA", True) and not flag("DITORCH_DISABLE_MOCK", False)
+    mock_cuda, disable = _of_ditorch("DIPU_MOCK_CUDA"), _of_ditorch("DITORCH_DISABLE_MOCK")
+    return bool(mock_cuda.get_or_default() and not disable.get_or_default())
 
 
 def asked_for() -> bool:
     """Whether the user said that the names of CUDA shall mean this device, also beside a real one."""
-    return bool(os.environ.get("DIPU_MOCK_CUDA", "").strip()) or os.environ.get(
-        "DITORCH_DEVICE", ""
-    ).strip().lower() in ("dipu", "torch_dipu")
+    named = _of_ditorch("DITORCH_DEVICE").text().lower() in ("dipu", "torch_dipu")
+    return named or _of_ditorch("DIPU_MOCK_CUDA").is_set()
+
+
+def _of_ditorch(name: str) -> Variable:
+    """Its declaration, without importing ditorch: that would map the names."""
+    return declarations("ditorch")[name]

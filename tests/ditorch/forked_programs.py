@@ -34,7 +34,17 @@ for words, folder, settings, out, err in work:
     ended.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 print(json.dumps(ended))
 """
-_OURS = ("DITORCH_", "DIPU_", "OP_", "AUTOCOMPARE_", "TORCH_DEVICE_BACKEND_AUTOLOAD", "RANK", "WORLD_SIZE")
+_OURS = (
+    "DITORCH_",
+    "DIOPI_",
+    "DIPU_",
+    "DLINFER_",
+    "OP_",
+    "AUTOCOMPARE_",
+    "TORCH_DEVICE_BACKEND_AUTOLOAD",
+    "RANK",
+    "WORLD_SIZE",
+)
 
 
 @dataclass(frozen=True)

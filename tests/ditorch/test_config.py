@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import tomllib
 from pathlib import Path
@@ -10,14 +9,15 @@ from pathlib import Path
 import pytest
 from forked_programs import clean_environment, run_all
 
-from ditorch import configuration, run_tools, settings_tables
-from ditorch.configuration import Configuration, Finding, UnknownTool, read_all
+from dicore.settings import variables_of
+from ditorch import configuration, run_tools
+from ditorch.configuration import ConfigEntry, Configuration, UnknownGroup, read_all
 
 pytestmark = pytest.mark.unit
 
 
 @pytest.fixture(autouse=True)
-def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -25,9 +25,9 @@ def read(**settings: str) -> Configuration:
     return read_all(clean_environment(**settings))
 
 
-def one(found: Configuration, group: str, name: str) -> Finding:
-    (finding,) = [f for f in found.findings if (f.group, f.name) == (group, name)]
-    return finding
+def one(found: Configuration, group: str, name: str) -> ConfigEntry:
+    (entry,) = [f for f in found.entries if (f.group, f.name) == (group, name)]
+    return entry
 
 
 def test_defaults_environment_and_file(tmp_path: Path) -> None:
@@ -57,30 +57,33 @@ def test_defaults_environment_and_file(tmp_path: Path) -> None:
         True,
         "ditorch.toml:3",
     )
-    verbose = [finding for finding in found.findings if finding.name == "verbose"]
+    verbose = [entry for entry in found.entries if entry.name == "verbose"]
     assert [(f.group, f.value, f.origin) for f in verbose[1:]] == [("time_measure", False, "ditorch.toml:8")]
 
 
 def test_every_setting_of_every_tool_is_shown() -> None:
-    shown = {finding.variable for finding in read().findings}
+    shown = {entry.variable for entry in read().entries}
     for tool in run_tools.offered():
-        assert {field.metadata["env"] for field in dataclasses.fields(tool.load().schema)} <= shown
+        assert {variable.name for variable in variables_of(tool.load().schema).values()} <= shown
     assert {"DITORCH_DEVICE", "DITORCH_DISABLE_MOCK", "DIPU_DEVICE", "DIPU_MOCK_CUDA"} <= shown
     assert {"DIPU_HOST_MEMORY", "DIPU_HOST_NUMERICS", "OP_TOOLS_MEMORY_INTERVAL"} <= shown
 
 
-def test_the_variables_of_the_device_are_those_it_reads() -> None:
-    commands = pytest.importorskip("torch_dipu.commands.settings")
-    shown = {f.variable: f.default for f in read().findings if f.group in ("ditorch", "torch_dipu")}
-    known = {setting.name: setting.value for setting in commands.settings_in_force("host", {})}
-    assert shown == known
+def test_the_settings_of_every_package_are_shown_with_their_owner() -> None:
+    found = read(DLINFER_CPU_MEMORY="0.5", DLINFER_CHECK="perhaps")
+    memory = one(found, "dlinfer", "DLINFER_CPU_MEMORY")
+    assert (memory.value, memory.default, memory.dynamic) == ("0.5", "4", False)
+    assert one(found, "torch_dipu", "DIPU_DUMP_OP_ARGS").dynamic is True
+    assert one(found, "host", "DIPU_HOST_ALIAS").default == "1"
+    assert one(found, "diopi", "DIPU_DEVICE").meaning.startswith("the vendor: a name (host)")
+    assert found.problems == ["environment variable DLINFER_CHECK: expected 0 or 1, got 'perhaps'"]
 
 
 def test_environment_only_settings() -> None:
     found = read(DITORCH_DEVICE="dipu", LINEAR_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16="1e-2,1e-2")
     device = one(found, "ditorch", "DITORCH_DEVICE")
     assert (device.value, device.origin) == ("dipu", "environment variable DITORCH_DEVICE")
-    assert one(found, "autocompare", "LINEAR_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16").value == "1e-2,1e-2"
+    assert one(found, "op_tools", "LINEAR_AUTOCOMPARE_ERROR_TOLERANCE_FLOAT16").value == "1e-2,1e-2"
 
 
 def test_no_framework_is_a_choice() -> None:
@@ -99,7 +102,7 @@ def test_pyproject(tmp_path: Path) -> None:
     )
     (problem,) = found.problems
     assert (
-        f"{tmp_path}/pyproject.toml: unknown table or key [tool.ditorch.op_tols]. Did you mean op_tools?"
+        f"{tmp_path}/pyproject.toml: unknown table or key [tool.ditorch.op_tols]. Did you mean 'op_tools'?"
         in problem
     )
 
@@ -113,10 +116,10 @@ def test_all_errors_are_listed(tmp_path: Path) -> None:
     text = "\n".join(found.problems)
     file = tmp_path / "ditorch.toml"
     for expected in (
-        f"{file}: unknown key 'verbos' in [op_tools]. Did you mean verbose?",
-        f"{file}: unknown key 'lst' in [op_tools.time_measure]. Did you mean list",
-        f"{file}: unknown table [op_tools.autocompar]. Did you mean autocompare?",
-        f"{file}: unknown table or key [op_tool]. Did you mean op_tools?",
+        f"{file}: unknown key 'verbos' in [op_tools]. Did you mean 'verbose'?",
+        f"{file}: unknown key 'lst' in [op_tools.time_measure]. Did you mean 'list'?",
+        f"{file}: unknown table [op_tools.autocompar]. Did you mean 'autocompare'?",
+        f"{file}: unknown table or key [op_tool]. Did you mean 'op_tools'?",
         f"top in {file}: invalid literal",
         f"capture.list ({file}): '*add' is not a valid pattern",
         "environment variable OP_AUTOCOMPARE_RATE: could not convert",
@@ -153,11 +156,12 @@ def test_a_file_of_the_wrong_shape(tmp_path: Path) -> None:
 
 def test_narrowed() -> None:
     found = read(OP_TIME_MEASURE_TOP="3", OP_OBSERVE_LEVEL="aten")
-    assert {f.group for f in found.narrowed("time", False).findings} == {"op_tools", "time_measure"}
-    assert [f.name for f in found.narrowed(None, True).findings] == ["top", "level"]
-    assert [f.name for f in found.narrowed("observe", True).findings] == ["level"]
-    assert {f.group for f in found.narrowed("torch_dipu", False).findings} == {"torch_dipu"}
-    with pytest.raises(UnknownTool, match=r"Did you mean overflow"):
+    assert {f.group for f in found.narrowed("time", False).entries} == {"op_tools", "time_measure"}
+    assert [f.name for f in found.narrowed(None, True).entries] == ["top", "level"]
+    assert [f.name for f in found.narrowed("observe", True).entries] == ["level"]
+    assert {f.group for f in found.narrowed("torch_dipu", False).entries} == {"diopi", "host", "torch_dipu"}
+    assert {f.group for f in found.narrowed("dlinfer", False).entries} == {"dlinfer"}
+    with pytest.raises(UnknownGroup, match=r"Did you mean 'overflow"):
         found.narrowed("overflo", False)
 
 
@@ -168,18 +172,18 @@ def test_the_example_says_the_defaults(tmp_path: Path) -> None:
     (tmp_path / "ditorch.toml").write_text(text)
     found = read()
     assert found.problems == []
-    for finding in found.findings:
-        assert finding.value == finding.default, finding
-        if finding.group in ("ditorch", "torch_dipu") or finding.default is None:
-            assert finding.variable in text
+    for entry in found.entries:
+        assert entry.value == entry.default, entry
+        if entry.name == entry.variable or entry.default is None:
+            assert entry.variable in text
         else:
-            assert finding.origin.startswith("ditorch.toml:"), finding
+            assert entry.origin.startswith("ditorch.toml:"), entry
 
 
 def test_the_table_fits_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 
-    settings_tables.show(read(OP_TIME_MEASURE_TOP="3"), Console(width=100))
+    configuration.show(read(OP_TIME_MEASURE_TOP="3"), Console(width=100))
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 100
     for word in ("time_measure", "OP_TIME_MEASURE_TOP", "lines of each summary", "environment variable"):
@@ -205,6 +209,6 @@ def test_the_program(tmp_path: Path) -> None:
     assert content["ok"] is False and "verbos" in content["problems"][0]
     assert [(s["name"], s["value"]) for s in content["settings"]] == [("interval", 2.0)]
     assert "unknown key 'verbos'" in table.err and "OP_TOOLS_MEMORY_INTERVAL" in table.out
-    assert unknown.code == 2 and "Did you mean memory?" in unknown.err
+    assert unknown.code == 2 and "Did you mean 'memory'?" in unknown.err
     assert example.code == 0 and "op_tools" in tomllib.loads(example.out)
     assert help_text.code == 0 and "ditorch run [OPTIONS] -m MODULE" in help_text.out

@@ -7,8 +7,8 @@ import pytest
 pytest.importorskip("ditorch", exc_type=ImportError)
 
 from ditorch.adapters import Adapter, Availability, all_adapters
-from ditorch.diagnosis import Diagnosis, _choice
-from ditorch.selection import NoFrameworkError, UnknownDeviceError, choose, mapping_wanted, wrong_switches
+from ditorch.diagnosis import FrameworkDiagnosis, _choice
+from ditorch.selection import NoFrameworkError, UnknownDeviceError, choose, ignored_settings, mapping_wanted
 from ditorch.session import untested_torch
 
 pytestmark = pytest.mark.unit
@@ -57,7 +57,7 @@ def test_none_is_no_framework(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NoFrameworkError, match="unset it"):
         choose([Chip("a", devices=1, wish="the program imported it")], {"DITORCH_DEVICE": " None "})
     monkeypatch.setenv("DITORCH_DEVICE", "none")
-    found = Diagnosis(versions={})
+    found = FrameworkDiagnosis(versions={})
     assert _choice(found) is None
     assert found.ok
     assert found.notes == [str(NoFrameworkError())]
@@ -112,21 +112,21 @@ def test_an_unknown_device_is_a_clear_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "guess"),
+    ("wanted", "suggestion"),
     [
         ("npv", "npu"),
-        ("torch-npu", "npu"),
+        ("torch-npu", "torch_npu"),
         ("musaa", "musa"),
         ("cude", "cuda"),
         ("Dipv", "dipu"),
         ("nvidia", ""),
     ],
 )
-def test_near_names_are_suggested(wanted: str, guess: str) -> None:
+def test_near_names_are_suggested(wanted: str, suggestion: str) -> None:
     with pytest.raises(UnknownDeviceError) as caught:
         choose(environment={"DITORCH_DEVICE": wanted})
-    assert (f"Did you mean {guess}" in str(caught.value)) == bool(guess)
-    assert ("Did you mean" in str(caught.value)) == bool(guess)
+    assert (f"Did you mean '{suggestion}'?" in str(caught.value)) == bool(suggestion)
+    assert ("Did you mean" in str(caught.value)) == bool(suggestion)
 
 
 @pytest.mark.parametrize(
@@ -148,10 +148,11 @@ def test_versions_of_torch_that_were_not_tested(version: str, tested: bool) -> N
         assert version in untested_torch(version)
 
 
-def test_switches_that_are_neither_on_nor_off() -> None:
-    assert wrong_switches({"DITORCH_DISABLE_MOCK": "yes", "DIPU_MOCK_CUDA": " FALSE "}) == []
-    (text,) = wrong_switches({"DIPU_MOCK_CUDA": "2"})
-    assert "DIPU_MOCK_CUDA='2' is neither on" in text
+def test_flags_that_are_neither_on_nor_off() -> None:
+    assert ignored_settings({"DITORCH_DISABLE_MOCK": "yes", "DIPU_MOCK_CUDA": " FALSE "}) == []
+    (text,) = ignored_settings({"DIPU_MOCK_CUDA": "2"})
+    assert text == "environment variable DIPU_MOCK_CUDA: expected 1 or 0, got '2'; it is ignored"
+    assert mapping_wanted({"DIPU_MOCK_CUDA": "2"}) and not mapping_wanted({"DIPU_MOCK_CUDA": "off"})
 
 
 def test_labels() -> None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import importlib
 import pkgutil
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import op_tools.tools
+from dicore.settings import Variable, variables_of
 from op_tools.features import _tool_classes
 from op_tools.memory import MemoryMonitor
 from op_tools.replay import summary
-from op_tools.settings import ToolSettings
-from op_tools.verdict.tolerance import DEFAULTS, VARIABLE
+from op_tools.settings import TOLERANCE, ToolSettings
+from op_tools.verdict.tolerance import DEFAULTS
 
 pytestmark = pytest.mark.unit
 
@@ -39,8 +38,8 @@ def schemas() -> list[type[ToolSettings]]:
     return [ToolSettings, *found]
 
 
-def settings() -> dict[str, dataclasses.Field[Any]]:
-    return {field.metadata["env"]: field for schema in schemas() for field in dataclasses.fields(schema)}
+def settings() -> dict[str, tuple[str, Variable]]:
+    return {v.name: (name, v) for schema in schemas() for name, v in variables_of(schema).items()}
 
 
 def rows(guide: str) -> dict[str, list[str]]:
@@ -60,17 +59,17 @@ def test_every_setting_is_in_the_guide_and_the_guide_names_no_other(guide: str) 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_arguments_and_defaults_are_those_of_the_code(guide: str) -> None:
     for variable, (default, _meaning, argument) in rows(guide).items():
-        field = settings()[variable]
-        assert argument.strip("` ") == field.name, variable
+        name, declared = settings()[variable]
+        assert argument.strip("` ") == name, variable
         if default in UNSET:
-            assert field.default in ("", None), variable
+            assert declared.default in ("", None), variable
         else:
-            assert field.metadata["parse"](default.strip("`")) == field.default, variable
+            assert declared.parse(default.strip("`")) == declared.default, variable
 
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_tolerances_are_those_of_the_code(guide: str) -> None:
-    line = next(line for line in text(guide).splitlines() if line.startswith(f"| `{VARIABLE}_"))
+    line = next(line for line in text(guide).splitlines() if line.startswith(f"| `{TOLERANCE.name}_"))
     shown = {name.lower(): float(value) for name, value in re.findall(r"(FLOAT\d+|BFLOAT16) `([^`]+)`", line)}
     assert shown == {str(dtype).removeprefix("torch."): value for dtype, value in DEFAULTS.items()}
 

@@ -80,7 +80,9 @@ def test_a_bad_value_names_its_variable_and_what_is_expected(
 
 
 def test_a_bad_file_and_an_unknown_argument_are_clear(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="unknown setting 'lists'; known are: verbose"):
+    with pytest.raises(
+        SettingError, match=r"unknown setting 'lists'\. Did you mean 'list'\? Known are: verbose"
+    ):
         op_tools.OpObserve(lists="torch.add")
     (tmp_path / "ditorch.toml").write_text("[op_tools\n")
     with pytest.raises(SettingError, match=r"ditorch\.toml cannot be read"):

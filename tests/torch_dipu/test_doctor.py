@@ -49,7 +49,7 @@ def test_findings_as_json() -> None:
     assert settings["DIPU_HOST_DEVICES"]["value"] == "3"
     assert settings["DIPU_MOCK_CUDA"]["is_set"] is False
     assert settings["DIPU_DEVCE"]["known"] is False
-    assert any("did you mean DIPU_DEVICE?" in remark for remark in findings["remarks"])
+    assert any("Did you mean 'DIPU_DEVICE'?" in remark for remark in findings["remarks"])
     checks = {check["name"]: check["ok"] for check in findings["checks"]}
     assert set(checks.values()) == {True}
     assert {"add", "matmul", "autograd", "stream", "memory is counted", "random numbers"} <= set(checks)

@@ -19,13 +19,12 @@ from diopi.library.handles import Made, made_from
 from diopi.library.memory import Memory
 from diopi.library.signatures import OPERATORS, RUNTIME, TEXTS
 from diopi.library.wording import beside
+from diopi.settings import ADAPTOR_CONFIG, ADAPTOR_REPORT
 
 if TYPE_CHECKING:
     from diopi.adaptor.binding import Adaptor
 
 _VENDOR_ENTRY = "dipuGetVendorTable"
-_ADAPTOR_SETTING = "DIOPI_ADAPTOR_CONFIG"
-_REPORT_SETTING = "DIOPI_ADAPTOR_REPORT"
 
 
 class _VendorHead(ctypes.Structure):
@@ -126,7 +125,7 @@ class Library:
         except LibraryError as error:
             raise LibraryError(f"{source} cannot be used: {error}") from None
         library = cls(path, operators, memory)
-        if rules := adaptor or os.environ.get(_ADAPTOR_SETTING):
+        if rules := adaptor or ADAPTOR_CONFIG.get():
             library.adaptor = _adaptor(Path(rules), operators, table)
         return library
 
@@ -214,13 +213,13 @@ def _adaptor(rules: Path, operators: ctypes.CDLL, table: int | None) -> Adaptor:
     from diopi.adaptor.yaml_rules import read_rules
 
     read = read_rules(rules)
-    file = os.environ.get(_REPORT_SETTING)
+    file = ADAPTOR_REPORT.get()
     report = Path(file).absolute() if file else None
     if report is not None:
         try:
             append_costs(report, [])  # that it cannot be written is said now, not when the work is done
         except OSError as error:
-            raise LibraryError(f"{_REPORT_SETTING}={file} cannot be written: {error.strerror}") from None
+            raise LibraryError(f"{ADAPTOR_REPORT.name}={file} cannot be written: {error.strerror}") from None
     adaptor = Adaptor(read, operators, table)
     if report is not None:
         atexit.register(adaptor.save, report)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from dicore.settings import Variable
+from diopi.settings import DEVICE
+
 GROUP = "diopi.vendors"
-VARIABLE = "DIPU_DEVICE"
 
 
 class VendorError(RuntimeError):
@@ -29,8 +31,8 @@ class Vendor:
     priority: int = 0
     available: Callable[[], bool] = lambda: True
     """Cheap: says whether it is worth loading the library (a driver file exists, a device node is there)."""
-    settings: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Environment variables of the vendor's own: name -> (default, meaning); `dipu doctor` shows them."""
+    settings: tuple[Variable, ...] = ()
+    """Environment variables of the vendor's own; `dipu doctor` and `ditorch config` show them."""
 
     def problem(self) -> str | None:
         """Why the vendor cannot be used now, or None."""
@@ -55,7 +57,7 @@ def installed() -> dict[str, Vendor]:
 
 def choose(wanted: str | None = None) -> Vendor:
     """The vendor to use: `wanted` or DIPU_DEVICE (a name or a path), else the best available one."""
-    wanted = os.environ.get(VARIABLE) if wanted is None else wanted
+    wanted = DEVICE.get() if wanted is None else wanted
     if wanted and (os.sep in wanted or wanted.endswith(".so")):
         return _by_path(wanted)
     vendors = installed()
@@ -67,7 +69,7 @@ def choose(wanted: str | None = None) -> Vendor:
             "; ".join(f"{name}: {v.problem()}" for name, v in sorted(vendors.items())) or "none is installed"
         )
         raise VendorError(
-            f"no vendor can be used ({reasons}). Install one, or set {VARIABLE} to a name or a path."
+            f"no vendor can be used ({reasons}). Install one, or set {DEVICE.name} to a name or a path."
         )
     return max(usable, key=lambda v: v.priority)
 
@@ -76,7 +78,7 @@ def _by_path(wanted: str) -> Vendor:
     path = Path(wanted)
     if not path.is_file():
         raise VendorError(
-            f"{VARIABLE}={wanted!r} is a path, but there is no such file. Give the path of a vendor library or a name."
+            f"{DEVICE.name}={wanted!r} is a path, but there is no such file. Give the path of a vendor library or a name."
         )
     return Vendor(name=path.stem, library=path.resolve())
 
@@ -85,7 +87,7 @@ def _by_name(wanted: str, vendors: dict[str, Vendor]) -> Vendor:
     if wanted not in vendors:
         known = ", ".join(sorted(vendors)) or "none"
         raise VendorError(
-            f"{VARIABLE}={wanted!r} names no installed vendor; installed are: {known}. "
+            f"{DEVICE.name}={wanted!r} names no installed vendor; installed are: {known}. "
             f"Set it to one of these, to the path of a library, or unset it."
         )
     problem = vendors[wanted].problem()

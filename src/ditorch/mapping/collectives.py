@@ -9,7 +9,6 @@ call is waited for. The functions of `torch.distributed` are wrapped only while 
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,11 +20,10 @@ from ditorch.mapping.finishing import Finish, FinishingWork
 from ditorch.mapping.patches import Patches
 from ditorch.mapping.target import Target
 from ditorch.mapping.wrapping import disguise
+from ditorch.settings import FP32_COLLECTIVES
 
 __all__ = ["apply", "fp32_in_use", "use_fp32"]
 
-_SETTING = "DITORCH_FP32_COLLECTIVES"
-_ON_WORDS = frozenset(("1", "true", "on", "yes"))
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -101,7 +99,7 @@ def apply(patches: Patches, target: Target) -> None:
     """Follow the mapping: averages are emulated, and the setting holds, as long as it is installed."""
     if not torch.distributed.is_available():
         return
-    asked_for = os.environ.get(_SETTING, "").strip().lower() in _ON_WORDS
+    asked_for = FP32_COLLECTIVES.get_or_default()
     emulated = "" if target.averages or target.process_group is None else target.device_type
 
     def follow() -> None:

@@ -12,7 +12,6 @@ a build for cuda has. What is read equals both names, so that code which knows t
 from __future__ import annotations
 
 import codecs
-import os
 import sys
 from types import GetSetDescriptorType
 from typing import Any
@@ -22,11 +21,10 @@ import torch
 from ditorch.mapping.c_types import set_attribute
 from ditorch.mapping.patches import Patches
 from ditorch.mapping.target import RealDevice, Target
+from ditorch.settings import SHOW_DEVICE_AS_CUDA
 
 __all__ = ["SHOWN", "ShownName", "apply", "knows_the_device", "wanted"]
 
-_SETTING = "DITORCH_SHOW_DEVICE_AS_CUDA"
-_OFF_WORDS = frozenset(("0", "false", "off", "no"))
 SHOWN = "cuda"
 _TEXT_TO_TEXT = "rot_13"
 # Top-level packages whose code is written for every device and must know the true one.
@@ -35,7 +33,7 @@ _INSIDERS = frozenset(("torch", "ditorch", "op_tools", "diopi", "dicp", "dlinfer
 
 def wanted() -> bool:
     """The setting, read when the mapping is made."""
-    return os.environ.get(_SETTING, "").strip().lower() not in _OFF_WORDS
+    return bool(SHOW_DEVICE_AS_CUDA.get_or_default())
 
 
 class ShownName(str):

@@ -12,10 +12,8 @@ from typing import Annotated, NoReturn
 
 import torch
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ditorch.tables import make_console
+from dicore.console import make_console, progress_bar
 from ditorch.torch_tests import changes, device_file, documents, pages, rows, source_tables, tables
 from ditorch.torch_tests.known import Expectations
 from ditorch.torch_tests.model import Check, Options, Selection
@@ -171,7 +169,7 @@ def _run_database(
     place: Place, file: device_file.DeviceFile, findings: Findings, selection: Selection
 ) -> None:
     console = make_console()
-    with _progress(console, "importing torch's operator database") as show, _start_errors(place):
+    with _progress("importing torch's operator database") as show, _start_errors(place):
         sweep(place, file, findings, selection, show)
     if findings.facts is None:  # interrupted before anything was known
         raise typer.Exit(findings.stopped)
@@ -236,7 +234,7 @@ def _run_source(
     csv, html = csv.absolute(), html.absolute() if html else None
     console = make_console()
     with (
-        _progress(console, "importing test files") as show,
+        _progress("importing test files") as show,
         rows.Journal(csv) as journal,
         _start_errors(found.place),
     ):
@@ -303,15 +301,9 @@ def _title(found: list[rows.Row]) -> str:
 
 
 @contextmanager
-def _progress(console: Console, first: str) -> Iterator[Show]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(first, total=None)
-
-        def show(label: str, done: int, total: int) -> None:
-            progress.update(task, description=label[:60], completed=done, total=total)
-
-        yield show
+def _progress(first: str) -> Iterator[Show]:
+    with progress_bar(first) as bar:
+        yield lambda label, done, total: bar.update(done, total, label=label[:60])
 
 
 @contextmanager

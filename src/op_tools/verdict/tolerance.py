@@ -7,14 +7,13 @@ Strongest first: `{OP}_AUTOCOMPARE_ERROR_TOLERANCE_{DTYPE}` (OP is the last part
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-VARIABLE = "AUTOCOMPARE_ERROR_TOLERANCE"
+from op_tools.settings import TOLERANCE
 
 # The promised defaults; the tables of the product documents show one number for both columns.
 DEFAULTS = {torch.float16: 1e-4, torch.bfloat16: 1e-3, torch.float32: 1e-5, torch.float64: 1e-8}
@@ -41,21 +40,9 @@ def tolerance_for(
         return Tolerance(NUMBERS, NUMBERS)
     suffix = str(dtype).removeprefix("torch.").upper()
     operator = name.rpartition(".")[2].upper()
-    for variable in (f"{operator}_{VARIABLE}_{suffix}", f"{VARIABLE}_{suffix}", VARIABLE):
-        value = environ.get(variable)
-        if value is not None and value.strip():
-            return _parsed(variable, value)
+    base = TOLERANCE.name
+    for variable in (f"{operator}_{base}_{suffix}", f"{base}_{suffix}", base):
+        if variable in environ and (given := TOLERANCE.member(variable).get(environ)):
+            return Tolerance(*given)
     default = DEFAULTS.get(dtype, OTHER_DTYPES)
     return Tolerance(default, default)
-
-
-def _parsed(variable: str, value: str) -> Tolerance:
-    try:
-        atol, rtol = (float(part) for part in value.split(","))
-    except ValueError:
-        atol = rtol = math.nan
-    if not (0 <= atol < math.inf and 0 <= rtol < math.inf):
-        raise ValueError(
-            f"{variable}={value!r} is no tolerance: expected 'atol,rtol', two numbers of at least 0, as in '1e-3,1e-4'"
-        )
-    return Tolerance(atol, rtol)

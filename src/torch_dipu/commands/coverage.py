@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from dicore.console import make_console, make_table
 from ditorch.main_module import CannotRun, Prepared, prepare_script, without_our_frames
-from ditorch.tables import make_console
 from torch_dipu.coverage import Coverage
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 __all__ = ["coverage"]
 
@@ -115,7 +116,7 @@ def _print(found: Coverage, rows: int, code: int, console: Console) -> None:
     fallen = [o for o in found.operators if o.fallback_calls]
     if not fallen:
         return
-    table = Table(title="operators that fell back")
+    table = make_table(title="operators that fell back")
     for column in ("calls", "by DIOPI", "ms", "MB"):
         table.add_column(column, justify="right")
     table.add_column("operator")

@@ -2,48 +2,63 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, entry_points
 from importlib.metadata import version as distribution_version
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from dicore.console import facts_table
+from dicore.doctor import (
+    Diagnosis,
+    Problem,
+    SettingStatus,
+    checks_table,
+    print_notes,
+    print_problems,
+    settings_status,
+    settings_table,
+)
+from dicore.settings import Variable, declarations
 from diopi.vendors import installed
-from ditorch.checks import CheckResult, run_checks
-from ditorch.diagnosis import DeviceFinding, Problem, device_findings, torch_build
-from ditorch.tables import checks_table, devices_table, facts_table, make_console, print_problems
+from ditorch.checks import DeviceInfo, device_infos, devices_table, torch_build
 from torch_dipu.commands.checks import DEVICE_CHECKS
-from torch_dipu.commands.settings import SettingFinding, settings_in_force
+from torch_dipu.settings import AUTOLOAD
 
-__all__ = ["Diagnosis", "diagnose", "doctor"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["DeviceDiagnosis", "diagnose", "doctor"]
 
 _DEVICE_TYPE = "dipu"
 
 
-@dataclass
-class Diagnosis:
-    versions: dict[str, str]
+@dataclass(kw_only=True)
+class DeviceDiagnosis(Diagnosis):
+    """What `dipu doctor` found."""
+
     vendor: dict[str, Any] = field(default_factory=dict)
-    devices: list[DeviceFinding] = field(default_factory=list)
-    settings: list[SettingFinding] = field(default_factory=list)
-    checks: list[CheckResult] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    devices: list[DeviceInfo] = field(default_factory=list)
+    settings: list[SettingStatus] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
-    @property
-    def ok(self) -> bool:
-        return not self.problems
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"ok": self.ok, **asdict(self)}
+    def show(self, console: Console) -> None:
+        """Versions, the vendor, devices, settings, what works, remarks, problems: in this order."""
+        console.print(facts_table("Versions", self.versions))
+        if self.vendor:
+            console.print(facts_table("Vendor", {name: _text(value) for name, value in self.vendor.items()}))
+        if self.devices:
+            console.print(devices_table(self.devices))
+        console.print(settings_table(self.settings))
+        if self.checks:
+            console.print(checks_table(self.checks))
+        print_notes(console, self.remarks)
+        print_problems(console, self.problems)
 
 
 def doctor(
@@ -53,17 +68,12 @@ def doctor(
 
     Exit code 0: all fine; 1: something does not work.
     """
-    diagnosis = diagnose()
-    if as_json:
-        typer.echo(json.dumps(diagnosis.as_dict(), indent=2))
-    else:
-        _print(diagnosis, make_console())
-    raise typer.Exit(0 if diagnosis.ok else 1)
+    raise typer.Exit(diagnose().report(as_json=as_json))
 
 
-def diagnose() -> Diagnosis:
+def diagnose() -> DeviceDiagnosis:
     """Look at everything that can be looked at; later findings do not depend on earlier ones being good."""
-    diagnosis = Diagnosis(versions=_versions())
+    diagnosis = DeviceDiagnosis(versions=_versions())
     _look_at_versions(diagnosis)
     _look_at_vendor(diagnosis)
     _look_at_settings(diagnosis)
@@ -88,7 +98,7 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _look_at_versions(diagnosis: Diagnosis) -> None:
+def _look_at_versions(diagnosis: DeviceDiagnosis) -> None:
     versions = diagnosis.versions
     if versions["distribution"] not in (versions["torch_dipu"], "not installed"):
         diagnosis.problems.append(
@@ -106,20 +116,17 @@ def _location() -> str:
     return os.path.dirname(torch_dipu.__file__ or "")
 
 
-def _look_at_vendor(diagnosis: Diagnosis) -> None:
+def _look_at_vendor(diagnosis: DeviceDiagnosis) -> None:
     import torch_dipu
 
-    try:
+    vendors = ", ".join(sorted(installed())) or "none"
+    advice = (
+        f"installed vendors: {vendors}. Set DIPU_DEVICE to one of them, or to the path of a library "
+        "built for this version; unset it to take the best one"
+    )
+    with diagnosis.attempt("no vendor", advice):
         diagnosis.vendor = dict(torch_dipu.dipu.vendor())
-    except Exception as error:  # whatever keeps a vendor from loading is the finding
-        vendors = ", ".join(sorted(installed())) or "none"
-        diagnosis.problems.append(
-            Problem(
-                f"no vendor: {type(error).__name__}: {error}",
-                f"installed vendors: {vendors}. Set DIPU_DEVICE to one of them, or to the path of a library "
-                "built for this version; unset it to take the best one",
-            )
-        )
+    if not diagnosis.vendor:
         return
     if not diagnosis.vendor.get("operators"):
         diagnosis.problems.append(
@@ -130,67 +137,44 @@ def _look_at_vendor(diagnosis: Diagnosis) -> None:
         )
 
 
-def _look_at_settings(diagnosis: Diagnosis) -> None:
-    diagnosis.settings = settings_in_force(str(diagnosis.vendor.get("name", "")))
+def _look_at_settings(diagnosis: DeviceDiagnosis) -> None:
+    vendor = installed().get(str(diagnosis.vendor.get("name", "")))
+    diagnosis.settings = settings_status(_variables(vendor.settings if vendor else ()), ("DIPU_", "DITORCH_"))
+    if vendor is not None:
+        diagnosis.settings = [_left_to(vendor.name, setting) for setting in diagnosis.settings]
     diagnosis.remarks += [
         f"{setting.name}: {setting.meaning}" for setting in diagnosis.settings if not setting.known
     ]
-    if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "0":
-        diagnosis.remarks.append(
-            "TORCH_DEVICE_BACKEND_AUTOLOAD=0: programs must `import torch_dipu` (or ditorch)."
-        )
+    if not AUTOLOAD.get_or_default():
+        diagnosis.remarks.append(f"{AUTOLOAD.name}=0: programs must `import torch_dipu` (or ditorch).")
     elif not any(entry.value.startswith("torch_dipu") for entry in entry_points(group="torch.backends")):
         diagnosis.remarks.append(
             "torch's entry point for dipu is not installed: programs must `import torch_dipu` (or ditorch)."
         )
 
 
-def _look_at_devices(diagnosis: Diagnosis) -> None:
-    try:
-        diagnosis.devices = device_findings(_DEVICE_TYPE)
-    except Exception as error:  # a driver can fail in any way
-        diagnosis.problems.append(Problem(f"devices cannot be listed: {error}", "check the vendor's driver"))
-        return
-    if not diagnosis.devices:
-        diagnosis.problems.append(
-            Problem(
-                f"the vendor {diagnosis.vendor.get('name')} has no device",
-                "check its driver and its settings below",
-            )
-        )
-        return
-    diagnosis.checks = run_checks(_DEVICE_TYPE, DEVICE_CHECKS)
-    diagnosis.problems += [
-        Problem(f"the check '{check.name}' failed: {check.reason}", "report it with `dipu doctor --json`")
-        for check in diagnosis.checks
-        if not check.ok
-    ]
+def _variables(of_vendor: Sequence[Variable]) -> list[Variable]:
+    """What a user of the device can set: its own variables, and those of what is below and above it."""
+    packages = (declarations(package).values() for package in ("diopi", "torch_dipu", "ditorch"))
+    return [*(variable for declared in packages for variable in declared), *of_vendor]
 
 
-def _print(diagnosis: Diagnosis, console: Console) -> None:
-    console.print(facts_table("Versions", diagnosis.versions))
-    if diagnosis.vendor:
-        facts = {name: _text(value) for name, value in diagnosis.vendor.items()}
-        console.print(facts_table("Vendor", facts))
+def _left_to(vendor: str, setting: SettingStatus) -> SettingStatus:
+    """A vendor may read variables that it does not declare."""
+    if setting.known or not setting.name.startswith(f"DIPU_{vendor.upper()}_"):
+        return setting
+    return replace(setting, meaning=f"left to the vendor {vendor}", known=True)
+
+
+def _look_at_devices(diagnosis: DeviceDiagnosis) -> None:
+    with diagnosis.attempt("devices cannot be listed", "check the vendor's driver"):
+        diagnosis.devices = device_infos(_DEVICE_TYPE)
+        if not diagnosis.devices:
+            what = f"the vendor {diagnosis.vendor.get('name')} has no device"
+            diagnosis.problems.append(Problem(what, "check its driver and its settings below"))
     if diagnosis.devices:
-        console.print(devices_table(diagnosis.devices))
-    console.print(_settings_table(diagnosis.settings))
-    if diagnosis.checks:
-        console.print(checks_table(diagnosis.checks))
-    for remark in diagnosis.remarks:
-        console.print(f"[yellow]Note:[/] {escape(remark)}")
-    print_problems(console, diagnosis.problems)
+        diagnosis.try_out(DEVICE_CHECKS, _DEVICE_TYPE, command="dipu doctor")
 
 
 def _text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def _settings_table(settings: list[SettingFinding]) -> Table:
-    table = Table("setting", title="Settings (bold: set)", title_justify="left")
-    table.add_column("value", overflow="fold")
-    table.add_column("meaning")
-    for setting in settings:
-        style = "red" if not setting.known else "bold" if setting.is_set else "dim"
-        table.add_row(setting.name, escape(setting.value), escape(setting.meaning), style=style)
-    return table
