@@ -81,8 +81,3 @@ CACHE = Variable(
     "the folder for models that are unpacked once",
     unset="`dlinfer` in the user's cache",
 )
-QUANT_RECORD_FILE = Variable(
-    "ASCEND_QUANT_RECORD_FILE",
-    "",
-    "the file of scales of LMDeploy's 8-bit caches, by its absolute path",
-)
