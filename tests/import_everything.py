@@ -1,0 +1,103 @@
+"""Imports every module of the packages that it is given, one by one, and prints as JSON what each import changed elsewhere.
+
+    python tests/import_everything.py '["op_tools", "diopi"]' '["diopi.switch"]'
+
+The second list names packages that may change something: they are imported, and then their modules as all others. torch is
+complete before the first look: parts of it that it loads late (its compiler) change other parts, and that is torch's own doing.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import json
+import os
+import pkgutil
+import signal
+import sys
+import threading
+import warnings
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._inductor.config
+import torch.amp
+import torch.distributed
+import torch.nn.parallel
+import torch.utils.data
+
+OURS = {"dicore", "ditorch", "op_tools", "diopi", "torch_dipu", "torch_dipu_autoload", "dicp", "dlinfer"}
+HOLDERS: list[Any] = [
+    builtins, importlib, os, torch, torch._C, torch.Tensor, torch.accelerator, torch.amp, torch.autograd,
+    torch.backends, torch.cuda, torch.distributed, torch.nn.Module, torch.nn.functional, torch.utils.data,
+]  # fmt: skip
+
+
+def snapshot() -> dict[str, Any]:
+    """Everything outside of our packages that an import could change, under names that say what it is."""
+    seen: dict[str, Any] = {
+        "sys.argv": list(sys.argv),
+        "sys.path": list(sys.path),
+        "sys.meta_path": [id(finder) for finder in sys.meta_path],
+        "sys.path_hooks": [id(hook) for hook in sys.path_hooks],
+        "sys.excepthook": id(sys.excepthook),
+        "sys.stdout": id(sys.stdout),
+        "sys.stderr": id(sys.stderr),
+        "the working folder": os.getcwd(),
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "signal handlers": [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)],
+        "torch's default dtype": str(torch.get_default_dtype()),
+        "torch's number of threads": torch.get_num_threads(),
+        "torch's random state": hash(bytes(torch.get_rng_state().numpy())),
+        "the name of PrivateUse1": torch._C._get_privateuse1_backend_name(),
+        "modes": torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack(),
+    }
+    for holder in HOLDERS:
+        for key, value in list(vars(holder).items()):
+            if not isinstance(value, ModuleType):  # a submodule is there once somebody imports it
+                seen[f"{holder.__name__}.{key}"] = id(value)
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in OURS:
+            seen[f"sys.modules[{name!r}]"] = id(module)
+    return seen | {f"os.environ[{key!r}]": value for key, value in os.environ.items()}
+
+
+def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """What is there no more, what is another, and what is new, but for modules that were loaded."""
+    gone = [f"{key} is gone" for key in before if key not in after]
+    other = [f"{key} is another" for key in before if key in after and before[key] != after[key]]
+    new = [f"{key} is new" for key in after if key not in before and not key.startswith("sys.modules[")]
+    return sorted(gone + other + new)
+
+
+def look(name: str, found: dict[str, list[str]], switches: list[str]) -> None:
+    before = snapshot()
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:  # a library that is not here: vllm, triton
+        if (error.name or "").partition(".")[0] in OURS:
+            raise
+    if name not in switches and (changed := changes(before, snapshot())):
+        found[name] = changed
+
+
+def main() -> None:
+    packages, switches = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+    warnings.simplefilter("ignore")
+    found: dict[str, list[str]] = {}
+    count = 0
+    for package in packages:
+        look(package, found, switches)
+        for module in pkgutil.walk_packages(
+            sys.modules[package].__path__, f"{package}.", onerror=lambda name: None
+        ):
+            if not module.name.endswith(".__main__"):
+                look(module.name, found, switches)
+                count += 1
+    print(json.dumps({"count": count, "found": found}))
+
+
+if __name__ == "__main__":
+    main()
