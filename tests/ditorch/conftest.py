@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
+from forked_python import clean_environment, run_program
 
 # For the import below only: other tests of this worker have not asked for the mapping.
 _before = os.environ.get("DITORCH_DISABLE_MOCK")
@@ -26,8 +27,6 @@ finally:
         os.environ["DITORCH_DISABLE_MOCK"] = _before
 
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
-
-_OURS = ("DITORCH_", "DIPU_", "TORCH_DEVICE_BACKEND_AUTOLOAD", "RANK")
 
 
 @pytest.fixture
@@ -46,22 +45,34 @@ def mapped() -> Iterator[ModuleType]:
 
 @pytest.fixture
 def run_python() -> RunPython:
-    """Run code in a fresh interpreter with only the given settings; fails the test if the code fails."""
+    """Run code in a process of its own with only the given settings; fails the test if the code fails."""
     if ditorch is None:
         pytest.skip(f"ditorch cannot be imported: {_missing}")
 
     def run(code: str, *, expect: int = 0, **settings: str) -> subprocess.CompletedProcess[str]:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
-        environment.setdefault("OMP_NUM_THREADS", "1")
-        result = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            env=environment | settings,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert result.returncode == expect, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
-        return result
+        ended = run_program(code, environment=clean_environment(**settings))
+        return _checked(subprocess.CompletedProcess(["-c"], ended.code, ended.out, ended.err), expect)
 
     return run
+
+
+@pytest.fixture
+def fresh_python() -> RunPython:
+    """As `run_python`, in an interpreter that has imported nothing: for what is said about the imports themselves."""
+    if ditorch is None:
+        pytest.skip(f"ditorch cannot be imported: {_missing}")
+
+    def run(code: str, *, expect: int = 0, **settings: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", textwrap.dedent(code)]
+        environment = clean_environment(**settings)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        return _checked(done, expect)
+
+    return run
+
+
+def _checked(done: subprocess.CompletedProcess[str], expect: int) -> subprocess.CompletedProcess[str]:
+    assert done.returncode == expect, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done

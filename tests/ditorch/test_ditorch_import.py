@@ -12,8 +12,8 @@ _LINE = re.compile(r"^ditorch\.framework: (torch_dipu:0\.1\.0 \(\w+\))$", re.MUL
 
 
 @pytest.mark.parametrize(("first", "second"), [("ditorch", "torch_dipu"), ("torch_dipu", "ditorch")])
-def test_the_import_prints_once_and_stays_light(run_python, first: str, second: str) -> None:
-    result = run_python(
+def test_the_import_prints_once_and_stays_light(fresh_python, first: str, second: str) -> None:
+    result = fresh_python(
         f"""
         import sys
         import torch
@@ -39,8 +39,8 @@ def test_the_import_prints_once_and_stays_light(run_python, first: str, second: 
     [{"DIPU_MOCK_CUDA": "0"}, {"DITORCH_DISABLE_MOCK": "1"}],
     ids=lambda settings: next(iter(settings)),
 )
-def test_the_mapping_can_be_switched_off(run_python, settings: dict[str, str]) -> None:
-    result = run_python(
+def test_the_mapping_can_be_switched_off(fresh_python, settings: dict[str, str]) -> None:
+    result = fresh_python(
         """
         import torch, ditorch
         print("device:", torch.device("cuda"), type(torch.device), ditorch.enabled())
@@ -56,8 +56,8 @@ def test_the_mapping_can_be_switched_off(run_python, settings: dict[str, str]) -
     assert "asked for: dipu" in result.stdout
 
 
-def test_torch_dipu_alone_respects_the_switch(run_python) -> None:
-    result = run_python(
+def test_torch_dipu_alone_respects_the_switch(fresh_python) -> None:
+    result = fresh_python(
         """
         import torch, torch_dipu
         print("device:", torch.device("cuda"), torch.arange(2.0, device="dipu").tolist())
@@ -73,10 +73,10 @@ def test_torch_dipu_alone_respects_the_switch(run_python) -> None:
     ids=["unasked", "DIPU_MOCK_CUDA", "DITORCH_DEVICE"],
 )
 def test_torch_dipu_alone_leaves_a_real_cuda_device_its_names(
-    run_python, settings: dict[str, str], mapped: bool
+    fresh_python, settings: dict[str, str], mapped: bool
 ) -> None:
     """Libraries such as mmengine import every package of a device that they find."""
-    result = run_python(
+    result = fresh_python(
         """
         import torch
         torch.cuda.is_available = lambda: True
@@ -89,8 +89,8 @@ def test_torch_dipu_alone_leaves_a_real_cuda_device_its_names(
     assert f"device: {'dipu' if mapped else 'cuda'} [0.0, 1.0]" in result.stdout
 
 
-def test_plain_torch_is_left_alone(run_python) -> None:
-    result = run_python(
+def test_plain_torch_is_left_alone(fresh_python) -> None:
+    result = fresh_python(
         """
         import sys, torch
         x = torch.arange(2.0, device="dipu")
@@ -100,17 +100,17 @@ def test_plain_torch_is_left_alone(run_python) -> None:
     assert result.stdout == "device: cuda False [0.0, 1.0]\n"
 
 
-def test_an_unknown_device_is_a_clear_error(run_python) -> None:
-    result = run_python("import torch, ditorch", expect=1, DITORCH_DEVICE="abacus")
+def test_an_unknown_device_is_a_clear_error(fresh_python) -> None:
+    result = fresh_python("import torch, ditorch", expect=1, DITORCH_DEVICE="abacus")
     last = result.stderr.strip().splitlines()[-1]
     assert "DITORCH_DEVICE='abacus'" in last
     assert "cuda, dipu" in last
     assert "unset it" in last
 
 
-def test_the_real_cuda_is_never_touched(run_python) -> None:
+def test_the_real_cuda_is_never_touched(fresh_python) -> None:
     """The cuda adapter needs a cuda build to load; the mapping it would apply is none, on any build."""
-    result = run_python(
+    result = fresh_python(
         """
         import torch
         before = {name: value for name, value in vars(torch).items()}
@@ -131,11 +131,11 @@ def test_the_real_cuda_is_never_touched(run_python) -> None:
     assert "changed: [] True False" in result.stdout
 
 
-def test_other_ranks_are_silent(run_python) -> None:
-    assert run_python("import ditorch", RANK="1").stdout == ""
+def test_other_ranks_are_silent(fresh_python) -> None:
+    assert fresh_python("import ditorch", RANK="1").stdout == ""
 
 
-def test_the_import_costs_little_over_torch(run_python) -> None:
+def test_the_import_costs_little_over_torch(fresh_python) -> None:
     """Processor time, because the machine may be busy; the best of three, because the disk may be cold."""
     code = """
         import time, torch
@@ -143,5 +143,5 @@ def test_the_import_costs_little_over_torch(run_python) -> None:
         import ditorch
         print("seconds:", time.process_time() - start)
         """
-    seconds = min(float(run_python(code).stdout.rpartition("seconds: ")[2]) for _ in range(3))
+    seconds = min(float(fresh_python(code).stdout.rpartition("seconds: ")[2]) for _ in range(3))
     assert seconds <= 0.3

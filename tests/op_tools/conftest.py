@@ -5,15 +5,14 @@ from __future__ import annotations
 import csv
 import dataclasses
 import os
-import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from forked_python import clean_environment, run_program
 from warm_python import WarmPython
 
 from op_tools.engine import ENGINE, Call
@@ -27,7 +26,6 @@ if os.environ.get("OP_TOOLS_TEST_DEVICE", "dipu") == "dipu":
 # Tasks that kill or hang their worker are shared with the tests of the executors.
 sys.path.append(str(Path(__file__).parents[1] / "dicore"))
 torch.set_num_threads(1)
-_OURS = ("OP_", "AUTOCOMPARE_", "DITORCH_", "DIPU_")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,17 +117,12 @@ def rows(tmp_path: Path) -> Callable[[str], list[dict[str, str]]]:
 
 @pytest.fixture
 def run_python(tmp_path: Path) -> Callable[..., str]:
-    """Run code in an interpreter of its own, in the test's folder; what it prints."""
+    """Run code in a process of its own, in the test's folder; what it prints."""
 
     def run(code: str, *arguments: str, expect: int = 0, **settings: str) -> str:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
-        environment.setdefault("OMP_NUM_THREADS", "1")
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code), *arguments],
-            env=environment | settings, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path,
-        )  # fmt: skip
-        assert done.returncode == expect, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+        done = run_program(code, *arguments, environment=clean_environment(**settings), folder=tmp_path)
+        assert done.code == expect, f"exit code {done.code}\n{done.out}\n{done.err}"
+        return done.out
 
     return run
 
