@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dicore.settings import declarations
 from dlinfer.cli import app
-from dlinfer.commands.settings import SETTINGS
 from dlinfer.conformance.samples import SAMPLES, count_of
 
 pytestmark = pytest.mark.unit
@@ -49,7 +49,7 @@ def test_commands_and_settings_exist() -> None:
     commands = {command.name for command in app.registered_commands}
     named = set(re.findall(r"^dlinfer (\w+)", "".join(_blocks(ENGLISH, "sh")), re.M))
     assert named == commands
-    assert set(re.findall(r"DLINFER_[A-Z_]+", ENGLISH)) == set(SETTINGS)
+    assert set(re.findall(r"DLINFER_[A-Z_]+", ENGLISH)) == set(declarations("dlinfer"))
 
 
 def test_the_number_of_cases_is_the_real_one() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dicore.settings import SettingError
 from dlinfer import ops
 from dlinfer.errors import VendorError
 from dlinfer.reference import KERNELS
@@ -118,7 +119,7 @@ def test_an_entry_point_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_wrong_value_of_the_check_variable_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DLINFER_CHECK", "yes")
-    with using("ref"), pytest.raises(VendorError, match="DLINFER_CHECK='yes': expected 1"):
+    with using("ref"), pytest.raises(SettingError, match="DLINFER_CHECK: expected 0 or 1, got 'yes'"):
         _rms()
 
 

@@ -14,6 +14,7 @@ import dlinfer.graph
 from dlinfer.errors import DlinferArgumentError
 from dlinfer.graph import Backend, GraphError, backends, mark_fixed
 from dlinfer.graph.lowering import lowered
+from dlinfer.settings import GRAPH_BACKEND
 
 pytestmark = pytest.mark.unit
 
@@ -220,17 +221,17 @@ def test_an_unknown_backend_is_refused(name: str) -> None:
 
 
 def test_the_variable_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(backends.VARIABLE, "nonsense")
+    monkeypatch.setenv(GRAPH_BACKEND.name, "nonsense")
     with pytest.raises(dlinfer.graph.UnknownBackendError, match="DLINFER_GRAPH_BACKEND is 'nonsense'"):
         dlinfer.graph.compile(_branching)
-    monkeypatch.setenv(backends.VARIABLE, "none")
+    monkeypatch.setenv(GRAPH_BACKEND.name, "none")
     plain = dlinfer.graph.compile(_branching)
     assert torch.equal(plain(torch.ones(3)), torch.ones(3))
     assert plain.backend is None and plain.graphs == []
     assert dlinfer.graph.compile(_branching, "eager").backend is backends.find("eager")
-    monkeypatch.setenv(backends.VARIABLE, " aten ")
+    monkeypatch.setenv(GRAPH_BACKEND.name, " aten ")
     assert dlinfer.graph.compile(_branching).backend.name == "aten"
-    monkeypatch.delenv(backends.VARIABLE)
+    monkeypatch.delenv(GRAPH_BACKEND.name)
     assert dlinfer.graph.compile(_branching).backend.name == "eager"
 
 

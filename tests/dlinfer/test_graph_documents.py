@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dlinfer.graph import backends, capture
+from dlinfer.settings import GRAPH_BACKEND
 
 pytestmark = pytest.mark.unit
 
@@ -38,7 +39,7 @@ def test_the_example_runs() -> None:
 def test_names_and_limits_are_the_real_ones() -> None:
     table = re.findall(r"^\| `(\w+)` \|", ENGLISH, re.M)
     assert {"dicp", backends.NO_GRAPH, *backends._OWN} < set(table)
-    assert backends.VARIABLE in ENGLISH and backends.GROUP in ENGLISH
+    assert GRAPH_BACKEND.name in ENGLISH and backends.GROUP in ENGLISH
     assert f"`max_graphs` ({capture.MAX_GRAPHS})" in ENGLISH
     assert f"After {_most_recordings()} sizes" in ENGLISH
 

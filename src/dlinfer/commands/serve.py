@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from dlinfer.commands.settings import problems
+from dlinfer.commands.doctor import setting_problems
 from dlinfer.vendor.device_type import DEVICE_TYPE
 
 _DEFAULTS = {"--backend": "pytorch", "--device": DEVICE_TYPE}
@@ -30,7 +30,7 @@ def serve_command(
     if find_spec("lmdeploy") is None:
         _refuse("LMDeploy is not installed; docs/lmdeploy.md says how")
     given = context.args
-    for problem in problems():  # the engine's process would find them, and LMDeploy wait for it
+    for problem in setting_problems():  # the engine's process would find them, and LMDeploy wait for it
         _refuse(problem)
     _require_model(folder)
     _require_port(_option(given, "--server-name", _ADDRESS), _option(given, "--server-port", _PORT))

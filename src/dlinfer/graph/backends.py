@@ -7,7 +7,6 @@ that torch knows. `DLINFER_GRAPH_BACKEND` names the one to use where the program
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -18,10 +17,9 @@ from typing import Any
 import torch
 
 from dlinfer.graph.errors import GraphError, UnknownBackendError
+from dlinfer.settings import GRAPH_BACKEND
 
 GROUP = "dlinfer.graph_backends"
-VARIABLE = "DLINFER_GRAPH_BACKEND"
-DEFAULT = "eager"
 NO_GRAPH = "none"
 """In place of a backend: the program runs as it is."""
 
@@ -59,7 +57,7 @@ def register(backend: Backend) -> None:
 
 def chosen() -> str:
     """The name that DLINFER_GRAPH_BACKEND gives, or the default."""
-    return os.environ.get(VARIABLE, "").strip() or DEFAULT
+    return str(GRAPH_BACKEND.get())
 
 
 def find(name: str | None = None) -> Backend:
@@ -68,7 +66,7 @@ def find(name: str | None = None) -> Backend:
     name = chosen() if name is None else name
     found = _REGISTERED.get(name) or _find(name)
     if found is None:
-        where = "backend" if asked else VARIABLE
+        where = "backend" if asked else GRAPH_BACKEND.name
         if name in _PROMISED:
             text = f"is {name!r}, which is not installed here: {_PROMISED[name]}"
         else:

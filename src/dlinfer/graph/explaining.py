@@ -14,13 +14,12 @@ from torch.utils._pytree import keystr, tree_flatten_with_path
 
 import dlinfer.errors
 from dlinfer.errors import DlinferArgumentError
-from dlinfer.graph.backends import NO_GRAPH, VARIABLE
+from dlinfer.graph.backends import NO_GRAPH
 from dlinfer.graph.errors import GraphError
+from dlinfer.settings import GRAPH_BACKEND
 
 CAPTURE_ERRORS = (TorchDynamoException, FailOnRecompileLimitHit)
-WITHOUT = (
-    f"To run without a graph set {VARIABLE}={NO_GRAPH} (LMDeploy: PytorchEngineConfig(eager_mode=True))."
-)
+WITHOUT = f"To run without a graph set {GRAPH_BACKEND.name}={NO_GRAPH} (LMDeploy: PytorchEngineConfig(eager_mode=True))."
 
 
 def name_of(target: Callable[..., Any]) -> str:

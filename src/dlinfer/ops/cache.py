@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from dlinfer.errors import DlinferArgumentError
 from dlinfer.ops.calling import OVERLOADS, bits_of, explained
+from dlinfer.settings import CACHE_LAYOUT
 
 _fill = OVERLOADS["fill_kv_cache"]
 _append = OVERLOADS["fill_contiguous_kvcache"]
@@ -32,7 +32,7 @@ def set_cache_layout(layout: str) -> None:
     _LAYOUT = layout
 
 
-set_cache_layout(os.environ.get("DLINFER_CACHE_LAYOUT", "").strip() or "BSND")
+set_cache_layout(CACHE_LAYOUT.get())
 
 
 @contextmanager

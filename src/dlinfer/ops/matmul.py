@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from dlinfer.errors import DlinferArgumentError
 from dlinfer.ops.calling import OVERLOADS, explained
+from dlinfer.settings import LINEAR_USE_NN_LAYOUT
 
 _linear = OVERLOADS["linear"]
 _dynamic_quant = OVERLOADS["dynamic_quant"]
@@ -19,7 +19,7 @@ _linear_w8a8_static = OVERLOADS["linear_w8a8_static"]
 _weight_quant_matmul = OVERLOADS["weight_quant_matmul"]
 
 # LMDeploy stores weights [in, out] under this variable, which it reads when it loads them.
-_TRANSPOSED = os.environ.get("DLINFER_LINEAR_USE_NN_LAYOUT", "0") == "1"
+_TRANSPOSED = LINEAR_USE_NN_LAYOUT.get_or_default() == "1"
 
 
 def reduced(name: str, value: Tensor, group: str | dist.ProcessGroup | None) -> Tensor:

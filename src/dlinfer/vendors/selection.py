@@ -7,7 +7,6 @@ kernel for, and devices that it does not serve, fall to `ref`.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,11 +21,10 @@ from dlinfer.adaptor.engine import adapted
 from dlinfer.errors import VendorError
 from dlinfer.interface import OPERATORS
 from dlinfer.interface.declaration import Kernel
+from dlinfer.settings import CHECK, VENDOR
 from dlinfer.vendors.model import Vendor
 
 GROUP = "dlinfer.vendors"
-VARIABLE = "DLINFER_VENDOR"
-CHECK = "DLINFER_CHECK"
 REFERENCE = "ref"
 # The vendors of this package; a module that was not built or packed is not there.
 _OWN = {"ref": "dlinfer.vendors.ref", "cpp": "dlinfer.vendors.cpp", "triton": "dlinfer.vendors.triton"}
@@ -152,9 +150,9 @@ def using(vendor: str | Vendor) -> Iterator[None]:
 
 def chosen(device: str) -> Vendor:
     """The vendor that is asked first for a type of device. VendorError: DLINFER_VENDOR names none that can be used."""
-    wanted = _WANTED[0] if _WANTED else os.environ.get(VARIABLE, "").strip()
+    wanted = _WANTED[0] if _WANTED else VENDOR.get()
     if wanted:
-        vendor = _named(wanted, f"{VARIABLE}={wanted!r}" if not _WANTED else "the vendor")
+        vendor = _named(wanted, f"{VENDOR.name}={wanted!r}" if not _WANTED else "the vendor")
         return vendor if vendor.serves(device) else _named(REFERENCE, REFERENCE)
     usable = [f.vendor for f in list(installed().values()) if f.vendor is not None and f.problem is None]
     return max((v for v in usable if v.serves(device)), key=lambda v: v.priority)
@@ -186,11 +184,7 @@ def resolve(operator: str, device: str) -> Resolved:
 
 
 def _values(vendor: Vendor) -> Values:
-    wanted = os.environ.get(CHECK, "").strip()
-    if wanted not in ("", "0", "1"):
-        raise VendorError(
-            f"{CHECK}={wanted!r}: expected 1 (check all values), 0 (only where a vendor needs it) or nothing"
-        )
+    wanted = CHECK.get()
     if wanted == "1" or vendor.values == "always":
         return Values.ALWAYS
     return Values.TRUSTED if wanted == "0" or vendor.values == "own" else Values.CHEAP

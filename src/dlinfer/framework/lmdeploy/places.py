@@ -9,12 +9,11 @@ from importlib.util import find_spec
 
 import torch
 
-__all__ = ["MEMORY", "VARIABLE", "Place", "PlaceError", "chosen_place", "cpu_memory"]
+from dlinfer.settings import CPU_MEMORY, DEVICE
 
-VARIABLE = "DLINFER_DEVICE"
-MEMORY = "DLINFER_CPU_MEMORY"
+__all__ = ["Place", "PlaceError", "chosen_place", "cpu_memory"]
+
 _GIB = 1 << 30
-_DEFAULT_GIB = "4"
 
 
 class Place(Enum):
@@ -31,21 +30,14 @@ class PlaceError(RuntimeError):
 
 def chosen_place(environment: Mapping[str, str] = os.environ) -> Place:
     """What DLINFER_DEVICE names; without it cuda where there is one, else the CPU."""
-    wanted = environment.get(VARIABLE, "").strip().lower()
+    wanted = DEVICE.get(environment)
     if not wanted:
         return Place.CUDA if torch.cuda.is_available() else Place.CPU
-    known = ", ".join(place.value for place in Place)
-    try:
-        place = Place(wanted)
-    except ValueError:
-        raise PlaceError(
-            f"{VARIABLE}={wanted!r} is no place for tensors. Expected one of: {known}. "
-            f"Set {VARIABLE} to one of these, or unset it to let dlinfer choose."
-        ) from None
+    place = Place(wanted)
     missing = _missing(place)
     if missing:
         raise PlaceError(
-            f"{VARIABLE}={wanted} cannot be used: {missing}. Unset {VARIABLE} to let dlinfer choose."
+            f"{DEVICE.name}={wanted} cannot be used: {missing}. Unset {DEVICE.name} to let dlinfer choose."
         )
     return place
 
@@ -61,14 +53,4 @@ def _missing(place: Place) -> str:
 
 def cpu_memory() -> int:
     """DLINFER_CPU_MEMORY in bytes."""
-    wanted = os.environ.get(MEMORY, "").strip() or _DEFAULT_GIB
-    try:
-        bytes_ = int(float(wanted) * _GIB)
-    except (ValueError, OverflowError):
-        bytes_ = 0
-    if bytes_ <= 0:
-        raise PlaceError(
-            f"{MEMORY}={wanted!r} is no amount of memory. Expected GiB as a number above 0, such as 4 or 0.5. "
-            f"Set it so, or unset it for {_DEFAULT_GIB}."
-        )
-    return bytes_
+    return int(CPU_MEMORY.get() * _GIB)

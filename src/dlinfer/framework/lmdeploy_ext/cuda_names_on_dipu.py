@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 
-from dlinfer.framework.lmdeploy.places import VARIABLE, PlaceError
+from dicore.settings import declarations
+from dlinfer.framework.lmdeploy.places import PlaceError
+from dlinfer.settings import DEVICE
 
 __all__ = ["install"]
 
-_SETTING = "DITORCH_DEVICE"
+_SETTING = declarations("ditorch")["DITORCH_DEVICE"].name
 _PACKAGE = "torch_dipu"
 
 
@@ -20,6 +22,6 @@ def install() -> None:
     ditorch.enable()
     if not ditorch.framework.startswith(_PACKAGE):
         raise PlaceError(
-            f"{VARIABLE}=dipu cannot be followed: ditorch was started for {ditorch.framework} "
+            f"{DEVICE.name}=dipu cannot be followed: ditorch was started for {ditorch.framework} "
             f"({_SETTING}={os.environ[_SETTING]}). Set {_SETTING}=dipu, or unset it."
         )

@@ -7,21 +7,14 @@ the variable DLINFER_VLLM_DEVICE asks for it. vLLM itself is imported by nothing
 
 from __future__ import annotations
 
-import os
+from dlinfer.settings import VLLM_DEVICE
 
-VARIABLE = "DLINFER_VLLM_DEVICE"
-DEVICES = ("cpu",)
 _PACKAGE = "dlinfer.framework.vllm_ext"
 
 
 def wanted_device() -> str | None:
     """The type of device that vLLM shall run on through dlinfer; None: vLLM is left alone."""
-    wanted = os.environ.get(VARIABLE, "").strip()
-    if wanted and wanted not in DEVICES:
-        raise ValueError(
-            f"{VARIABLE}={wanted!r}: expected {' or '.join(DEVICES)}, or nothing (vLLM's own platforms)"
-        )
-    return wanted or None
+    return VLLM_DEVICE.get() or None
 
 
 def platform_plugin() -> str | None:
