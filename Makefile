@@ -38,11 +38,12 @@ lint: env ## ruff and mypy
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-generated: env ## regenerate what is made from the operator table or from stored figures; fail on a difference
+generated: env ## compare generated sources and tables in documents with what they are made from
 	@echo "==> generated: compare generated files with the operator table"
 	@$(BIN)/python -m diopi.generate --check
-	@echo "==> generated: compare the table of docs/status.md with benchmarks/results"
+	@echo "==> generated: compare tables in documents with stored figures and declared settings"
 	@$(BIN)/python benchmarks/status_table.py --check
+	@$(BIN)/python tools/settings_tables.py --check
 
 unit: env ## pytest
 	@echo "==> unit: pytest with $(JOBS) workers"

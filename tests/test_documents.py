@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import itertools
 import os
 import re
@@ -12,6 +13,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from urllib.parse import unquote
 
 import pytest
@@ -53,6 +55,15 @@ def code(markdown: str) -> str:
     """Everything set as code: blocks and inline spans, one per line."""
     inline = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", markdown, flags=re.S))
     return "\n".join([body for _, body in code_blocks(markdown)] + inline)
+
+
+def load(name: str) -> ModuleType:
+    """A script of the repository as a module; scripts are in folders that are no packages."""
+    spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / name)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def make_targets() -> set[str]:
@@ -387,6 +398,19 @@ class TestNames:
         source = "".join(path.read_text() for path in hand_written() if "tests" not in path.parts)
         assert "DIPU_HOST_ALIAS" in named
         assert {name for name in named if f'"{name}"' not in source} == set()
+
+    @pytest.mark.parametrize("page", ["README.md", "docs/dlinfer.md"])
+    def test_tables_of_settings_are_those_of_the_declarations(self, page: str) -> None:
+        """Or else: python tools/settings_tables.py"""
+        settings_tables = load("tools/settings_tables.py")
+        assert settings_tables.page(text(page), settings_tables.tables()[page]) == text(page)
+        row = r"^\| (`[A-Z][A-Z_0-9]+`) \| (.*?) ?\| .+ \|$"
+        english, chinese = (
+            re.findall(row, text(name), re.M) for name in (page, page.replace(".md", ".zh-CN.md"))
+        )
+        assert [name for name, _ in english] == [name for name, _ in chinese]
+        for (name, default), (_, translated) in zip(english, chinese, strict=True):
+            assert re.findall(r"`[^`]+`", default) == re.findall(r"`[^`]+`", translated), name
 
     def test_changelog_has_a_place_for_the_next_change(self) -> None:
         first = re.search(r"^## (.+)$", text("CHANGELOG.md"), re.M)

@@ -1,0 +1,80 @@
+"""The tables of environment variables in the English documents, made from the declarations of the packages.
+
+    python tools/settings_tables.py            rewrites them
+    python tools/settings_tables.py --check    fails when one differs
+
+A variable is declared once, in the `settings.py` of its package (see `dicore.settings`); a vendor declares its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(
+    0, str(ROOT / "src")
+)  # the declarations of this checkout, also where another one is installed
+
+from dicore.settings import Variable, declarations  # noqa: E402
+from diopi.vendors.host import VENDOR  # noqa: E402
+
+BEGIN = "<!-- settings:begin (made by tools/settings_tables.py) -->"
+END = "<!-- settings:end -->"
+
+
+def tables() -> dict[str, list[Variable]]:
+    """Which variables are in the table of which page, in order."""
+    of_the_device = [
+        v for package in ("ditorch", "diopi", "torch_dipu") for v in declarations(package).values()
+    ]
+    return {
+        "README.md": [*of_the_device, *VENDOR.settings],
+        "docs/dlinfer.md": list(declarations("dlinfer").values()),
+    }
+
+
+def default_of(variable: Variable) -> str:
+    return f"`{variable.default_text}`" if variable.default_text else variable.unset
+
+
+def table(variables: Iterable[Variable]) -> str:
+    rows = [f"| `{v.name}` | {default_of(v)} | {v.help} |".replace("|  |", "| |") for v in variables]
+    return "\n".join(["| Variable | Default | Meaning |", "|---|---|---|", *rows])
+
+
+def page(text: str, variables: Iterable[Variable]) -> str:
+    """The page with the table in its place between the two marks."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise SystemExit(f"the page lacks the marks {BEGIN} and {END} between which the table belongs")
+    return f"{before}{BEGIN}\n\n{table(variables)}\n\n{END}{after}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit with 1 when a page differs"
+    )
+    check: bool = parser.parse_args().check
+    different = []
+    for name, variables in tables().items():
+        path = ROOT / name
+        text = path.read_text(encoding="utf-8")
+        if (made := page(text, variables)) != text:
+            different.append(name)
+            if not check:
+                path.write_text(made, encoding="utf-8")
+    if check and different:
+        print(
+            f"{', '.join(different)}: settings differ: run `python tools/settings_tables.py`.",
+            file=sys.stderr,
+        )
+    return int(check and bool(different))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
