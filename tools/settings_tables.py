@@ -13,14 +13,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from dicore.settings import Variable, declarations
+from diopi.vendors.host import VENDOR
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(
-    0, str(ROOT / "src")
-)  # the declarations of this checkout, also where another one is installed
-
-from dicore.settings import Variable, declarations  # noqa: E402
-from diopi.vendors.host import VENDOR  # noqa: E402
-
 BEGIN = "<!-- settings:begin (made by tools/settings_tables.py) -->"
 END = "<!-- settings:end -->"
 
