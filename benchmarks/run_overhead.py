@@ -49,7 +49,7 @@ print(json.dumps({"imported": imported, "step": min(slices)}))
 _LAUNCH = [
     sys.executable,
     "-c",
-    "import sys; sys.argv[0] = 'ditorch'; from ditorch.cli import app; app()",
+    "from _ditorch.cli import app; app()",
     "run",
 ]
 

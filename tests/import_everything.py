@@ -28,11 +28,25 @@ import torch.distributed
 import torch.nn.parallel
 import torch.utils.data
 
-OURS = {"dicore", "ditorch", "op_tools", "diopi", "torch_dipu", "torch_dipu_autoload", "dicp", "dlinfer"}
+OURS = {
+    "dicore",
+    "_ditorch",
+    "ditorch",
+    "dipu",
+    "op_tools",
+    "diopi",
+    "torch_dipu",
+    "torch_dipu_autoload",
+    "dicp",
+    "dlinfer",
+}
 HOLDERS: list[Any] = [
     builtins, importlib, os, torch, torch._C, torch.Tensor, torch.accelerator, torch.amp, torch.autograd,
     torch.backends, torch.cuda, torch.distributed, torch.nn.Module, torch.nn.functional, torch.utils.data,
 ]  # fmt: skip
+
+
+_kernels = torch._C._dispatch_get_registrations_for_dispatch_key
 
 
 def snapshot() -> dict[str, Any]:
@@ -52,6 +66,8 @@ def snapshot() -> dict[str, Any]:
         "torch's number of threads": torch.get_num_threads(),
         "torch's random state": hash(bytes(torch.get_rng_state().numpy())),
         "the name of PrivateUse1": torch._C._get_privateuse1_backend_name(),
+        "kernels of PrivateUse1": [name for name in _kernels("PrivateUse1") if name.startswith("aten::")],
+        "kernels of the CPU": [name for name in _kernels("CPU") if name.startswith("aten::")],
         "modes": torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack(),
     }
     for holder in HOLDERS:
@@ -91,7 +107,7 @@ def main() -> None:
     for package in packages:
         look(package, found, switches)
         for module in pkgutil.walk_packages(
-            sys.modules[package].__path__, f"{package}.", onerror=lambda name: None
+            getattr(sys.modules[package], "__path__", ()), f"{package}.", onerror=lambda name: None
         ):
             if not module.name.endswith(".__main__"):
                 look(module.name, found, switches)

@@ -12,7 +12,8 @@ import pytest
 pytestmark = pytest.mark.null
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("dicore", "ditorch", "op_tools", "diopi", "torch_dipu", "dicp", "dlinfer")
+PACKAGES = ("dicore", "_ditorch", "op_tools", "diopi", "torch_dipu", "dicp", "dlinfer")
+SWITCHES = ("ditorch", "dipu")  # modules of one file
 HAND_WRITTEN = (
     "src",
     "csrc",
@@ -29,15 +30,17 @@ LANGUAGES = (".py", ".cpp", ".cc", ".c", ".h", ".hpp")
 # dicore is the ground under all packages: each may import it, and it imports none of them.
 MAY_IMPORT = {
     "dicore": set(),
+    "ditorch": {"_ditorch"},
+    "dipu": {"_ditorch", "torch_dipu"},
     "op_tools": {"dicore"},
-    "ditorch": {"dicore", "op_tools"},  # `ditorch run` starts the tools; `import ditorch` does not load them
+    "_ditorch": {"dicore", "op_tools"},  # `ditorch run` starts the tools; `import ditorch` does not load them
     "diopi": {"dicore", "op_tools"},
-    "torch_dipu": {"dicore", "diopi", "ditorch", "op_tools"},
+    "torch_dipu": {"dicore", "diopi", "ditorch", "_ditorch", "op_tools"},
     "dicp": {"dicore", "diopi", "torch_dipu", "op_tools"},
     # ditorch: names of CUDA for serving frameworks
-    "dlinfer": {"dicore", "diopi", "ditorch", "torch_dipu", "op_tools"},
+    "dlinfer": {"dicore", "diopi", "ditorch", "_ditorch", "torch_dipu", "op_tools"},
 }
-EXCEPTIONS = {("ditorch/adapters/dipu.py", "torch_dipu")}
+EXCEPTIONS = {("_ditorch/adapters/dipu.py", "torch_dipu")}
 
 VENDORS = re.compile(
     r"\b(ascend\w*|huawei|torch_npu|npu|cambricon|camb|torch_mlu|mlu|torch_musa|musa|mthreads|biren|torch_br|supa"
@@ -65,6 +68,8 @@ def _is_generated(path: Path) -> bool:
 
 
 def _modules_of(package: str) -> Iterator[Path]:
+    if package in SWITCHES:
+        return iter([ROOT / "src" / f"{package}.py"])
     return (path for path in _sources(f"src/{package}") if path.suffix == ".py")
 
 
@@ -95,12 +100,12 @@ def _imports_at_load(tree: ast.Module) -> set[str]:
     return imports_of(ast.Module([node for node in tree.body if not isinstance(node, lazy)], []))
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", [*PACKAGES, *SWITCHES])
 def test_imports_point_one_way(package: str) -> None:
     wrong = []
     for path in _modules_of(package):
         name = path.relative_to(ROOT / "src").as_posix()
-        strangers = imports_of(ast.parse(path.read_text(encoding="utf-8"))) & set(PACKAGES)
+        strangers = imports_of(ast.parse(path.read_text(encoding="utf-8"))) & {*PACKAGES, *SWITCHES}
         strangers -= MAY_IMPORT[package] | {package}
         wrong += [f"{name} imports {other}" for other in sorted(strangers) if (name, other) not in EXCEPTIONS]
     assert wrong == []
@@ -122,12 +127,12 @@ def test_dicore_imports_no_torch() -> None:
 
 
 def test_ditorch_imports_torch_dipu_lazily() -> None:
-    tree = ast.parse((ROOT / "src/ditorch/adapters/dipu.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "src/_ditorch/adapters/dipu.py").read_text(encoding="utf-8"))
     assert "torch_dipu" in imports_of(tree)
     assert "torch_dipu" not in _imports_at_load(tree)
 
 
-@pytest.mark.parametrize("package", ["ditorch", "op_tools"])
+@pytest.mark.parametrize("package", ["_ditorch", "op_tools"])
 def test_importing_a_library_loads_no_console_library(package: str) -> None:
     """Modules that print tables may import rich at load; the package itself must not import them."""
     init = ast.parse((ROOT / "src" / package / "__init__.py").read_text(encoding="utf-8"))

@@ -14,8 +14,8 @@ import pytest
 pytestmark = pytest.mark.device
 
 PROGRAM = Path(__file__).with_name("import_everything.py")
-# Packages whose import is the switch. LMDeploy imports lmdeploy_ext by this name when it is told to use dlinfer.
-SWITCHES = ["ditorch", "torch_dipu", "dlinfer.framework.lmdeploy_ext"]
+# Packages whose import is the switch, beside the module ditorch. LMDeploy imports lmdeploy_ext to have itself set up.
+SWITCHES = ["torch_dipu", "dlinfer.framework.lmdeploy_ext"]
 
 
 def imported(packages: list[str], switches: list[str], folder: Path) -> dict[str, Any]:
@@ -33,13 +33,26 @@ def imported(packages: list[str], switches: list[str], folder: Path) -> dict[str
 
 @pytest.mark.parametrize(
     ("packages", "at_least"),
-    [(["dicore", "op_tools", "diopi", "dicp"], 100), (["dlinfer"], 50), (["ditorch", "torch_dipu"], 40)],
+    [
+        (["dicore", "op_tools", "diopi", "dicp"], 100),
+        (["dlinfer"], 50),
+        (["_ditorch", "dipu"], 60),
+        (["torch_dipu"], 10),
+    ],
     ids=lambda given: "-".join(given) if isinstance(given, list) else None,
 )
 def test_importing_a_module_changes_nothing(packages: list[str], at_least: int, tmp_path: Path) -> None:
     seen = imported(packages, SWITCHES, tmp_path)
     assert seen["found"] == {}
     assert seen["count"] > at_least
+
+
+@pytest.mark.parametrize("switch", ["ditorch", "torch_dipu"])
+def test_the_switches_act(switch: str, tmp_path: Path) -> None:
+    changed = imported([switch], [], tmp_path)["found"][switch]
+    assert {"torch.zeros is another", "Tensor.cuda is new", "the name of PrivateUse1 is another"} <= set(
+        changed
+    )
 
 
 def test_what_an_import_changes_is_seen(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("ditorch", "op_tools", "diopi", "torch_dipu", "dicp", "dlinfer")
+PACKAGES = ("_ditorch", "op_tools", "diopi", "torch_dipu", "dicp", "dlinfer")
 
 
 def text(name: str) -> str:

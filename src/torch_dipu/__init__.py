@@ -37,10 +37,5 @@ def __getattr__(name: str) -> ModuleType:
 
 register()
 
-if (
-    not torch_dipu_autoload.in_progress
-    and mock_cuda()
-    and "ditorch" not in sys.modules
-    and (asked_for() or not torch.cuda.is_available())
-):
+if not torch_dipu_autoload.in_progress and mock_cuda() and (asked_for() or not torch.cuda.is_available()):
     import ditorch  # noqa: F401  (maps the names of CUDA)

@@ -67,4 +67,4 @@ def asked_for() -> bool:
 
 def _of_ditorch(name: str) -> Variable:
     """Its declaration, without importing ditorch: that would map the names."""
-    return declarations("ditorch")[name]
+    return declarations("_ditorch")[name]

@@ -152,7 +152,7 @@ def _environment(folder: Path) -> dict[str, str]:
     """One in which `pip install` goes to a folder of its own, and needs no network."""
     programs = folder / "bin"
     programs.mkdir()
-    for name, module in (("diopi", "diopi"), ("dipu", "torch_dipu.commands")):
+    for name, module in (("diopi", "diopi"), ("dipu", "dipu")):
         (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
         (programs / name).chmod(0o755)
     kept = {

@@ -15,9 +15,8 @@ from pathlib import Path
 
 _DRIVER = """
 import json, os, sys
-sys.argv = ["ditorch"]
 import torch
-from ditorch import cli, gates, main_module, run, run_tools
+from _ditorch import cli, gates, main_module, run, run_tools
 work = json.loads(sys.stdin.readline())
 if any("--tool" in words or "--gate" in words for words, *_ in work):
     import op_tools.memory, op_tools.tools.autocompare, op_tools.tools.overflow_check, op_tools.tools.time_measure
@@ -29,8 +28,7 @@ for words, folder, settings, out, err in work:
         os.environ.update(settings)
         for path, descriptor in ((out, 1), (err, 2)):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
-        sys.argv = ["ditorch", *words]
-        cli.app()
+        cli.app(words)
     ended.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 print(json.dumps(ended))
 """

@@ -14,8 +14,9 @@ pytestmark = [pytest.mark.device, pytest.mark.usefixtures("run_python"), needs_n
 
 _SHOW = """
 import torch, ditorch
+from _ditorch.session import of_process
 x = torch.ones(2, device="cuda") + 1
-print("used:", x.device, x.tolist(), "|", ditorch._session.choice.reason)
+print("used:", x.device, x.tolist(), "|", of_process().choice.reason)
 """
 
 

@@ -7,13 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("ditorch", exc_type=ImportError)
-
 from forked_snippets import STANDINS, needs_no_card
 
-import ditorch
-from ditorch.adapters import all_adapters
+import _ditorch
+from _ditorch.adapters import all_adapters
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "docs/frameworks.md", ROOT / "docs/frameworks.zh-CN.md"]
@@ -58,9 +55,9 @@ def test_both_languages_show_the_same_example() -> None:
 def test_the_example_works(run_python, tmp_path: Path) -> None:
     """A copy of ditorch with the one file added, and a package for it: another stand-in under other names."""
     shutil.copytree(
-        Path(ditorch.__file__).parent, tmp_path / "ditorch", ignore=shutil.ignore_patterns("__pycache__")
+        Path(_ditorch.__file__).parent, tmp_path / "_ditorch", ignore=shutil.ignore_patterns("__pycache__")
     )
-    (tmp_path / "ditorch/adapters/abacus.py").write_text(_example(DOCUMENTS[0]), encoding="utf-8")
+    (tmp_path / "_ditorch/adapters/abacus.py").write_text(_example(DOCUMENTS[0]), encoding="utf-8")
     (tmp_path / "torch_abacus").mkdir()
     names = {
         "torch_br": "torch_abacus",
@@ -77,10 +74,11 @@ def test_the_example_works(run_python, tmp_path: Path) -> None:
     result = run_python(
         """
         import torch, ditorch
+        from _ditorch.session import of_process
         x = torch.arange(3.0, device="cuda:1")
         torch.cuda.synchronize("cuda:1")
         print(x.device, (x * 2).tolist(), torch.cuda.CUDAGraph.__name__, torch.cuda.get_device_name(1))
-        print(ditorch._session.choice.reason, ditorch._session.mapping.target.process_group)
+        print(of_process().choice.reason, of_process().mapping.target.process_group)
         """,
         PYTHONPATH=f"{tmp_path}:{STANDINS}",
         TORCH_DEVICE_BACKEND_AUTOLOAD="0",

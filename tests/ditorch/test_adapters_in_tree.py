@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("ditorch", exc_type=ImportError)
-
-from ditorch.adapters import all_adapters, device_view
-from ditorch.adapters.cuda import CudaAdapter, maker_of
-from ditorch.adapters.in_tree import InTreeAdapter
-from ditorch.adapters.mps import MpsAdapter
-from ditorch.adapters.xpu import XpuAdapter
-from ditorch.mapping import Mapping, NotMapped
+from _ditorch.adapters import all_adapters, device_view
+from _ditorch.adapters.cuda import CudaAdapter, maker_of
+from _ditorch.adapters.in_tree import InTreeAdapter
+from _ditorch.adapters.mps import MpsAdapter
+from _ditorch.adapters.xpu import XpuAdapter
+from _ditorch.mapping import Mapping, NotMapped
 
 pytestmark = pytest.mark.unit
 

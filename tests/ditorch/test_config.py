@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from forked_programs import clean_environment, run_all
 
+from _ditorch import configuration, run_tools
+from _ditorch.configuration import ConfigEntry, Configuration, UnknownGroup, read_all
 from dicore.settings import variables_of
-from ditorch import configuration, run_tools
-from ditorch.configuration import ConfigEntry, Configuration, UnknownGroup, read_all
 
 pytestmark = pytest.mark.unit
 

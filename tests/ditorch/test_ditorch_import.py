@@ -115,9 +115,9 @@ def test_the_real_cuda_is_never_touched(fresh_python) -> None:
         import torch
         before = {name: value for name, value in vars(torch).items()}
         cuda_before = dict(vars(torch.cuda))
-        from ditorch.adapters.cuda import CudaAdapter
-        from ditorch.selection import Choice
-        from ditorch.session import Session
+        from _ditorch.adapters.cuda import CudaAdapter
+        from _ditorch.selection import Choice
+        from _ditorch.session import Session
         CudaAdapter.load = lambda self: None
         session = Session()
         session.start(Choice(CudaAdapter(), "test"), quiet=True)

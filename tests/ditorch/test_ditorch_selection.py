@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("ditorch", exc_type=ImportError)
-
-from ditorch.adapters import Adapter, Availability, all_adapters
-from ditorch.diagnosis import FrameworkDiagnosis, _choice
-from ditorch.selection import NoFrameworkError, UnknownDeviceError, choose, ignored_settings, mapping_wanted
-from ditorch.session import untested_torch
+from _ditorch.adapters import Adapter, Availability, all_adapters
+from _ditorch.diagnosis import FrameworkDiagnosis, _choice
+from _ditorch.selection import NoFrameworkError, UnknownDeviceError, choose, ignored_settings, mapping_wanted
+from _ditorch.session import untested_torch
 
 pytestmark = pytest.mark.unit
 

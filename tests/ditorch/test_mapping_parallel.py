@@ -22,9 +22,10 @@ pytestmark = pytest.mark.device
     ],
 )
 def test_backend_names(mapped: ModuleType, given: str | None, expected: str | None) -> None:
-    from ditorch.mapping.parallel import _translate_backend
+    from _ditorch.mapping.parallel import _translate_backend
+    from _ditorch.session import of_process
 
-    assert _translate_backend(given, mapped._session.mapping.target, "dicl") == expected
+    assert _translate_backend(given, of_process().mapping.target, "dicl") == expected
 
 
 @pytest.mark.usefixtures("mapped")

@@ -6,9 +6,7 @@ import types
 
 import pytest
 
-pytest.importorskip("ditorch", exc_type=ImportError)
-
-from ditorch.mapping.patches import Patches
+from _ditorch.mapping.patches import Patches
 
 pytestmark = pytest.mark.unit
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from forked_programs import clean_environment, run_all
 
-from ditorch import main_module, run, run_tools
-from ditorch.gates import Gate, parse_gate
+from _ditorch import main_module, run, run_tools
+from _ditorch.gates import Gate, parse_gate
 from op_tools.runs import open_run
 
 pytestmark = pytest.mark.device
@@ -119,7 +119,7 @@ def test_all_options_are_understood() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("--tool autocompar x.py", "Did you mean autocompare?"),
+        ("--tool autocompar x.py", "Did you mean 'autocompare'?"),
         ("--tol time x.py", "Did you mean --tool"),
         ("x.py --tool", "--tool needs a value"),
         ("--tool time", "no script to run"),

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from forked_programs import clean_environment, run_all
 
-from ditorch import gates, run, run_tools
-from ditorch.gates import Gate, Watch
-from ditorch.ranks import Companions, Place, launched_as
+from _ditorch import gates, run, run_tools
+from _ditorch.gates import Gate, Watch
+from _ditorch.ranks import Companions, Place, launched_as
 from op_tools.runs import open_run
 from op_tools.storage.log import Log
 

@@ -26,7 +26,8 @@ def same(got, expected):
 
 _AVERAGES = """
 from dataclasses import replace
-from ditorch.mapping import Mapping
+from _ditorch.mapping import Mapping
+from _ditorch.session import of_process
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch_dipu.distributed import DiclGroup
 
@@ -34,7 +35,7 @@ def refuse_averages(self, tensors, options):  # a backend as most are
     assert options.reduceOp != ReduceOp.AVG, "AVG reached the backend"
     return options, False
 DiclGroup._averaged = refuse_averages
-target = ditorch._session.mapping.target
+target = of_process().mapping.target
 ditorch.disable()
 Mapping(replace(target, averages=False)).enable()
 
@@ -72,7 +73,7 @@ host = torch.ones(1); dist.all_reduce(host); assert host.item() == 2.0
 """
 
 _FP32 = """
-from ditorch.mapping.collectives import fp32_in_use, use_fp32
+from _ditorch.mapping.collectives import fp32_in_use, use_fp32
 wide = lambda: torch.full((2,), 40000.0, dtype=torch.float16, device=device)
 inf = float("inf")
 

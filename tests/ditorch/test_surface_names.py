@@ -35,9 +35,10 @@ def test_a_refused_name_says_why(name: str, mapped: types.ModuleType) -> None:
 
 def test_arguments_have_the_names_of_torch_cuda(mapped: types.ModuleType) -> None:
     """`torch.cuda.memory_allocated(device=0)`: the device's functions take the same keywords."""
-    from ditorch.mapping.cuda_module import ways
+    from _ditorch.mapping.cuda_module import ways
+    from _ditorch.session import of_process
 
-    mapping = mapped._session.mapping
+    mapping = of_process().mapping
     offered = [name for name, way in ways(mapping.target).items() if way in ("offered", "derived")]
     originals = {p.name: p.original for p in mapping.patches.attributes() if p.owner is torch.cuda}
     missing = {

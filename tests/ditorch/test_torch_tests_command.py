@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 pytest.importorskip("expecttest", reason="torch's operator database needs it")
 
-from ditorch.torch_tests import State, rows
-from ditorch.torch_tests.command import program
-from ditorch.torch_tests.processes import Crew, StartError
+from _ditorch.torch_tests import State, rows
+from _ditorch.torch_tests.command import program
+from _ditorch.torch_tests.processes import Crew, StartError
 
 HERE = str(Path(__file__).parent)
 KNOWN = """

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ditorch.torch_tests import device_file
-from ditorch.torch_tests.toml_lines import line_of
+from _ditorch.torch_tests import device_file
+from _ditorch.torch_tests.toml_lines import line_of
 
 GOOD = """extends = "dipu"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from ditorch.torch_tests import Check, Outcome, Pair, Problem, State, device_file
-from ditorch.torch_tests.known import Expectations
+from _ditorch.torch_tests import Check, Outcome, Pair, Problem, State, device_file
+from _ditorch.torch_tests.known import Expectations
 
 ENTRY = """
 [[opinfo.known]]

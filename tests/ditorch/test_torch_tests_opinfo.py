@@ -16,12 +16,12 @@ pytest.importorskip("expecttest", reason="torch's operator database needs it")
 
 from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
 
-from ditorch.torch_tests import Check, Pair, State
-from ditorch.torch_tests.model import Options, Outcome, Selection
-from ditorch.torch_tests.opinfo import plan
-from ditorch.torch_tests.opinfo.checks import judged as judge
-from ditorch.torch_tests.opinfo.judge import Judge
-from ditorch.torch_tests.opinfo.sides import is_factory
+from _ditorch.torch_tests import Check, Pair, State
+from _ditorch.torch_tests.model import Options, Outcome, Selection
+from _ditorch.torch_tests.opinfo import plan
+from _ditorch.torch_tests.opinfo.checks import judged as judge
+from _ditorch.torch_tests.opinfo.judge import Judge
+from _ditorch.torch_tests.opinfo.sides import is_factory
 
 # planted operators
 

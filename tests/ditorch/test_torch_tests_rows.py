@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ditorch.torch_tests import State, rows
+from _ditorch.torch_tests import State, rows
 
 ROW = rows.Row("cpu", "2.13", "test_a.py", "T.test_x", "sin", "float32", State.FAILED, 0.5, 3, 1, 2, 'a, "b"')
 

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 pytest.importorskip("expecttest", reason="torch's test helpers need it")
 
-from ditorch.torch_tests import State, rows
-from ditorch.torch_tests.command import program
-from ditorch.torch_tests.source.operators import dtype_in, operator_in
+from _ditorch.torch_tests import State, rows
+from _ditorch.torch_tests.command import program
+from _ditorch.torch_tests.source.operators import dtype_in, operator_in
 
 HEAD = """
 import os, signal, sys, time, unittest

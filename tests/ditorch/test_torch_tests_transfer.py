@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ditorch.torch_tests.opinfo.compare import Mismatch, Tolerance, check_values
-from ditorch.torch_tests.opinfo.transfer import Transfer
+from _ditorch.torch_tests.opinfo.compare import Mismatch, Tolerance, check_values
+from _ditorch.torch_tests.opinfo.transfer import Transfer
 
 DEVICES = ["cpu", pytest.param("dipu", marks=pytest.mark.device)]
 

@@ -13,13 +13,13 @@ pytest.importorskip("expecttest", reason="torch's operator database needs it")
 from torch.testing._internal.common_dtype import custom_types
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
-from ditorch.torch_tests import Check, Outcome, Pair, Problem, State
-from ditorch.torch_tests.model import Options, Selection
-from ditorch.torch_tests.opinfo import plan, torch_skips
-from ditorch.torch_tests.opinfo.checks import judged
-from ditorch.torch_tests.opinfo.compare import Tolerance
-from ditorch.torch_tests.opinfo.judge import Judge
-from ditorch.torch_tests.opinfo.wider import Wider
+from _ditorch.torch_tests import Check, Outcome, Pair, Problem, State
+from _ditorch.torch_tests.model import Options, Selection
+from _ditorch.torch_tests.opinfo import plan, torch_skips
+from _ditorch.torch_tests.opinfo.checks import judged
+from _ditorch.torch_tests.opinfo.compare import Tolerance
+from _ditorch.torch_tests.opinfo.judge import Judge
+from _ditorch.torch_tests.opinfo.wider import Wider
 
 
 def samples(op: Any, device: str, dtype: torch.dtype, requires_grad: bool, **_: Any) -> Any:

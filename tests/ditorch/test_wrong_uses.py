@@ -73,7 +73,7 @@ ON_DIPU = {
     "DITORCH_DEVICE is blank": Use(_USE, says=("on dipu:0",), settings={"DITORCH_DEVICE": "  "}),
     "DITORCH_DEVICE is none": Use(
         """
-        import sys, torch, ditorch, ditorch.mapping.factories
+        import sys, torch, ditorch
         print([ditorch.framework, ditorch.start(), ditorch.enabled(), torch.device("cuda"), torch.cuda.is_available()])
         import torch_dipu
         print(torch.device("cuda"), torch.ones(2, device="dipu").sum().item())
@@ -148,7 +148,7 @@ ON_DIPU = {
         import sys, torch
         real = torch.device
         import ditorch
-        for name in [name for name in sys.modules if name.partition(".")[0] == "ditorch"]:
+        for name in [name for name in sys.modules if name.partition(".")[0] in ("ditorch", "_ditorch")]:
             del sys.modules[name]
         import ditorch as again
         print(again is not ditorch, again.enabled(), torch.ones(1).cuda().device)

@@ -448,7 +448,7 @@ def test_the_example_workflow_calls_commands_that_exist(run_python: Any) -> None
             assert {word for word in words[2:] if word.startswith("-")} <= options
         used |= {" ".join(words[:2])} if words[0] != "pip" else set()
     assert used == {"ditorch run", "op-tools check", "op-tools report", "op-tools trace"}
-    help_text = run_python("import sys; from ditorch.cli import app; sys.argv[1:] = ['--help']; app()")
+    help_text = run_python("from _ditorch.cli import app; app(['--help'])")
     assert re.search(r"\brun\b", help_text.split("Commands")[1])
     upload = next(step for step in steps if step.get("uses", "").startswith("actions/upload-artifact@"))
     assert "report.html" in upload["with"]["path"] and upload["if"] == "always()"

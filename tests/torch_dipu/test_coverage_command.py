@@ -21,7 +21,7 @@ def coverage(
     script = folder / "step.py"
     script.write_text("import torch\nx = torch.ones(64, 64, device='dipu')\n" + program)
     return subprocess.run(
-        [sys.executable, "-m", "torch_dipu.commands", "coverage", *options, str(script)],
+        [sys.executable, "-m", "dipu", "coverage", *options, str(script)],
         capture_output=True, text=True, check=False, timeout=120,
         env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb", **environment},
     )  # fmt: skip
@@ -61,7 +61,7 @@ def test_a_program_that_fails(tmp_path: Path, end: str, code: int, shown: str) -
 def test_a_program_that_fails_before_it_uses_the_device(tmp_path: Path) -> None:
     script = tmp_path / "early.py"
     script.write_text("import torch\nimport no_such_module\n")
-    command = [sys.executable, "-m", "torch_dipu.commands", "coverage", str(script)]
+    command = [sys.executable, "-m", "dipu", "coverage", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "ModuleNotFoundError: No module named 'no_such_module'" in done.stderr

@@ -17,7 +17,7 @@ _OURS = ("DIPU_", "DITORCH_", "TORCH_DEVICE_BACKEND_AUTOLOAD")
 def dipu(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
     return subprocess.run(
-        [sys.executable, "-m", "torch_dipu.commands", *arguments],
+        [sys.executable, "-m", "dipu", *arguments],
         env=environment | settings,
         capture_output=True,
         text=True,

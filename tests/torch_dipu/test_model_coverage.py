@@ -23,7 +23,7 @@ def test_llama(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "torch_dipu.commands",
+        "dipu",
         "coverage",
         "--json",
         str(figures),

@@ -188,7 +188,7 @@ def test_dipu_coverage_runs_a_program(tmp_path: Path) -> None:
         "import sys, torch\nx = torch.ones(4, 4, device='dipu')\n"
         "for _ in range(9): x = x + 1\ntorch.linalg.det(x)\nprint('given', sys.argv[1:])\n"
     )
-    command = [sys.executable, "-m", "torch_dipu.commands", "coverage", "--json", str(tmp_path / "c.json")]
+    command = [sys.executable, "-m", "dipu", "coverage", "--json", str(tmp_path / "c.json")]
     done = subprocess.run(
         [*command, "--at-least", "99.9", str(script), "--steps", "3"],
         capture_output=True,

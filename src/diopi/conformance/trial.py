@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from diopi.conformance.results import Result
     from diopi.library import Library
 
-os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m diopi.conformance.trial", description=__doc__)
@@ -42,6 +40,7 @@ def main() -> int:
     """Runs the cases; 0 if none failed, 1 otherwise, 2 for a wrong library, 5 if there was none."""
     given = _arguments()
     faulthandler.enable()
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     import torch
 
     from diopi.conformance.own_source import CAP, OwnSource

@@ -17,7 +17,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 # Packages of this project that stand between a program and torch: `x.to("cuda")` is the program's line, not theirs.
 _BETWEEN = tuple(
-    os.path.join(os.path.dirname(_OURS[:-1]), name) + os.sep for name in ("ditorch", "torch_dipu")
+    os.path.join(os.path.dirname(_OURS[:-1]), name) + os.sep for name in ("_ditorch", "torch_dipu")
 )
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
 _ENGINE = tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ditorch.checks import CHECKS, Check
+from _ditorch.checks import CHECKS, Check
 
 __all__ = ["DEVICE_CHECKS"]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from _ditorch.main_module import CannotRun, Prepared, prepare_script, without_our_frames
 from dicore.console import make_console, make_table
-from ditorch.main_module import CannotRun, Prepared, prepare_script, without_our_frames
 from torch_dipu.coverage import Coverage
 
 if TYPE_CHECKING:

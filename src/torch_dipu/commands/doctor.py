@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 import typer
 
+from _ditorch.checks import DeviceInfo, device_infos, devices_table, torch_build
 from dicore.console import facts_table
 from dicore.doctor import (
     Diagnosis,
@@ -26,7 +27,6 @@ from dicore.doctor import (
 )
 from dicore.settings import Variable, declarations
 from diopi.vendors import installed
-from ditorch.checks import DeviceInfo, device_infos, devices_table, torch_build
 from torch_dipu.commands.checks import DEVICE_CHECKS
 from torch_dipu.settings import AUTOLOAD
 
@@ -155,7 +155,7 @@ def _look_at_settings(diagnosis: DeviceDiagnosis) -> None:
 
 def _variables(of_vendor: Sequence[Variable]) -> list[Variable]:
     """What a user of the device can set: its own variables, and those of what is below and above it."""
-    packages = (declarations(package).values() for package in ("diopi", "torch_dipu", "ditorch"))
+    packages = (declarations(package).values() for package in ("diopi", "torch_dipu", "_ditorch"))
     return [*(variable for declared in packages for variable in declared), *of_vendor]
 
 

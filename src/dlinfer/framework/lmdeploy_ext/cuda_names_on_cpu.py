@@ -20,8 +20,8 @@ import torch
 from dlinfer.framework.lmdeploy.places import cpu_memory
 
 if TYPE_CHECKING:
-    from ditorch.mapping.patches import Patches
-    from ditorch.mapping.target import Target
+    from _ditorch.mapping.patches import Patches
+    from _ditorch.mapping.target import Target
 
 __all__ = ["install"]
 
@@ -32,10 +32,9 @@ _NEW_METHODS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
 def install() -> Patches:
     """Make the names; once in a process. The changes can be taken back with the answer's `remove`."""
     cpu_memory()  # what is wrong is said now, not when LMDeploy asks
-    _load_machinery()
-    from ditorch.mapping import compiler_rules, factories, overrides
-    from ditorch.mapping.patches import Patches
-    from ditorch.mapping.target import Target
+    from _ditorch.mapping import compiler_rules, factories, overrides
+    from _ditorch.mapping.patches import Patches
+    from _ditorch.mapping.target import Target
 
     patches = Patches()
     target = Target(device_type="cpu", module=torch.cpu)
@@ -49,21 +48,8 @@ def install() -> Patches:
     return patches
 
 
-def _load_machinery() -> None:
-    """Import ditorch without letting it choose a device for cuda's names."""
-    before = os.environ.get("DITORCH_DEVICE")
-    os.environ["DITORCH_DEVICE"] = "none"
-    try:
-        import ditorch  # noqa: F401
-    finally:
-        if before is None:
-            del os.environ["DITORCH_DEVICE"]
-        else:
-            os.environ["DITORCH_DEVICE"] = before
-
-
 def _methods(patches: Patches, target: Target) -> None:
-    from ditorch.mapping.wrapping import disguise, translate_first, translate_keyword
+    from _ditorch.mapping.wrapping import disguise, translate_first, translate_keyword
 
     tensor = torch.Tensor
     ways: dict[str, Callable[..., Any]] = dict.fromkeys(_NEW_METHODS, translate_keyword)

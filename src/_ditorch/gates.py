@@ -1,0 +1,248 @@
+"""Gates: what a run must not show if it is to count as a success."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from _ditorch.ranks import Place
+from _ditorch.run_tools import BadRequest, tool_named
+from dicore.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from op_tools.storage.log import Log
+    from op_tools.tool import Tool
+
+__all__ = ["Gate", "Watch", "parse_gate"]
+
+_SHOWN = 5
+_PATIENCE = 10.0  # seconds
+FAILED, NOTHING_KNOWN = 1, 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Gate:
+    """A tool and, for memory, the limit."""
+
+    tool: str
+    limit: int = 0
+
+    def findings(self, rows: Iterable[dict[str, Any]]) -> list[str]:
+        """What speaks against the run, one text each, in the order it happened."""
+        return _READERS[self.tool](rows, self.limit)
+
+
+def parse_gate(text: str) -> Gate:
+    """`autocompare`, `overflow` or `memory=8G`. Raises BadRequest."""
+    word, equals, value = text.partition("=")
+    known = {name: tool for tool in _READERS for name in (tool, tool_named(tool).section)}
+    if word not in known:
+        raise BadRequest(
+            f"--gate {text}: there is no such gate.{did_you_mean(word, known)} The gates are: autocompare, overflow, memory=SIZE."
+        )
+    if known[word] != "memory":
+        if equals:
+            raise BadRequest(f"--gate {text}: the gate {word} takes no value.")
+        return Gate(known[word])
+    from dicore.settings import size
+
+    try:
+        return Gate("memory", size(value))
+    except ValueError as error:
+        raise BadRequest(f"--gate {text}: expected memory=SIZE, such as memory=8G ({error})") from error
+
+
+def _wrong(rows: Iterable[dict[str, Any]], _limit: int) -> list[str]:
+    return [
+        f"{row.get('name')} is wrong{_backward_of(row)}: {row.get('reason')}{_place(row)}"
+        for row in rows
+        if row.get("verdict") == "fail"
+    ]
+
+
+def _born(rows: Iterable[dict[str, Any]], _limit: int) -> list[str]:
+    return [
+        f"{row.get('kind')} born in {row.get('name')}{_backward_of(row)}{_place(row)}"
+        for row in rows
+        if row.get("status") == "born"
+    ]
+
+
+def _too_large(rows: Iterable[dict[str, Any]], limit: int) -> list[str]:
+    from op_tools.memory_plot import size_text
+
+    highest: dict[Any, dict[str, Any]] = {}
+    for row in rows:
+        known = highest.get(row.get("pid"))
+        if known is None or int(row["host_peak_bytes"]) > int(known["host_peak_bytes"]):
+            highest[row.get("pid")] = row
+    return [
+        f"process {pid} had {size_text(int(row['host_peak_bytes']))} of host memory at its peak; the limit is {size_text(limit)}"
+        for pid, row in highest.items()
+        if int(row["host_peak_bytes"]) > limit
+    ]
+
+
+def _backward_of(row: dict[str, Any]) -> str:
+    return f" (backward of {row['forward_name']})" if row.get("forward_name") else ""
+
+
+def _place(row: dict[str, Any]) -> str:
+    return f", step {row.get('step')}\n      at {row['call_site']}" if row.get("call_site") else ""
+
+
+_READERS: dict[str, Callable[[Iterable[dict[str, Any]], int], list[str]]] = {
+    "autocompare": _wrong,
+    "overflow": _born,
+    "memory": _too_large,
+}
+
+
+class Watch:
+    """The gates of one run: what was there before it does not count, nor what other ranks write."""
+
+    def __init__(self, gates: Sequence[Gate], tools: Sequence[Tool], place: Place) -> None:
+        self.gates = gates
+        self.place = place
+        sections = {gate.tool: tool_named(gate.tool).section for gate in gates}
+        self._tools = {
+            gate.tool: next(tool for tool in tools if tool.section == sections[gate.tool]) for gate in gates
+        }
+        self._written: dict[str, Log] = {}
+        self.hold_logs()
+        # The tools have started: what they have written by now is of this run.
+        own = {log.path for log in self._written.values()}
+        self._before = {gate.tool: set(_logs(self._tools[gate.tool])) - own for gate in gates}
+
+    @property
+    def results(self) -> str:
+        """The folder that the ranks share."""
+        return str(self._tools[self.gates[0].tool].settings.results)
+
+    def hold_logs(self) -> None:
+        """Keep the logs of this process before the tools let go of them: they know what could not be written."""
+        for name, tool in self._tools.items():
+            log = tool.results.log if tool.results is not None else None
+            if log is not None:
+                self._written[name] = log
+
+    def verdict(self) -> tuple[int, list[str]]:
+        """The exit code of the gates, and the lines that say why."""
+        code, lines = 0, []
+        unfinished = _unfinished_children(_PATIENCE)
+        for gate in self.gates:
+            rows, problem = self._rows(gate)
+            problem = problem or unfinished
+            found = gate.findings(rows)
+            if found:
+                code = FAILED
+                lines.append(f"gate {gate.tool} failed: {len(found)} finding{'s' if len(found) > 1 else ''}")
+                lines += [f"    {text}" for text in found[:_SHOWN]]
+                if len(found) > _SHOWN:
+                    lines.append(f"    and {len(found) - _SHOWN} more")
+            elif problem := problem or _nothing(gate, rows):
+                code = code or NOTHING_KNOWN
+                lines.append(f"gate {gate.tool}: {problem}")
+        return code, lines
+
+    def _rows(self, gate: Gate) -> tuple[list[dict[str, Any]], str]:
+        """What this run has written, and why that may not be all."""
+        from op_tools.storage import CaptureError, read_log
+
+        tool = self._tools[gate.tool]
+        rows: list[dict[str, Any]] = []
+        problems = [self._not_written(gate.tool)]
+        new = [path for path in _logs(tool) if path not in self._before[gate.tool]]
+        if not new:  # a process that the program has started may have had something to write
+            problems.append(_unwritable(_folder(tool)))
+        for path in new:
+            try:
+                contents = read_log(path)
+            except (CaptureError, OSError) as error:
+                problems.append(f"{path} cannot be read: {error}")
+                continue
+            if self._is_mine(contents.header):
+                rows += ({"pid": contents.header.get("pid"), **row} for row in contents.rows)
+                if contents.dropped_bytes:
+                    problems.append(f"the end of {path} is lost")
+        problem = next(filter(None, problems), "")
+        return (
+            rows,
+            problem and f"nothing is known, because {problem}. Check the results folder and the disk.",
+        )
+
+    def _not_written(self, name: str) -> str:
+        log = self._written.get(name)
+        if log is None or (log.complete and not log.problem):
+            return ""
+        return f"results could not be written: {log.problem}" if log.problem else "rows were lost"
+
+    def _is_mine(self, header: dict[str, Any]) -> bool:
+        """In a job of several ranks each answers for itself: another may be writing still.
+
+        A process that calls itself a rank of some other job is none of the ranks that were launched with this one: it was
+        started by one of them, and is better counted twice than not at all.
+        """
+        if self.place.alone or header.get("pid") == os.getpid():
+            return True
+        return header.get("world_size") != self.place.world_size or header.get("rank") == self.place.rank
+
+
+def _nothing(gate: Gate, rows: list[dict[str, Any]]) -> str:
+    """Why rows without a finding say nothing; empty where they do say that all is well."""
+    if gate.tool == "autocompare" and all(row.get("verdict") in ("", None, "skipped") for row in rows):
+        return (
+            "nothing was compared, so nothing is known. Check that the program computes on the device, and the settings "
+            "list, disable_list and device."
+        )
+    if gate.tool == "memory" and not rows:
+        return "there is no sample, so nothing is known. Check the results folder and the disk."
+    return ""
+
+
+def _unfinished_children(seconds: float) -> str:
+    """Which processes of the program go on after it; Python waits for them too, but after us.
+
+    Not without end: one may wait for what an exit handler of the program does.
+    """
+    import multiprocessing
+
+    deadline = time.monotonic() + seconds
+    children = [child for child in multiprocessing.active_children() if not child.daemon]
+    for child in children:
+        child.join(max(0.0, deadline - time.monotonic()))
+    alive = [str(child.pid) for child in children if child.is_alive()]
+    return (
+        f"nothing is known of process {', '.join(alive)}, which the program has started and which still runs. Join it."
+        if alive
+        else ""
+    )
+
+
+def _folder(tool: Tool) -> str:
+    return os.path.join(tool.settings.results, tool.result_folder)
+
+
+def _logs(tool: Tool) -> list[Path]:
+    from op_tools.storage.log import find_logs
+
+    return find_logs(_folder(tool), tool.result_file) if os.path.isdir(_folder(tool)) else []
+
+
+def _unwritable(folder: str) -> str:
+    """Why nothing can be written to a folder; empty if something can."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(4096))
+    except OSError as error:
+        return f"results cannot be written to {folder}: {error.strerror or error}"
+    with contextlib.suppress(OSError):  # leave no empty folder behind
+        os.rmdir(folder)
+    return ""

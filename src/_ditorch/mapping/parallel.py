@@ -1,0 +1,132 @@
+"""Names of cuda in distributed training and data loading."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+import torch.utils.data
+
+from _ditorch.mapping import device_names
+from _ditorch.mapping.patches import Patches
+from _ditorch.mapping.target import Target
+from _ditorch.mapping.unmapped import explain_missing
+from _ditorch.mapping.wrapping import disguise, translate_all, translate_type
+
+__all__ = ["apply"]
+
+_SOURCE_BACKEND = "nccl"
+_SOURCE_CLASS = "ProcessGroupNCCL"
+_WITH_BACKEND = (
+    "init_process_group",
+    "is_backend_available",
+    "new_group",
+    "new_subgroups",
+    "new_subgroups_by_enumeration",
+    "split_group",
+)
+
+
+def apply(patches: Patches, target: Target) -> None:
+    _data_loader(patches, target)
+    if not torch.distributed.is_available():
+        return
+    _device_mesh(patches, target)
+    if target.process_group is not None:
+        _process_groups(patches, target, target.process_group)
+
+
+def _data_loader(patches: Patches, target: Target) -> None:
+    original = torch.utils.data.DataLoader.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if "pin_memory_device" in kwargs:
+            kwargs["pin_memory_device"] = target.translate(kwargs["pin_memory_device"])
+        original(self, *args, **kwargs)
+
+    wrapper = disguise(init, original, original.__module__, original.__qualname__)
+    patches.set(torch.utils.data.DataLoader, "__init__", wrapper)
+
+
+def _device_mesh(patches: Patches, target: Target) -> None:
+    import torch.distributed.device_mesh as mesh
+
+    original = mesh.init_device_mesh
+    wrapper = disguise(translate_type(original, target), original, original.__module__, original.__qualname__)
+    for module in (torch.distributed, mesh):
+        patches.set(module, "init_device_mesh", wrapper)
+    mesh_init = mesh.DeviceMesh.__init__
+
+    def init(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        mesh_init(self, target.translate_type(device_type), *args, **kwargs)
+
+    patches.set(
+        mesh.DeviceMesh, "__init__", disguise(init, mesh_init, mesh_init.__module__, mesh_init.__qualname__)
+    )
+
+
+def _process_groups(patches: Patches, target: Target, backend: str) -> None:
+    c10d = torch.distributed.distributed_c10d
+
+    def with_backend(original: Any) -> Any:
+        signature = inspect.signature(original)
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            bound = signature.bind(*args, **kwargs)
+            if "backend" in bound.arguments:
+                bound.arguments["backend"] = _translate_backend(bound.arguments["backend"], target, backend)
+            return original(*bound.args, **bound.kwargs)
+
+        return wrapper
+
+    replacements = {name: with_backend(getattr(c10d, name)) for name in _WITH_BACKEND}
+    replacements["is_nccl_available"] = lambda: c10d.is_backend_available(backend)
+    replacements["get_default_backend_for_device"] = translate_all(
+        c10d.get_default_backend_for_device, target
+    )
+    for name, replacement in replacements.items():
+        original = getattr(c10d, name)
+        wrapper = disguise(replacement, original, original.__module__, name)
+        for module in (torch.distributed, c10d):
+            if hasattr(module, name):
+                patches.set(module, name, wrapper)
+    _missing_class(patches, backend)
+    if device_names.wanted():
+        _shown_backend(patches, backend)
+
+
+def _missing_class(patches: Patches, backend: str) -> None:
+    """A torch that was built without nccl lacks its class, whose options some programs set."""
+    why = f"'nccl' means the backend '{backend}' here, which has no such class: leave pg_options out"
+    for module in (torch.distributed, torch.distributed.distributed_c10d):
+        if not hasattr(module, _SOURCE_CLASS) and not hasattr(module, "__getattr__"):
+            explained = explain_missing(module, lambda name: why if name == _SOURCE_CLASS else "")
+            patches.set(module, "__getattr__", explained)
+
+
+def _shown_backend(patches: Patches, backend: str) -> None:
+    """`dist.get_backend() == "nccl"`, by which programs choose between the device and the CPU."""
+    original = torch.distributed.get_backend
+    shown = device_names.ShownName(_SOURCE_BACKEND, also=backend)
+
+    def get_backend(group: Any = None) -> str:
+        name = original(group)
+        return shown if name == backend else name
+
+    # Only under the public name: torch's own code looks the backend up in tables by the other one.
+    patches.set(
+        torch.distributed, "get_backend", disguise(get_backend, original, original.__module__, "get_backend")
+    )
+
+
+def _translate_backend(name: Any, target: Target, backend: str) -> Any:
+    """'nccl' or 'cpu:gloo,cuda:nccl' in the device's terms; other names are left alone."""
+    if not isinstance(name, str):
+        return name
+    parts = []
+    for part in name.split(","):
+        device, colon, communication = part.rpartition(":")
+        communication = backend if communication.strip().lower() == _SOURCE_BACKEND else communication
+        parts.append(f"{target.translate_type(device.strip())}{colon}{communication}")
+    return ",".join(parts)

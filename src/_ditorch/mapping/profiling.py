@@ -1,0 +1,117 @@
+"""Profiling: `ProfilerActivity.CUDA`, `use_cuda=True`, nvtx ranges, and what only cuda's own tools can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.profiler
+
+from _ditorch.mapping.markers import ProfilerMarkers
+from _ditorch.mapping.patches import Patches
+from _ditorch.mapping.target import Target
+from _ditorch.mapping.unmapped import NotMapped, placeholder
+from _ditorch.mapping.wrapping import disguise
+
+__all__ = ["apply"]
+
+_Activity = torch.profiler.ProfilerActivity
+
+
+def apply(patches: Patches, target: Target) -> None:
+    patches.set(torch.cuda.nvtx, "_nvtx", ProfilerMarkers())
+    _external(patches, target)
+    activity = _activity_of(target)
+    if activity is not None:
+        _activities(patches, target, activity)
+        _old_profiler(patches, target)
+
+
+def _activity_of(target: Target) -> Any:
+    """torch's word for what runs on this device; None where torch has none."""
+    if target.is_from_outside:
+        return _Activity.PrivateUse1
+    return getattr(_Activity, target.device_type.upper(), None)
+
+
+def _activities(patches: Patches, target: Target, activity: Any) -> None:
+    """`profile(activities=[CPU, CUDA])` records this device."""
+
+    def translate(given: Any) -> Any:
+        if isinstance(given, dict):  # filters name what cuda's tracer records, which this device does not
+            return {translate(key): [] if key is _Activity.CUDA else names for key, names in given.items()}
+        return activity if given == _Activity.CUDA else given
+
+    profiler: ModuleType = torch.profiler.profiler
+    supported = profiler.supported_activities
+    base = profiler._KinetoProfile
+    original = base.__init__
+
+    def init(self: Any, *, activities: Iterable[Any] | None = None, **kwargs: Any) -> None:
+        wanted = supported() if activities is None else activities
+        original(self, activities=[translate(given) for given in wanted], **kwargs)
+
+    patches.set(base, "__init__", disguise(init, original, profiler.__name__, original.__qualname__))
+    toggle = base.toggle_collection_dynamic
+
+    def toggle_collection_dynamic(self: Any, enable: bool, activities: Iterable[Any]) -> None:
+        toggle(self, enable, [translate(given) for given in activities])
+
+    patches.set(
+        base,
+        "toggle_collection_dynamic",
+        disguise(toggle_collection_dynamic, toggle, profiler.__name__, toggle.__qualname__),
+    )
+
+    def supported_activities() -> set[Any]:
+        # A program asks `CUDA in supported_activities()` to know whether it may ask for it.
+        found = set(supported())
+        return found | {_Activity.CUDA} if activity in found else found
+
+    for module in (torch.profiler, profiler):
+        patches.set(
+            module,
+            "supported_activities",
+            disguise(supported_activities, supported, profiler.__name__, "supported_activities"),
+        )
+
+
+def _old_profiler(patches: Patches, target: Target) -> None:
+    """`torch.autograd.profiler.profile(use_cuda=True)` and its newer `use_device='cuda'`."""
+    module: ModuleType = torch.autograd.profiler
+    original = module.profile.__init__
+
+    def init(self: Any, enabled: bool = True, *, use_cuda: bool = False, **kwargs: Any) -> None:
+        if use_cuda:
+            kwargs.setdefault("use_device", target.device_type)
+        if "use_device" in kwargs:
+            kwargs["use_device"] = target.translate_type(kwargs["use_device"])
+        if kwargs.get("use_device") == target.device_type:
+            # The other way of this profiler marks work with events of the driver, which such devices rarely register.
+            kwargs["use_kineto"] = True
+        original(self, enabled, **kwargs)
+
+    patches.set(module.profile, "__init__", disguise(init, original, module.__name__, original.__qualname__))
+
+
+def _external(patches: Patches, target: Target) -> None:
+    """Switches of cuda's own tools, which are not there."""
+    profiler: ModuleType = torch.cuda.profiler
+    for name in ("start", "stop"):
+        original = getattr(profiler, name)
+        patches.set(profiler, name, placeholder(f"profiler.{name}", original, target.device_type))
+    nvtx = torch.autograd.profiler.emit_nvtx
+    message = (
+        f"torch.autograd.profiler.emit_nvtx is not available on '{target.device_type}': the tool that "
+        "collects its ranges knows cuda devices only; use torch.profiler.profile."
+    )
+
+    def enter(self: Any) -> None:
+        if self.enabled:
+            raise NotMapped(message)
+
+    patches.set(
+        nvtx, "__enter__", disguise(enter, nvtx.__enter__, nvtx.__module__, nvtx.__enter__.__qualname__)
+    )

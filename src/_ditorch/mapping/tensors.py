@@ -1,0 +1,137 @@
+"""Methods of tensors, storages and modules that take, or ask for, a cuda device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils.dlpack
+
+from _ditorch.mapping.patches import Patches
+from _ditorch.mapping.target import Target, own_name
+from _ditorch.mapping.unmapped import NotMappedAttribute
+from _ditorch.mapping.wrapping import disguise, translate_first, translate_keyword
+
+__all__ = ["apply"]
+
+_NEW_METHODS = ("new", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
+_DEVICE_FIRST_METHODS = ("to", "pin_memory", "is_pinned")
+
+
+def apply(patches: Patches, target: Target) -> None:
+    _tensor_methods(patches, target)
+    _cuda_method(patches, target)
+    _is_cuda(patches, target)
+    _exchange_with_other_libraries(patches, target)
+    _modules(patches, target)
+    _storages(patches, target)
+    _lazy_parameters(patches)
+
+
+def _tensor_methods(patches: Patches, target: Target) -> None:
+    for name in _NEW_METHODS:
+        original = getattr(torch.Tensor, name)
+        wrapper = translate_keyword(original, target)
+        patches.set(torch.Tensor, name, disguise(wrapper, original, "torch", f"Tensor.{name}"))
+    for name in _DEVICE_FIRST_METHODS:
+        original = getattr(torch.Tensor, name)
+        wrapper = translate_first(original, target)
+        patches.set(torch.Tensor, name, disguise(wrapper, original, "torch", f"Tensor.{name}"))
+
+
+def _cuda_method(patches: Patches, target: Target) -> None:
+    original = torch.Tensor.cuda
+
+    def cuda(
+        self: torch.Tensor,
+        device: Any = None,
+        non_blocking: bool = False,
+        memory_format: torch.memory_format = torch.preserve_format,
+    ) -> torch.Tensor:
+        where = target.device() if device is None else target.translate(device)
+        return self.to(device=where, non_blocking=non_blocking, memory_format=memory_format)
+
+    # nn.Module.cuda needs no patch: it calls this method on every parameter and buffer.
+    patches.set(torch.Tensor, "cuda", disguise(cuda, original, "torch", "Tensor.cuda"))
+
+
+def _is_cuda(patches: Patches, target: Target) -> None:
+    device_type = target.device_type
+
+    def is_cuda(self: Any) -> bool:
+        return own_name(self.device) == device_type
+
+    for owner in (torch.Tensor, torch.UntypedStorage, torch.TypedStorage):
+        patches.set(owner, "is_cuda", property(is_cuda, doc=owner.is_cuda.__doc__))
+
+
+def _exchange_with_other_libraries(patches: Patches, target: Target) -> None:
+    """Protocols by which other libraries take a tensor's memory without a copy."""
+    array_interface = torch.Tensor.__cuda_array_interface__
+    dlpack_device = torch.Tensor.__dlpack_device__
+
+    def __cuda_array_interface__(self: torch.Tensor) -> Any:
+        if self.device.type == target.device_type:
+            # An AttributeError, by which such libraries notice that this is none of their tensors.
+            raise NotMappedAttribute(
+                "Tensor.__cuda_array_interface__: the memory belongs to a "
+                f"'{target.device_type}' device, which cuda libraries cannot read; pass x.cpu()"
+            )
+        return array_interface.__get__(self)
+
+    def __dlpack_device__(self: torch.Tensor) -> Any:
+        if self.device.type == target.device_type and target.is_from_outside:
+            # torch's own answer knows such devices only under the name they have before they get one.
+            return torch.utils.dlpack.DLDeviceType.kDLExtDev, self.device.index or 0
+        return dlpack_device(self)
+
+    patches.set(
+        torch.Tensor,
+        "__cuda_array_interface__",
+        property(__cuda_array_interface__, doc=array_interface.__doc__),
+    )
+    patches.set(
+        torch.Tensor,
+        "__dlpack_device__",
+        disguise(__dlpack_device__, dlpack_device, "torch", "Tensor.__dlpack_device__"),
+    )
+
+
+def _lazy_parameters(patches: Patches) -> None:
+    """`nn.LazyLinear(3).cuda()`: a parameter without a shape allows a list of methods, by identity."""
+    lazy: Any = torch.nn.UninitializedParameter
+    allowed = lazy._allowed_methods
+    for patch in list(patches.attributes()):
+        if patch.owner is torch.Tensor and getattr(torch.Tensor, patch.name) in allowed:
+            patches.insert(allowed, patch.replacement, len)
+
+
+def _modules(patches: Patches, target: Target) -> None:
+    # nn.Module.to and PackedSequence.to read their arguments with this one function.
+    original = torch._C._nn._parse_to
+    wrapper = _parse_to(original, target)
+    patches.set(torch._C._nn, "_parse_to", disguise(wrapper, original, "torch._C._nn", "_parse_to"))
+
+
+def _parse_to(original: Any, target: Target) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if args:
+            args = (target.translate(args[0]), *args[1:])
+        if "device" in kwargs:
+            kwargs["device"] = target.translate(kwargs["device"])
+        return original(*args, **kwargs)
+
+    return wrapper
+
+
+def _storages(patches: Patches, target: Target) -> None:
+    # storage.cuda() and .to() build a torch.device first and so need nothing; only the constructor reads
+    # names.
+    original = torch.UntypedStorage.__new__
+
+    def new(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if "device" in kwargs:
+            kwargs["device"] = target.translate(kwargs["device"])
+        return original(cls, *args, **kwargs)
+
+    patches.set(torch.UntypedStorage, "__new__", staticmethod(new))

@@ -1,0 +1,337 @@
+"""`ditorch run`: a script or a module, unchanged, with the mapping and the operator tools on.
+
+The words are read by hand: what follows the script is the script's, whatever it looks like, and a run without tools must not
+import a command-line library into the user's process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shlex
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from _ditorch.main_module import (
+    CannotRun,
+    Prepared,
+    expect_module,
+    prepare_module,
+    prepare_script,
+    without_our_frames,
+)
+from _ditorch.ranks import Companions, launched_as
+from _ditorch.run_tools import BadRequest, Plan, RunningTools, follow_forked, follow_spawned
+from dicore.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from _ditorch.gates import Gate, Watch
+
+__all__ = ["USAGE", "Request", "main", "parse"]
+
+USAGE = """\
+Usage: ditorch run [OPTIONS] SCRIPT [ARGUMENTS]...
+       ditorch run [OPTIONS] -m MODULE [ARGUMENTS]...
+
+Run a program unchanged: the names of cuda lead to the chosen device, and the operator tools look on.
+
+Options:
+  --tool NAME               turn a tool on: {tools}; may be repeated
+  --gate NAME               fail with exit code 1 if the tool finds something: autocompare, overflow,
+                            memory=SIZE (such as memory=8G); turns the tool on
+  --results DIR             folder for all results (default: op_tools_results)
+  --set TOOL.SETTING=VALUE  a setting of a tool that is on, such as time.top=20; see `ditorch config`
+  --no-ditorch              do not map the names of cuda
+  -m MODULE                 run a module, as `python -m` does
+  --help                    show this
+
+--tool, --gate, --results and --set may also stand directly after the script, up to the first word that is none
+of them. Put -- before the arguments of a script that has such an option itself:
+    ditorch run train.py --tool time -- --tool hammer
+The exit code is the program's; 2 if it could not be started; of a gate, 1 if it fails and 5 if nothing is known."""
+
+_VALUES = ("--tool", "--gate", "--results", "--set")
+_FLAGS = ("--no-ditorch", "--help", "-h")
+_USAGE_ERROR = 2
+
+
+@dataclass
+class Request:
+    """What the command line asks for."""
+
+    tools: list[str] = field(default_factory=list)
+    gates: list[str] = field(default_factory=list)
+    settings: list[str] = field(default_factory=list)
+    results: str | None = None
+    mapping: bool = True
+    help: bool = False
+    module: bool = False
+    target: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+    def take(self, option: str, value: str) -> None:
+        """Note an option that has a value."""
+        if not value:
+            raise BadRequest(f"{option} needs a value.")
+        if option == "--results":
+            self.results = value
+        elif option == "--set":
+            self.settings.append(value)
+        else:
+            names = [word.strip() for word in value.split(",") if word.strip()]
+            if not names:
+                raise BadRequest(f"{option} {value}: there is no name in it.")
+            (self.tools if option == "--tool" else self.gates).extend(names)
+
+
+def parse(words: Sequence[str]) -> Request:
+    """Read the words after `ditorch run`. Raises BadRequest."""
+    request = Request()
+    rest = list(words)
+    closed = False  # by --, which makes everything after the script the script's
+    while rest and not request.target:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        if name in _VALUES:
+            request.take(name, value if equals else _value_of(name, rest))
+        elif word == "--no-ditorch":
+            request.mapping = False
+        elif word in ("--help", "-h"):
+            request.help = True
+            return request
+        elif word == "-m":
+            request.module, request.target = True, _value_of("-m", rest)
+        elif word == "--" and not closed:
+            closed = True
+        elif word.startswith("-") and word != "-" and not closed:
+            hint = did_you_mean(name, (*_VALUES, *_FLAGS, "-m"))
+            raise BadRequest(f"unknown option {word}.{hint} Options of the script stand after the script.")
+        else:
+            request.target = word
+    if not request.target:
+        raise BadRequest("there is no script to run. Give a Python script, or -m and a module.")
+    request.arguments = rest if closed else _after_the_script(request, rest)
+    return request
+
+
+def _after_the_script(request: Request, words: list[str]) -> list[str]:
+    """Take our options from the front; what remains is the script's."""
+    rest = list(words)
+    while rest:
+        name, equals, value = rest[0].partition("=")
+        if rest[0] == "--":
+            return rest[1:]
+        if name not in _VALUES:
+            break
+        del rest[0]
+        request.take(name, value if equals else _value_of(name, rest))
+    return rest
+
+
+def _value_of(option: str, rest: list[str]) -> str:
+    if not rest:
+        raise BadRequest(f"{option} needs a value.")
+    return rest.pop(0)
+
+
+def main(words: Sequence[str]) -> NoReturn:
+    """Run the program and leave as it leaves."""
+    try:
+        request = parse(words)
+        if request.help:
+            print(_usage())
+            sys.exit(0)
+        gates = _gates(request.gates)
+        tools = [*request.tools, *(gate.tool for gate in gates)]
+        plan = Plan.of(tools, request.results, request.settings, request.mapping)
+        prepare = _prepare(request)
+        _start_mapping(plan.mapping)
+        run = _Run(prepare, plan, gates)
+        ended = run.run(request.arguments)
+    except (BadRequest, CannotRun) as error:
+        print(f"ditorch run: {error}", file=sys.stderr)
+        sys.exit(_USAGE_ERROR)
+    _leave(ended, run.prepared)
+
+
+def _usage() -> str:
+    from _ditorch.run_tools import offered
+
+    names = [tool.name for tool in offered()]
+    return USAGE.format(tools=", ".join(names[:5]) + ",\n" + " " * 28 + ", ".join(names[5:]))
+
+
+def _gates(texts: Sequence[str]) -> list[Gate]:
+    if not texts:
+        return []
+    from _ditorch.gates import parse_gate
+
+    return [parse_gate(text) for text in texts]
+
+
+def _prepare(request: Request) -> Callable[[], Prepared]:
+    """A script is read now. A module is only looked for: its packages are part of the program and need the tools."""
+    if request.module:
+        expect_module(request.target, request.arguments)
+        return functools.partial(prepare_module, request.target)
+    try:
+        prepared = prepare_script(request.target)
+        return lambda: prepared
+    except SyntaxError as error:
+        error.__traceback__ = None  # Python shows the place in the script, and no frames
+        sys.excepthook(SyntaxError, error, None)
+        sys.exit(1)
+
+
+def _start_mapping(wanted: bool) -> None:
+    from _ditorch.session import of_process
+
+    session = of_process()
+    session.held = not wanted
+    try:
+        session.start(quiet=True)
+    except (ImportError, ValueError) as error:
+        raise BadRequest(f"{error} To run without the mapping, give --no-ditorch.") from error
+
+
+class _Run:
+    """One program with its tools and gates."""
+
+    def __init__(self, prepare: Callable[[], Prepared], plan: Plan, gates: Sequence[Gate]) -> None:
+        self.prepare = prepare
+        self.prepared: Prepared | None = None
+        self.plan = plan
+        self.gates = gates
+        self.place = launched_as()
+        self.speaks = self.place.rank == 0
+        self.pid = os.getpid()
+
+    def run(self, arguments: Sequence[str]) -> BaseException | None:
+        """Run the program between the start and the end of the tools; how it ended."""
+        tools = RunningTools(self.plan, quiet=not self.speaks)
+        tools.start()
+        watch = self._watch(tools)
+        if self.plan.mapping or self.plan.tools:
+            follow_spawned(self.plan)
+        if tools.started:
+            follow_forked(tools)
+        try:
+            ended = self._outcome(arguments)
+        except CannotRun:
+            tools.stop_silently()
+            raise
+        if not tools.started:
+            return ended
+        ended = _wait_for_threads() or ended
+        if watch is not None:
+            watch.hold_logs()
+        tools.stop()
+        if os.getpid() != self.pid:
+            return ended  # a child that the program forked: the rest is its parent's
+        try:
+            code = 0 if _failed(ended) or watch is None else self._gate(watch)
+            if self.speaks:
+                _say_where(tools.folders)
+            if code:
+                self.companions.wait()
+        except KeyboardInterrupt as error:
+            return error
+        return SystemExit(code) if code else ended
+
+    def _watch(self, tools: RunningTools) -> Watch | None:
+        if not self.gates:
+            return None
+        from _ditorch.gates import Watch
+
+        watch = Watch(self.gates, tools.started, self.place)
+        self.companions = Companions(self.place, watch.results)
+        self.companions.begin()
+        return watch
+
+    def _outcome(self, arguments: Sequence[str]) -> BaseException | None:
+        try:
+            self.prepared = self.prepare()
+        except CannotRun:
+            raise
+        except BaseException as error:  # of a package that the module is in
+            return error
+        try:
+            self.prepared.run(arguments)
+        except BaseException as error:  # also SystemExit and KeyboardInterrupt: the tools end first
+            return error
+        return None
+
+    def _gate(self, watch: Watch) -> int:
+        try:
+            code, lines = watch.verdict()
+        except Exception as error:  # of ours; a gate that was not looked at is not passed
+            code, lines = 5, [f"nothing is known: the gates cannot be read: {type(error).__name__}: {error}"]
+        who = "" if self.place.alone else f" rank {self.place.rank}:"
+        with contextlib.suppress(OSError, ValueError):
+            for line in lines:
+                print(line if line.startswith(" ") else f"ditorch:{who} {line}", file=sys.stderr)
+        return code
+
+
+def _failed(ended: BaseException | None) -> bool:
+    if not isinstance(ended, SystemExit):
+        return ended is not None
+    # A program may leave with any object, such as a tensor: none of its own methods is asked.
+    return not (ended.code is None or (isinstance(ended.code, int) and ended.code == 0))
+
+
+def _wait_for_threads() -> BaseException | None:
+    """The program's threads still compute; Python would wait for them too, but after us. In the same order."""
+    try:
+        for name in ("concurrent.futures.process", "concurrent.futures.thread"):
+            # What a pool has been given it computes; its threads wait for the end of the interpreter.
+            end_of_pools: Any = getattr(sys.modules.get(name), "_python_exit", None)
+            if end_of_pools is not None:
+                end_of_pools()
+        while waiting := [thread for thread in threading.enumerate() if _is_waited_for(thread)]:
+            for thread in waiting:
+                thread.join()
+    except BaseException as error:
+        return error
+    return None
+
+
+def _is_waited_for(thread: threading.Thread) -> bool:
+    return not thread.daemon and thread is not threading.current_thread()
+
+
+def _say_where(folders: Sequence[str]) -> None:
+    with contextlib.suppress(OSError, ValueError):  # a closed standard output is no reason to fail
+        for folder in map(_short, folders):
+            print(
+                f"ditorch: results are in {folder}; to read them: op-tools report {shlex.quote(folder)}",
+                flush=True,
+            )
+
+
+def _short(folder: str) -> str:
+    """As one would write it from here."""
+    try:
+        relative = os.path.relpath(folder)
+    except OSError:  # the working folder is gone
+        return folder
+    return folder if relative.startswith(os.pardir) else relative
+
+
+def _leave(ended: BaseException | None, prepared: Prepared | None) -> NoReturn:
+    """Leave as the program did. The interpreter itself prints, runs exit handlers and finds the exit code."""
+    if ended is None:
+        sys.exit(0)
+    hook = sys.excepthook
+    beginning = prepare_module.__code__ if prepared is None else prepared.code
+
+    def show(kind: Any, error: BaseException, trace: Any) -> None:
+        without_our_frames(error, beginning)
+        hook(kind, error, error.__traceback__)
+
+    sys.excepthook = show
+    raise ended

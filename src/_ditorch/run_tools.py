@@ -1,0 +1,271 @@
+"""The operator tools of a run: what they are called, how they are started, and how they end.
+
+A process that the program spawns gets the same tools; it and the other ranks of a job write their rows and leave the
+summaries to the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dicore.settings import variables_of
+from dicore.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    from op_tools.tool import Tool
+
+__all__ = ["TOOLS", "BadRequest", "Plan", "RunningTools", "offered", "tool_named"]
+
+
+class BadRequest(Exception):
+    """What was asked for cannot be done; the message says what was expected."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ToolName:
+    """How a tool is called on the command line and in the settings file, and where its class lives."""
+
+    name: str
+    section: str
+    home: str
+    class_name: str
+
+    def load(self) -> type[Tool]:
+        """The class; imports torch and the tool."""
+        return getattr(importlib.import_module(self.home), self.class_name)  # type: ignore[no-any-return]
+
+
+TOOLS = (
+    ToolName("autocompare", "autocompare", "op_tools", "OpAutoCompare"),
+    ToolName("overflow", "overflow_check", "op_tools", "OpOverflowCheck"),
+    ToolName("time", "time_measure", "op_tools", "OpTimeMeasure"),
+    ToolName("capture", "capture", "op_tools", "OpCapture"),
+    ToolName("observe", "observe", "op_tools", "OpObserve"),
+    ToolName("fallback", "fallback", "op_tools", "OpFallback"),
+    ToolName("cast", "dtype_cast", "op_tools", "OpDtypeCast"),
+    ToolName("layers", "layers", "op_tools", "OpLayers"),
+    ToolName("memory", "memory", "op_tools.memory", "MemoryMonitor"),
+)
+
+
+def offered() -> list[ToolName]:
+    """The tools that this installation has."""
+    import op_tools
+
+    return [tool for tool in TOOLS if tool.home != "op_tools" or tool.class_name in op_tools.__all__]
+
+
+def tool_named(word: str, option: str = "--tool") -> ToolName:
+    """The tool that a word means: its name or the name of its section. Raises BadRequest."""
+    known = {name: tool for tool in offered() for name in (tool.section, tool.name)}
+    if word in known:
+        return known[word]
+    raise BadRequest(
+        f"{option} {word}: there is no such tool.{did_you_mean(word, known)} "
+        f"The tools are: {', '.join(tool.name for tool in offered())}."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Which tools with which arguments. Plain data: it travels to the processes that the program spawns."""
+
+    tools: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
+    mapping: bool = True
+
+    @classmethod
+    def of(
+        cls, names: Sequence[str], results: str | None, settings: Sequence[str], mapping: bool = True
+    ) -> Plan:
+        """Check what was asked for. Raises BadRequest."""
+        tools = list(dict.fromkeys(tool_named(name) for name in names))
+        arguments: dict[ToolName, dict[str, Any]] = {tool: {} for tool in tools}
+        for tool, given in arguments.items():
+            # Whole, because a program may change its working folder before the first row is written.
+            given["results"] = os.path.abspath(results or _results_of(tool))
+        for text in settings:
+            tool, name, value = _setting(text)
+            if tool not in arguments:
+                raise BadRequest(f"--set {text}: the tool {tool.name} is not on. Add --tool {tool.name}.")
+            arguments[tool][name] = os.path.abspath(value) if name == "results" else value
+        return cls(tuple((tool.name, tuple(arguments[tool].items())) for tool in tools), mapping)
+
+
+def _results_of(tool: ToolName) -> str:
+    """The folder that the environment, the settings file or the default names."""
+    from op_tools.settings import SettingError, ToolSettings, read
+
+    try:
+        return read(ToolSettings, tool.section, {})[0].results
+    except SettingError as error:
+        raise BadRequest(f"{error}. `ditorch config` lists all that cannot be used.") from error
+
+
+def _setting(text: str) -> tuple[ToolName, str, Any]:
+    """`tool.setting=value`, the value read as its variable would be."""
+    left, equals, value = text.partition("=")
+    owner, dot, name = left.strip().partition(".")
+    if not equals or not dot:
+        raise BadRequest(f"--set {text}: expected tool.setting=value, such as time.top=20.")
+    tool = tool_named(owner, "--set")
+    fields = variables_of(tool.load().schema)
+    if name not in fields:
+        raise BadRequest(
+            f"--set {text}: {tool.name} has no setting {name}.{did_you_mean(name, fields)} It has: {', '.join(fields)}."
+        )
+    try:
+        return tool, name, fields[name].parse(value)
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadRequest(f"--set {text}: {error}") from error
+
+
+class RunningTools:
+    """The tools of one process, started in order and stopped in the opposite one."""
+
+    def __init__(self, plan: Plan, *, quiet: bool = False) -> None:
+        self.plan = plan
+        self.started: list[Tool] = []
+        self._pid = os.getpid()
+        self._quiet = quiet
+
+    def start(self) -> None:
+        """Start all of them, or none: raises BadRequest when one cannot be started."""
+        for name, arguments in self.plan.tools:
+            try:
+                tool_class = tool_named(name).load()
+                tool = (_quiet(tool_class) if self._quiet else tool_class)(**dict(arguments))
+                self.started.append(tool.start())
+            except BadRequest:
+                raise
+            except Exception as error:
+                for started in self.started:
+                    _silent(started).stop()
+                raise BadRequest(f"the tool {name} cannot be started: {error}") from error
+
+    def stop(self) -> None:
+        """Write what is pending and print the summaries. No error of a tool comes out."""
+        for tool in reversed(self.started):
+            try:
+                # A child that the program has forked comes here too; the summaries are its parent's.
+                (tool if os.getpid() == self._pid else _silent(tool)).stop()
+            except Exception as error:
+                with contextlib.suppress(OSError, ValueError):
+                    print(
+                        f"ditorch: {type(tool).__name__} could not be stopped: {type(error).__name__}: {error}",
+                        file=sys.stderr,
+                    )
+
+    def stop_silently(self) -> None:
+        """The same without a word: there was nothing to look at."""
+        for tool in self.started:
+            _silent(tool)
+        self.stop()
+
+    @property
+    def folders(self) -> list[str]:
+        """Where results were written, each folder once."""
+        written = (
+            tool.settings.results
+            for tool in self.started
+            if tool.result_folder and os.path.isdir(os.path.join(tool.settings.results, tool.result_folder))
+        )
+        return list(dict.fromkeys(written))
+
+
+def _quiet(tool_class: type[Tool]) -> type[Tool]:
+    """The same tool for another rank or a spawned process: only what it finds is said, and who says it."""
+
+    class Quiet(tool_class):  # type: ignore[misc, valid-type]
+        def say(self, text: str) -> None:
+            if self.running:
+                from op_tools.results import place_in_run
+
+                rank = place_in_run()["rank"]
+                who = f"rank {rank}" if rank else f"process {os.getpid()}"
+                super().say(f"[{who}] {text}")
+
+        def say_applied(self, name: str) -> None:
+            pass
+
+    Quiet.__name__, Quiet.__qualname__ = tool_class.__name__, tool_class.__qualname__
+    return Quiet
+
+
+def _silent(tool: Tool) -> Tool:
+    """A started tool that says nothing any more."""
+    tool.say = lambda text: None  # type: ignore[method-assign]
+    return tool
+
+
+# -- processes that the program starts -------------------------------------------------------------------------
+
+_IN_CHILD = """
+import sys
+try:
+    from _ditorch import run_tools
+    run_tools.start_in_child(run_tools.Plan(tools, mapping))
+except Exception as error:
+    print(f"ditorch: this process runs without the tools: {type(error).__name__}: {error}", file=sys.stderr)
+"""
+
+
+class _StartsInChild:
+    """Unpickled in a spawned process before it imports the program: starts there what runs here."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (_IN_CHILD, {"tools": self.plan.tools, "mapping": self.plan.mapping})
+
+
+_in_this_child: list[RunningTools] = []
+
+
+def follow_spawned(plan: Plan) -> None:
+    """Give the processes that multiprocessing spawns the mapping and the tools of this one."""
+    from multiprocessing import spawn
+
+    original = spawn.get_preparation_data
+
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        return {"ditorch": _StartsInChild(plan), **original(name)}
+
+    spawn.get_preparation_data = get_preparation_data
+
+
+def follow_forked(tools: RunningTools) -> None:
+    """In the processes that multiprocessing forks the tools go on; they leave by os._exit, and the tools end before that."""
+    from multiprocessing import util
+
+    util.register_after_fork(tools, _stop_at_the_end)
+
+
+def start_in_child(plan: Plan) -> None:
+    """What a spawned process does first; the tools end with it."""
+    from _ditorch.session import of_process
+
+    session = of_process()
+    session.held = not plan.mapping
+    session.start(quiet=True)
+    if plan.tools:
+        tools = RunningTools(plan, quiet=True)
+        tools.start()
+        _in_this_child.append(tools)
+        # Such a process leaves by os._exit, after its finalizers. One that comes from a fork server forgets those that were
+        # registered before it began.
+        _stop_at_the_end(tools)
+        follow_forked(tools)
+    follow_spawned(plan)
+
+
+def _stop_at_the_end(tools: RunningTools) -> None:
+    from multiprocessing import util
+
+    util.Finalize(None, tools.stop, exitpriority=100)

@@ -1,0 +1,202 @@
+"""What is asked of an operator. Each function asks it of one sample and raises where device and CPU differ."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from _ditorch.torch_tests.model import Check, Outcome
+from _ditorch.torch_tests.opinfo import dtypes
+from _ditorch.torch_tests.opinfo.compare import Comparison, Mismatch
+from _ditorch.torch_tests.opinfo.judge import Arguments, Judge, call, parts_of
+from _ditorch.torch_tests.opinfo.sides import SEED, random_like
+from _ditorch.torch_tests.opinfo.transfer import Transfer
+from _ditorch.torch_tests.processes import one_line
+
+__all__ = ["judged"]
+
+# The answer when no output depends on an input that wants a gradient.
+_NOT_DIFFERENTIABLE: tuple[list[Any], list[Any]] = ([], [])
+# The other forms of out= are tried on so many samples of a pair; the plain form on all.
+_SAMPLES_OF_OTHER_OUTS = 3
+
+
+def judged(judge: Judge) -> Outcome:
+    """Run the judge's pair."""
+    check = judge.pair.check
+    if check is Check.DTYPES:
+        return judge.run(dtypes.ask, iter(dtypes.candidates(judge)))
+    if check is Check.ERRORS:
+        return judge.run(_errors, judge.error_inputs())
+    assert judge.dtype is not None
+    return judge.run(_QUESTIONS[check], judge.sample_inputs(judge.dtype, _wants_grad(judge)))
+
+
+def _wants_grad(judge: Judge) -> bool:
+    if judge.pair.check is Check.NONCONTIGUOUS:
+        return judge.op.supports_autograd and judge.dtype in judge.op.supported_backward_dtypes("cpu")
+    return judge.pair.check is Check.GRADIENT
+
+
+def _forward(judge: Judge, sample: Any) -> None:
+    judge.compare_call(judge.op.op, parts_of(sample))
+
+
+# in place
+
+
+def _inplace(judge: Judge, sample: Any) -> None:
+    if sample.broadcasts_input or not isinstance(sample.input, torch.Tensor):
+        judge.formless += 1
+        return
+    # A copy: several samples of an operator may share their first argument.
+    arguments = Transfer("cpu")(parts_of(sample))
+    judge.compare_run(lambda given: _in_place(judge, given), arguments, "in place")
+
+
+def _in_place(judge: Judge, arguments: Arguments) -> Any:
+    """The result, what the first argument holds afterwards, and whether they are one tensor."""
+    result = call(judge.op.inplace_variant, arguments)
+    return result if isinstance(result, Exception) else (result, arguments[0], result is arguments[0])
+
+
+# out=
+
+
+def _out(judge: Judge, sample: Any) -> None:
+    arguments = parts_of(sample)
+    if "out" in arguments[2]:
+        judge.compare_call(judge.op.op, arguments, "out=")
+        return
+    result = call(judge.op.op, Transfer("cpu")(arguments))
+    outs = tree_leaves(result)
+    if isinstance(result, Exception) or not all(_can_be_out(out) for out in outs):
+        judge.formless += 1
+        return
+    for name, blank in _outs(outs, judge.samples <= _SAMPLES_OF_OTHER_OUTS):
+        kwargs = {key: value for key, value in arguments[2].items() if key not in ("device", "dtype")}
+        kwargs["out"] = blank[0] if isinstance(result, torch.Tensor) else tuple(blank)
+        given = (*Transfer("cpu")(arguments)[:2], kwargs)
+        judge.compare_run(lambda moved: _write(judge, moved), given, name)
+
+
+def _can_be_out(out: Any) -> bool:
+    return isinstance(out, torch.Tensor) and out.layout == torch.strided
+
+
+def _outs(results: list[torch.Tensor], all_forms: bool) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """Places to write to: like the result; and, rarer, with gaps, empty, and of a dtype that cannot hold it."""
+    yield "out=", [torch.empty_strided(o.size(), o.stride(), dtype=o.dtype) for o in results]
+    if not all_forms:
+        return
+    yield "out= with gaps", [torch.zeros((*o.shape, 2), dtype=o.dtype)[..., 1] for o in results]
+    yield "out= of size 0", [torch.empty(0, dtype=o.dtype) for o in results]
+    if any(o.is_floating_point() or o.is_complex() for o in results):
+        yield "out= of integers", [torch.zeros(o.size(), dtype=torch.int64) for o in results]
+
+
+def _write(judge: Judge, arguments: Arguments) -> Any:
+    """The places afterwards, whether they were returned, and whether each kept its memory; or the exception."""
+    outs = tree_leaves(arguments[2]["out"])
+    places = [out.data_ptr() if out.numel() else 0 for out in outs]
+    result = call(judge.op.op, arguments)
+    if isinstance(result, Exception):
+        return result
+    returned = all(got is out for got, out in zip(tree_leaves(result), outs, strict=False))
+    kept = [not place or out.data_ptr() == place for out, place in zip(outs, places, strict=True)]
+    return [outs, returned, kept]
+
+
+# gradients
+
+
+def _gradient(judge: Judge, sample: Any) -> None:
+    arguments, finish = parts_of(sample), sample.output_process_fn_grad
+    sides = Transfer("cpu")(arguments), judge.moved(arguments, Transfer(judge.options.device))
+
+    def backward(given: Any) -> Any:
+        return _backward(judge, given, finish)
+
+    cpu, drawn = judge.seeded(lambda: backward(sides[0]))
+    device, _ = judge.seeded(lambda: judge.waited(backward, sides[1]))
+    if judge.both_raised(cpu, device) or cpu is device is _NOT_DIFFERENTIABLE:
+        return
+    comparison = Comparison(judge.device_type, judge.tolerance, values=not drawn)
+    for part, name in ((0, "output"), (1, "gradient")):
+        again = functools.partial(_again, backward, part, arguments)
+        judge.compare(comparison, cpu[part], device[part], name, again)
+
+
+def _again(
+    run: Callable[[Any], Any], part: int, arguments: Arguments
+) -> tuple[Callable[[Any], Any], Arguments]:
+    """What makes one part of a backward pass once more."""
+    return _part_of(run, part), arguments
+
+
+def _part_of(run: Callable[[Any], Any], part: int) -> Callable[[Any], Any]:
+    def one_part(arguments: Any) -> Any:
+        found = run(arguments)
+        return found if isinstance(found, Exception) else found[part]
+
+    return one_part
+
+
+def _backward(judge: Judge, arguments: Arguments, finish: Callable[[Any], Any]) -> Any:
+    """Outputs and gradients, or the exception."""
+    try:
+        result = finish(judge.op.op(arguments[0], *arguments[1], **arguments[2]))
+        outputs = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor) and t.requires_grad]
+        inputs = [t for t in tree_leaves(arguments) if isinstance(t, torch.Tensor) and t.requires_grad]
+        if not outputs or not inputs:
+            return _NOT_DIFFERENTIABLE
+        weights = [random_like(output, SEED + index, judge.dtype) for index, output in enumerate(outputs)]
+        gradients = torch.autograd.grad(outputs, inputs, weights, allow_unused=True)
+    except Exception as error:
+        return error
+    return [output.detach() for output in outputs], list(gradients)
+
+
+# memory layouts
+
+
+def _noncontiguous(judge: Judge, sample: Any) -> None:
+    """The same numbers in tensors with gaps: result, and gradient where there is one."""
+    if any(
+        isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided
+        for leaf in tree_leaves(parts_of(sample))
+    ):
+        judge.formless += 1  # gaps are a matter of strided tensors
+        return
+    loose = sample.noncontiguous()
+    plain = tree_map(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, parts_of(loose))
+    judge.compare_call(judge.op.op, Transfer("cpu")(plain))
+    if _wants_grad(judge):
+        _gradient(judge, loose)
+
+
+# inputs that must be refused
+
+
+def _errors(judge: Judge, due: Any) -> None:
+    arguments = parts_of(due.sample_input)
+    moved = judge.moved(arguments, Transfer(judge.options.device))
+    cpu = call(judge.op.op, arguments)
+    device = judge.waited(lambda given: call(judge.op.op, given), moved)
+    judge.compared += 1
+    # Not isinstance: NotImplementedError is a RuntimeError too, and says something else.
+    if judge.both_raised(cpu, device) and type(device) not in (type(cpu), due.error_type):
+        raise Mismatch(f"refused with {one_line(device)} instead of {one_line(cpu)}")
+
+
+_QUESTIONS: dict[Check, Callable[[Judge, Any], None]] = {
+    Check.FORWARD: _forward,
+    Check.GRADIENT: _gradient,
+    Check.OUT: _out,
+    Check.INPLACE: _inplace,
+    Check.NONCONTIGUOUS: _noncontiguous,
+}

@@ -1,0 +1,177 @@
+"""Run the operator database: plan in a worker, hand out the pairs, collect what is found."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from _ditorch.torch_tests.device_file import DeviceFile
+from _ditorch.torch_tests.known import Expectations, covers_pair
+from _ditorch.torch_tests.model import (
+    Check,
+    Options,
+    Outcome,
+    Pair,
+    Problem,
+    Selection,
+    State,
+    ToleranceRule,
+    WorkerFacts,
+)
+from _ditorch.torch_tests.opinfo import worker
+from _ditorch.torch_tests.places import Place
+from _ditorch.torch_tests.processes import Crew, Lost, Ready, StartError
+
+__all__ = ["Findings", "Limits", "options_for", "sweep"]
+
+INTERRUPTED, INTERNAL = 130, 3
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many processes, and how long a pair may take."""
+
+    jobs: int
+    seconds: float
+
+
+@dataclass
+class Findings:
+    """Everything one run knows."""
+
+    options: Options
+    expectations: Expectations
+    limits: Limits
+    whole: bool  # all samples of the whole database were asked for
+    facts: WorkerFacts | None = None
+    planned: list[Pair] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    seconds: float = 0.0
+    stopped: int = 0  # exit code, if the run ended before all pairs were run
+    trouble: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Only then can an entry of the list be called out of date."""
+        return self.whole and not self.stopped
+
+    @property
+    def unexpected(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.state.unexpected]
+
+    @property
+    def not_run(self) -> list[Pair]:
+        return sorted(set(self.planned) - {outcome.pair for outcome in self.outcomes})
+
+    def counts(self) -> dict[Check, Counter[State]]:
+        table: dict[Check, Counter[State]] = {check: Counter() for check in Check}
+        for outcome in self.outcomes:
+            table[outcome.pair.check][outcome.state] += 1
+        return {check: counter for check, counter in table.items() if counter}
+
+
+def options_for(device: str, file: DeviceFile, **settings: object) -> Options:
+    """The part of the device's file that a worker needs."""
+    part = file.opinfo
+    rules = tuple(
+        ToleranceRule(
+            entry.op,
+            tuple(entry.dtypes) if entry.dtypes is not None else None,
+            tuple(entry.checks) if entry.checks is not None else None,
+            entry.rtol,
+            entry.atol,
+        )
+        for entry in part.tolerance
+    )
+    return Options(
+        device,
+        undefined_values=frozenset(part.undefined_values),
+        host_arguments=frozenset(part.host_arguments),
+        tolerances=rules,
+        dtypes_of=part.dtypes_of or "cpu",
+        device_dtypes=frozenset(part.dtypes) if part.dtypes is not None else None,
+        torch_skips=bool(part.torch_skips),
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def sweep(
+    place: Place,
+    file: DeviceFile,
+    findings: Findings,
+    selection: Selection,
+    show: Callable[[str, int, int], None],
+) -> None:
+    """Fill `findings`. `show` is told what was done, how many are, and of how many."""
+    start = time.perf_counter()
+    crew = Crew(
+        worker.main,
+        findings.options,
+        findings.limits.jobs,
+        lambda _: findings.limits.seconds,
+        place.environment(mapping=False),
+        place.start_method,
+        [findings.options.op_db.partition(":")[0], "torch.testing._internal.opinfo.core"],
+        lambda answer: getattr(answer, "spent", False),
+    )
+    with crew:
+        try:
+            _drive(crew, file, findings, selection, show)
+        except KeyboardInterrupt:
+            findings.stopped = INTERRUPTED
+        except StartError as error:
+            if findings.facts is None:
+                raise
+            # A replacement for a crashed worker: what was found so far still counts.
+            findings.stopped, findings.trouble = INTERNAL, f"no further worker could be started: {error}"
+    findings.seconds = time.perf_counter() - start
+
+
+def _drive(
+    crew: Crew,
+    file: DeviceFile,
+    findings: Findings,
+    selection: Selection,
+    show: Callable[[str, int, int], None],
+) -> None:
+    crew.open("")
+    for event in crew.run():
+        if isinstance(event, Ready):
+            if findings.facts is None:
+                findings.facts = event.facts
+                findings.expectations.drop_for(event.facts.vendor.get("features", ()))
+                crew.add("", [selection])
+            continue
+        if isinstance(event.task, Selection):
+            findings.planned = _planned(event.value)
+            todo = [pair for pair in findings.planned if not _skipped(pair, file, findings)]
+            crew.add("", todo)
+            continue
+        outcome = _outcome(event.task, event.value)
+        findings.outcomes.append(findings.expectations.classify(outcome))
+        label = f"{outcome.pair.check} {outcome.pair.op[:28]:28}"
+        show(label, len(findings.outcomes), len(findings.planned))
+
+
+def _planned(value: list[Pair] | Lost) -> list[Pair]:
+    if isinstance(value, Lost):
+        raise StartError(f"reading the operator database: {value.message}\n{value.detail}")
+    return value
+
+
+def _skipped(pair: Pair, file: DeviceFile, findings: Findings) -> bool:
+    """Pairs that the device's file says not to run are reported, not forgotten."""
+    entry = next((entry for entry in file.opinfo.skip if covers_pair(entry, pair)), None)
+    if entry is not None:
+        findings.outcomes.append(Outcome(pair, known=State.SKIPPED, reason=entry.reason))
+    return entry is not None
+
+
+def _outcome(pair: Pair | None, value: Outcome | Lost) -> Outcome:
+    if isinstance(value, Outcome):
+        return value
+    if pair is None:
+        raise StartError(f"a worker {value.message} while starting\n{value.detail}")
+    return Outcome(pair, 0, value.seconds, [Problem(value.state, value.message, value.detail)])

@@ -1,0 +1,227 @@
+"""Run torch's test files: one process imports a file, its cases follow one by one, every result is written at once."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from _ditorch.torch_tests.device_file import DeviceFile
+from _ditorch.torch_tests.known import Expectations, covers_case
+from _ditorch.torch_tests.model import Problem, State
+from _ditorch.torch_tests.places import Place
+from _ditorch.torch_tests.processes import Crew, Lost, Ready
+from _ditorch.torch_tests.rows import Journal, Row
+from _ditorch.torch_tests.source import worker
+from _ditorch.torch_tests.source.model import CaseOutcome, FileFacts, Setup
+from _ditorch.torch_tests.source.operators import dtype_in, operator_in
+
+__all__ = ["BadTree", "SourceRun", "Tree", "open_tree", "run_files"]
+
+INTERRUPTED = 130
+COLLECTION = "(import)"  # the case that stands for a file that cannot be imported
+_GRACE = 30.0  # a process that forks ends its cases itself; this is for the process
+
+
+class BadTree(ValueError):
+    """The folder holds no tests of torch, or none of the wanted."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A source tree of torch."""
+
+    root: Path  # the folder of the tests
+    version: str
+
+
+@dataclass
+class SourceRun:
+    """What is run, and what was found."""
+
+    place: Place
+    torch_version: str
+    tree: Tree
+    files: list[str]
+    cases: str | None
+    expectations: Expectations
+    seconds_each: float
+    jobs: int
+    mapping: bool = True
+    every_class: bool = False
+    rows: list[Row] = field(default_factory=list)
+    facts: dict[str, FileFacts] = field(default_factory=dict)
+    deselected: int = 0
+    resumed: int = 0
+    seconds: float = 0.0
+    stopped: int = 0
+
+    @property
+    def unexpected(self) -> list[Row]:
+        return [row for row in self.rows if row.result.unexpected]
+
+    def counts(self) -> dict[str, Counter[State]]:
+        table: dict[str, Counter[State]] = {}
+        for row in self.rows:
+            table.setdefault(row.file, Counter())[row.result] += 1
+        return dict(sorted(table.items()))
+
+
+def open_tree(path: Path) -> Tree:
+    """A PyTorch source tree, or its ``test`` folder itself."""
+    if not path.is_dir():
+        raise BadTree(f"{path} is no folder. Give the folder of PyTorch's sources, the one with test/ in it.")
+    root = path / "test" if (path / "test").is_dir() else path
+    if not any(root.rglob("test_*.py")):
+        raise BadTree(
+            f"{path} holds no test files: expected {root}/test_*.py. Give the folder of PyTorch's sources."
+        )
+    found = [folder / "version.txt" for folder in (path, root.parent) if (folder / "version.txt").is_file()]
+    return Tree(root.resolve(), found[0].read_text().strip() if found else "")
+
+
+def chosen_files(tree: Tree, patterns: list[str] | None) -> list[str]:
+    """Files below the root by full-match pattern or plain name; without one, every test file of the root itself."""
+    if patterns is None:
+        return sorted(path.name for path in tree.root.glob("test_*.py"))
+    below = sorted(path.relative_to(tree.root).as_posix() for path in tree.root.rglob("test_*.py"))
+    found: list[str] = []
+    for pattern in patterns:
+        mine = [name for name in below if name == pattern or re.fullmatch(pattern, name)]
+        if not mine:
+            raise BadTree(f"no test file of {tree.root} is called {pattern!r}.")
+        found += [name for name in mine if name not in found]
+    return found
+
+
+def run_files(
+    run: SourceRun, file: DeviceFile, journal: Journal, done: list[Row], show: Callable[[str, int, int], None]
+) -> None:
+    """Fill `run`. `done` is what an earlier run has left in the journal."""
+    start = time.perf_counter()
+    run.rows, run.resumed = list(done), len(done)
+    with tempfile.TemporaryDirectory(prefix="torch-tests-cwd-") as folder:
+        before = Path.cwd()
+        os.chdir(folder)  # some tests leave files where they are run
+        try:
+            with _crew(run, file) as crew:
+                _drive(crew, run, file, journal, {row.key for row in done}, show)
+        except KeyboardInterrupt:
+            run.stopped = INTERRUPTED
+        finally:
+            os.chdir(before)
+    run.seconds = time.perf_counter() - start
+
+
+def _crew(run: SourceRun, file: DeviceFile) -> Crew:
+    only = "privateuse1" if run.place.is_privateuse1 else run.place.type
+    environment = {
+        **run.place.environment(mapping=run.mapping),
+        "PYTORCH_TESTING_DEVICE_ONLY_FOR": only,
+        "CI": None,  # torch's helpers behave differently on torch's own CI
+        **file.source.environment,
+    }
+    return Crew(
+        worker.main,
+        Setup(run.place.device, str(run.tree.root), run.seconds_each, run.every_class),
+        run.jobs,
+        lambda task: run.seconds_each + (_GRACE if run.facts[task[0]].forks else 0.0),
+        environment,
+        "spawn",  # torch's helpers look for devices when they are imported: nothing may be there before the device
+        spent=lambda answer: getattr(answer, "spent", False),
+    )
+
+
+def _drive(
+    crew: Crew,
+    run: SourceRun,
+    file: DeviceFile,
+    journal: Journal,
+    done: set[tuple[str, str]],
+    show: Callable[[str, int, int], None],
+) -> None:
+    planned = len(done)
+    for name in run.files:
+        crew.open(name)
+    for event in crew.run():
+        name = event.group
+        if isinstance(event, Ready) or event.task is None:
+            if name not in run.facts:
+                run.facts[name] = _facts(event)
+                todo = _todo(run, file, journal, name, done)
+                crew.add(name, [(name, case) for case in todo])
+                planned += len(todo)
+        else:
+            _add(run, journal, name, event.task[1], _of(event.value))
+        show(name, len(run.rows), planned)
+
+
+def _facts(event: object) -> FileFacts:
+    if isinstance(event, Ready):
+        facts: FileFacts = event.facts
+        return facts
+    lost: Lost = event.value  # type: ignore[attr-defined]
+    return FileFacts(error=f"{lost.message} while it was imported\n{lost.detail}")
+
+
+def _of(value: CaseOutcome | Lost) -> CaseOutcome:
+    if isinstance(value, CaseOutcome):
+        return value
+    return CaseOutcome(value.state, value.seconds, value.message, value.detail)
+
+
+def _todo(
+    run: SourceRun, file: DeviceFile, journal: Journal, name: str, done: set[tuple[str, str]]
+) -> list[str]:
+    """The cases to run; those that the device's file skips, and a file that cannot be imported, are rows at once."""
+    facts = run.facts[name]
+    if facts.error:
+        first, _, rest = facts.error.partition("\n")
+        state = State.SKIPPED if first.startswith("SkipTest") else State.ERROR
+        if (name, COLLECTION) not in done:
+            _add(run, journal, name, COLLECTION, CaseOutcome(state, 0.0, first, rest))
+        return []
+    patterns = [re.compile(pattern) for pattern in (run.cases, file.source.cases) if pattern]
+    wanted = [case for case in facts.cases if all(pattern.search(case) for pattern in patterns)]
+    run.deselected += len(facts.cases) - len(wanted)
+    todo = []
+    for case in wanted:
+        entry = next((entry for entry in file.source.skip if covers_case(entry, name, case)), None)
+        if (name, case) in done:
+            continue
+        if entry is None:
+            todo.append(case)
+        else:
+            _add(run, journal, name, case, CaseOutcome(State.SKIPPED, 0.0), reason=entry.reason)
+    return todo
+
+
+def _add(
+    run: SourceRun, journal: Journal, file: str, case: str, found: CaseOutcome, reason: str = ""
+) -> None:
+    state = found.state
+    problems = [Problem(state, found.message, found.detail)] if state.unexpected else []
+    if state.unexpected or state is State.PASSED:
+        entry, _ = run.expectations.kind_of((file, case), f"{file}::{case}", problems)
+        if entry is not None:
+            state, reason = entry.kind, entry.entry.reason
+    row = Row(
+        run.place.device,
+        run.torch_version,
+        file,
+        case,
+        operator_in(case),
+        dtype_in(case),
+        state,
+        round(found.seconds, 3),
+        message=found.message,
+        reason=reason,
+        detail=found.detail,
+    )
+    journal.add(row)
+    run.rows.append(row)
