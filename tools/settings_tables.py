@@ -24,7 +24,7 @@ END = "<!-- settings:end -->"
 def tables() -> dict[str, list[Variable]]:
     """Which variables are in the table of which page, in order."""
     of_the_device = [
-        v for package in ("ditorch", "diopi", "torch_dipu") for v in declarations(package).values()
+        v for package in ("_ditorch", "diopi", "torch_dipu") for v in declarations(package).values()
     ]
     return {
         "README.md": [*of_the_device, *VENDOR.settings],
