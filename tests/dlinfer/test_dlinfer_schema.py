@@ -7,16 +7,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_type_hints
 
 import pytest
 import torch
 from torch import Tensor
 
+from dlinfer.commands.table import markdown_page
 from dlinfer.conformance.samples import SAMPLES, make
 from dlinfer.interface import OPERATORS, Operator
-from dlinfer.interface.page import markdown_page
+from dlinfer.interface.kernels import Kernels
 from dlinfer.interface.registry import OVERLOADS
+from dlinfer.ops.calling import derived
 from dlinfer.reference import KERNELS
 
 pytestmark = pytest.mark.unit
@@ -66,16 +68,17 @@ def test_every_promised_operator_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", PROMISED)
-def test_kernels_have_the_schema_s_arguments(name: str) -> None:
+def test_every_argument_of_the_schema_is_explained(name: str) -> None:
     operator = OPERATORS[name]
-    wanted = [
-        (a.name, a.default_value if a.has_default_value() else inspect.Parameter.empty)
-        for a in operator.parsed.arguments
-    ]
-    parameters = inspect.signature(KERNELS[name]).parameters.values()
-    assert [(p.name, p.default) for p in parameters] == wanted
     assert list(operator.shapes) and set(operator.shapes) == set(operator.arguments)
     assert set(operator.indices) <= set(operator.arguments)
+
+
+def _named_by(function: Callable[..., Any]) -> set[str]:
+    """The arguments that a function needs, those of its groups too."""
+    hints = get_type_hints(function)
+    fields = [getattr(hints[name], "_fields", (name,)) for name in inspect.signature(function).parameters]
+    return {name for group in fields for name in group}
 
 
 @pytest.mark.parametrize("name", PROMISED)
@@ -83,10 +86,9 @@ def test_functions_of_a_declaration_name_what_they_need_and_leave_defaults_to_th
     operator = OPERATORS[name]
     for function in (operator.check, operator.fake, operator.values):
         parameters = inspect.signature(function).parameters.values()
-        assert {p.name for p in parameters} <= set(operator.arguments)
         assert all(p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
-    assert bool(operator.indices) == bool(inspect.signature(operator.values).parameters)
-    assert set(operator.indices) <= set(inspect.signature(operator.values).parameters)
+    assert bool(operator.indices) == bool(_named_by(operator.values))
+    assert set(operator.indices) <= _named_by(operator.values)
 
 
 def _declared(check: Callable[..., None]) -> Operator:
@@ -104,6 +106,48 @@ def test_a_declared_function_gets_its_arguments_from_any_call() -> None:
     assert seen == [(0.5, "x", None), (0.25, "x", None), (0.5, "x", "b"), (1.0, "x", "b")]
     assert operator.fake("x", 3) == "x"
     assert operator.values("x", 3) is None
+
+
+class _Pair(NamedTuple):
+    scale: float
+    absent: str = "kept"
+
+
+def test_arguments_that_travel_together_may_be_one_parameter() -> None:
+    def check(x: str, pair: _Pair) -> None:
+        seen.append((x, pair))
+
+    seen: list[tuple[str, _Pair]] = []
+    operator = _declared(check)
+    operator.check("x", 3)
+    operator.check("x", 3, 0.25)
+    operator.check("x", size=3, scale=2.0)
+    assert seen == [("x", _Pair(0.5)), ("x", _Pair(0.25)), ("x", _Pair(2.0))]
+
+
+def test_kernels_are_registered_once_and_for_operators_that_exist() -> None:
+    kernel = Kernels()
+
+    @kernel("rms_norm")
+    def without_epsilon(weight: Tensor, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+        return weight, hidden_states
+
+    assert kernel["rms_norm"]("hidden", "weight", 1e-6) == ("weight", "hidden")
+    assert without_epsilon("w", "h") == ("w", "h")  # type: ignore[arg-type, comparison-overlap]
+    with pytest.raises(ValueError, match=r"rms_norm has a kernel already: .*without_epsilon"):
+        kernel("rms_norm")
+    with pytest.raises(ValueError, match=r"no operator .rms_nrom.\. Did you mean .rms_norm."):
+        kernel("rms_nrom")
+
+
+def test_a_derived_call_form_must_say_what_the_schema_says() -> None:
+    def rms_norm(hidden_states: Tensor, weight: Tensor, eps: float) -> None: ...
+
+    def silu_and_mul(input_tensor: Tensor, dim: int = 0) -> None: ...
+
+    for wrong in (rms_norm, silu_and_mul):
+        with pytest.raises(TypeError, match=f"{wrong.__name__}.* is not derived from its schema"):
+            derived(wrong)
 
 
 def test_a_declared_function_cannot_ask_for_what_the_schema_has_not() -> None:

@@ -27,7 +27,7 @@ def test_attention_fits_a_multiprocessor(
     monkeypatch: pytest.MonkeyPatch, heads: int, kv_heads: int, size: int, size_v: int, dtype: torch.dtype
 ) -> None:
     from dlinfer.vendors.triton import tables
-    from dlinfer.vendors.triton.kernels import KERNELS
+    from dlinfer.vendors.triton.launching import kernel as KERNELS
 
     monkeypatch.setattr(tables, "PROGRAMS", 64)
     query = torch.zeros(4, heads, size, dtype=dtype)
@@ -44,7 +44,7 @@ def test_attention_fits_a_multiprocessor(
 
 @pytest.mark.parametrize("rows", [1, 32, 64, 4096])
 def test_products_fit_a_multiprocessor(rows: int) -> None:
-    from dlinfer.vendors.triton.kernels import KERNELS
+    from dlinfer.vendors.triton.launching import kernel as KERNELS
 
     x, packed = torch.zeros(rows, 256, dtype=torch.bfloat16), torch.zeros(256, 32, dtype=torch.int32)
     number, scale = torch.zeros(rows, 256, dtype=torch.int8), torch.ones(rows)

@@ -103,7 +103,7 @@ def test_a_block_that_does_not_exist_gives_nan_to_its_sequence_alone(device: str
 
 def _decode_unchecked(pages: dict[str, Any], query: Tensor) -> Tensor:
     """The kernel itself: on the CPU the interface would refuse."""
-    from dlinfer.vendors.triton.kernels import KERNELS
+    from dlinfer.vendors.triton.launching import kernel as KERNELS
 
     out = torch.full_like(query, 7)
     KERNELS["paged_decode_attention"](query, *pages.values(), 0, out, query.shape[-1] ** -0.5)
@@ -130,7 +130,7 @@ def test_a_length_that_the_table_does_not_hold_gives_nan(
     "ends", [[5, 900], [-4, 9], [9, 3], [500, 2, 9], [-90, 800, 4], [2**40, -(2**40), 9]]
 )
 def test_ends_that_make_no_sense_stay_inside_of_the_output(device: str, ends: list[int]) -> None:
-    from dlinfer.vendors.triton.kernels import KERNELS
+    from dlinfer.vendors.triton.launching import kernel as KERNELS
 
     pages, query = _paged(device, [30, 20, 8][: len(ends)]), _query(device, 9)
     whole = torch.full((15, *query.shape[1:]), 7.0, device=device)
@@ -143,7 +143,7 @@ def test_ends_that_make_no_sense_stay_inside_of_the_output(device: str, ends: li
 
 
 def test_slots_that_do_not_exist_are_left_out(device: str) -> None:
-    from dlinfer.vendors.triton.kernels import KERNELS
+    from dlinfer.vendors.triton.launching import kernel as KERNELS
 
     pages = _paged(device, [16])
     key, value = pages["key_cache"], pages["value_cache"]
@@ -158,7 +158,7 @@ def test_slots_that_do_not_exist_are_left_out(device: str) -> None:
 
 @pytest.mark.parametrize("expert", [-1, 4])
 def test_an_expert_that_does_not_exist_gives_nan_to_its_token_alone(device: str, expert: int) -> None:
-    from dlinfer.vendors.triton.kernels import KERNELS
+    from dlinfer.vendors.triton.launching import kernel as KERNELS
 
     generator = torch.Generator().manual_seed(0)
     x, up, down = (

@@ -44,7 +44,7 @@ def test_without_a_gpu_it_says_so() -> None:
 @pytest.mark.parametrize("size", [1, 8, 16, 24, 64, 72, 80, 96, 128, 192, 256, 576])
 @pytest.mark.parametrize("bits", [0, 4, 8])
 def test_the_parts_of_a_head_cover_it(size: int, bits: int) -> None:
-    from dlinfer.vendors.triton.form import parts
+    from dlinfer.vendors.triton.attention_tiles import parts
 
     first, second = parts(size, bits)
     assert all(width in (0, *(2**n for n in range(4, 11))) for width in (first, second))

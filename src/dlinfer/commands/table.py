@@ -1,4 +1,4 @@
-"""`dlinfer table`: what the interface says about an operator."""
+"""`dlinfer table`: what the interface says about an operator, on the console and as docs/dlinfer-operators.md."""
 
 from __future__ import annotations
 
@@ -6,9 +6,30 @@ from typing import Annotated
 
 import typer
 
+from dlinfer.interface import OPERATORS
 from dlinfer.interface.declaration import Operator
 
-__all__ = ["table_command"]
+__all__ = ["markdown_page", "table_command"]
+
+_TITLES = {
+    "layers": "Norms, activations and rotary embedding",
+    "cache": "Caches",
+    "attention": "Attention",
+    "sparse": "Sparse attention",
+    "matmul": "Linear layers",
+    "moe": "Mixtures of experts",
+}
+_HEAD = """# Operators of dlinfer
+
+Written by `dlinfer table --markdown` from the declarations in `src/dlinfer/interface/`; do not edit it.
+
+These are the operators as torch knows them, `torch.ops.dlinfer.<name>`, and as a vendor's kernels implement them.
+`dlinfer.ops.<name>` takes the call forms of the serving frameworks and brings them into this form ([dlinfer](dlinfer.md)).
+
+"Judged" says how `dlinfer conformance` compares a vendor's result with the reference in float64:
+exact (bit for bit), elementwise or sum (within what rounding explains), quantised (integers may be the neighbour only at a
+tie), positions (others are as good where values tie).
+"""
 
 
 def table_command(
@@ -19,8 +40,6 @@ def table_command(
 ) -> None:
     """Show declarations of operators: a few in full, many as a list."""
     from diopi.conformance.selection import functions_like
-    from dlinfer.interface import OPERATORS
-    from dlinfer.interface.page import markdown_page
 
     if markdown:
         typer.echo(markdown_page(), nl=False)
@@ -40,3 +59,38 @@ def _full(operator: Operator) -> str:
     lines += [f"  {name:16} {text}" for name, text in operator.shapes.items()]
     lines += [f"  {'gives':16} {operator.results}", f"  {'judged':16} {operator.tolerance}"]
     return "\n".join(lines)
+
+
+def markdown_page() -> str:
+    """The text of the page."""
+    parts = [_HEAD]
+    for family, title in _TITLES.items():
+        parts.append(f"## {title}\n")
+        parts += [_section(operator) for operator in OPERATORS.values() if operator.family == family]
+    return "\n".join(parts)
+
+
+def _section(operator: Operator) -> str:
+    rows = [f"| `{name}` | {_cell(text)} |" for name, text in operator.shapes.items()]
+    written = ", ".join(f"`{name}`" for name in operator.writes) or "nothing"
+    lines = [
+        f"### {operator.name}",
+        "",
+        operator.summary,
+        "",
+        "```text",
+        f"{operator.name}{operator.schema}",
+        "```",
+        "",
+        "| argument | meaning |",
+        "|---|---|",
+        *rows,
+        "",
+        f"Gives {operator.results}. Writes {written}. Judged: {operator.tolerance}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

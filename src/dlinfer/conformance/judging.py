@@ -191,7 +191,7 @@ class _Check:
         The verdict takes that for truncation if there are few rows. Every error and their mean must be within bounds; and
         in the halves, where elements are rounded far more coarsely than roots, it is truncation.
         """
-        shared = self._operator.family == "norms" and value.dtype == torch.float32
+        shared = "norm" in self._operator.name and value.dtype == torch.float32
         return shared and verdict.error_over_bound <= 1 and verdict.rms_ratio <= 1
 
     def _wrong(self, name: str, value: Any, mine: Any, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Declarations: attention over fresh keys and over paged caches. `sequences` has the checks they share."""
+"""Declarations: attention over fresh keys, over paged caches, and over batches of equal lengths."""
 
 from __future__ import annotations
 
@@ -9,18 +9,29 @@ from torch import Tensor
 from dlinfer.interface.checks import (
     FLOATS,
     INTEGERS,
+    MASKS,
+    check_block_table,
+    check_heads,
+    check_masking,
+    check_output,
+    check_paged,
+    check_table_values,
+    finite,
     has_dtype,
     has_rank,
     has_shape,
     is_vector,
+    length_list,
+    query_lengths,
     same_device,
     same_dtype,
     together,
     wrong,
 )
 from dlinfer.interface.declaration import Operator, nothing
-from dlinfer.interface.paging import check_block_table, check_table_values, length_list, query_lengths
-from dlinfer.interface.sequences import check_extras, check_heads, check_output, check_paged
+from dlinfer.interface.groups import CacheQuantisation, MaskParameters
+
+# ---- fresh keys and paged caches ----
 
 _PREFILL = "prefill_attention"
 _PAGED = "paged_prefill_attention"
@@ -37,10 +48,8 @@ def _check_prefill(
     query_ends: Tensor,
     kv_lengths: Tensor,
     attn_output: Tensor,
-    softmax_scale: float,
     mask: Tensor | None,
-    alibi_slopes: Tensor | None,
-    soft_cap: float,
+    parameters: MaskParameters,
 ) -> None:
     has_rank(_PREFILL, "query", query, 3)
     has_dtype(_PREFILL, "query", query)
@@ -62,7 +71,7 @@ def _check_prefill(
     )
     is_vector(_PREFILL, "kv_lengths", kv_lengths, query_ends.shape[0], "as many as query_ends", query)
     check_output(_PREFILL, attn_output, query, value.shape[2], "value")
-    check_extras(_PREFILL, query, softmax_scale, mask, alibi_slopes, soft_cap)
+    check_masking(_PREFILL, query, mask, parameters)
 
 
 def _prefill_values(
@@ -89,12 +98,12 @@ def _agree(
     if 0 < max_q_len < longest:
         raise wrong(name, "max_q_len", f"is {max_q_len}, but a sequence has {longest} query tokens")
     if causal:
-        _know_themselves(name, lengths, kv)
+        _holds_its_queries(name, lengths, kv)
     if mask is not None and mask.shape[1] < max(kv, default=0):
         raise wrong(name, "mask", f"has {mask.shape[1]} columns, but a sequence has {max(kv)} keys")
 
 
-def _know_themselves(name: str, lengths: list[int], kv: list[int]) -> None:
+def _holds_its_queries(name: str, lengths: list[int], kv: list[int]) -> None:
     """A sequence has a key for each of its query tokens."""
     for place, (new, known) in enumerate(zip(lengths, kv, strict=True)):
         if known < new:
@@ -116,19 +125,15 @@ def _check_paged(
     query_ends: Tensor,
     kv_lengths: Tensor,
     attn_output: Tensor,
-    softmax_scale: float,
     mask: Tensor | None,
-    alibi_slopes: Tensor | None,
-    soft_cap: float,
-    kv_scales: Tensor | None,
-    kv_zeros: Tensor | None,
-    quant_bits: int,
+    parameters: MaskParameters,
+    quantisation: CacheQuantisation,
 ) -> None:
-    size_v = check_paged(_PAGED, query, key_cache, value_cache, kv_scales, kv_zeros, quant_bits)
+    size_v = check_paged(_PAGED, query, key_cache, value_cache, quantisation)
     batch = check_block_table(_PAGED, block_table, kv_lengths, query)
     is_vector(_PAGED, "query_ends", query_ends, batch, "one for each row of block_table", query)
     check_output(_PAGED, attn_output, query, size_v, "value_cache")
-    check_extras(_PAGED, query, softmax_scale, mask, alibi_slopes, soft_cap)
+    check_masking(_PAGED, query, mask, parameters)
 
 
 def _paged_values(
@@ -161,24 +166,18 @@ def _check_decode(
     block_table: Tensor,
     kv_lengths: Tensor,
     attn_output: Tensor,
-    softmax_scale: float,
-    alibi_slopes: Tensor | None,
-    soft_cap: float,
-    kv_scales: Tensor | None,
-    kv_zeros: Tensor | None,
-    quant_bits: int,
+    parameters: MaskParameters,
+    quantisation: CacheQuantisation,
 ) -> None:
     plain = (
-        not quant_bits
-        and kv_scales is None
-        and kv_zeros is None
-        and alibi_slopes is None
-        and 0 <= soft_cap < inf
-        and -inf < softmax_scale < inf
+        quantisation.absent
+        and parameters.alibi_slopes is None
+        and 0 <= parameters.soft_cap < inf
+        and -inf < parameters.softmax_scale < inf
     )
     if plain and _fits(query, key_cache, value_cache, block_table, kv_lengths, attn_output):
         return
-    size_v = check_paged(_DECODE, query, key_cache, value_cache, kv_scales, kv_zeros, quant_bits)
+    size_v = check_paged(_DECODE, query, key_cache, value_cache, quantisation)
     batch = check_block_table(_DECODE, block_table, kv_lengths, query)
     if query.shape[0] % max(batch, 1) or (query.shape[0] and not batch):
         raise wrong(
@@ -187,7 +186,7 @@ def _check_decode(
             f"has {query.shape[0]} tokens for {batch} sequences, expected the same number for each sequence",
         )
     check_output(_DECODE, attn_output, query, size_v, "value_cache")
-    check_extras(_DECODE, query, softmax_scale, None, alibi_slopes, soft_cap)
+    check_masking(_DECODE, query, None, parameters)
 
 
 def _fits(
@@ -232,7 +231,7 @@ def _decode_values(
     new = query.shape[0] // max(len(kv), 1)
     if new > 1:
         # No keys at all is a row of padding, of zeros.
-        _know_themselves(_DECODE, [new if known else 0 for known in kv], kv)
+        _holds_its_queries(_DECODE, [new if known else 0 for known in kv], kv)
     check_table_values(_DECODE, block_table, kv, key_cache.shape[0], key_cache.shape[1])
     _within(_DECODE, kv, max_kv_len)
 
@@ -270,6 +269,91 @@ _QUANT = {
 _CAUSAL = "a query sees keys up to its own place; the last query of a sequence stands at its last key"
 
 _OVER = {"attn_output": (("attn_output", "query"),)}
+
+
+# ---- batches of equal lengths ----
+
+_INCREMENT = "incre_flash_attention"
+_FUSED = "fused_attention"
+LAYOUTS = ("BSH", "BSND", "BNSD")
+
+
+def _check_increment(
+    query: Tensor, key: Tensor, value: Tensor, num_heads: int, input_layout: str, softmax_scale: float
+) -> None:
+    if input_layout not in LAYOUTS:
+        raise wrong(_INCREMENT, "input_layout", f"is {input_layout!r}, expected one of {', '.join(LAYOUTS)}")
+    has_dtype(_INCREMENT, "query", query)
+    finite(_INCREMENT, "softmax_scale", softmax_scale)
+    rank = 3 if input_layout == "BSH" else 4
+    for argument, tensor in (("query", query), ("key", key), ("value", value)):
+        has_rank(_INCREMENT, argument, tensor, rank)
+        same_dtype(_INCREMENT, "query", query, argument, tensor)
+        same_device(_INCREMENT, "query", query, argument, tensor)
+        if tensor.shape[0] != query.shape[0]:
+            raise wrong(
+                _INCREMENT, argument, f"has batch {tensor.shape[0]}, expected {query.shape[0]} like query"
+            )
+    heads = num_heads if input_layout == "BSH" else query.shape[2 if input_layout == "BSND" else 1]
+    if num_heads <= 0 or heads != num_heads or query.shape[-1] % num_heads * (rank == 3):
+        raise wrong(_INCREMENT, "num_heads", f"is {num_heads}, which does not fit query {list(query.shape)}")
+    size = query.shape[-1] // num_heads if rank == 3 else query.shape[-1]
+    if not size and rank == 3:
+        raise wrong(
+            _INCREMENT, "query", f"has shape {list(query.shape)}, expected heads of at least 1 element"
+        )
+    if key.shape[-1] % size if rank == 3 else key.shape[-1] != size:
+        raise wrong(
+            _INCREMENT, "key", f"has shape {list(key.shape)}, expected heads of {size} elements like query"
+        )
+    kv_heads = key.shape[-1] // size if rank == 3 else key.shape[2 if input_layout == "BSND" else 1]
+    check_heads(_INCREMENT, num_heads, kv_heads, "key")
+    if value.shape[:-1] != key.shape[:-1] or (rank == 3 and value.shape[-1] % kv_heads):
+        raise wrong(
+            _INCREMENT, "value", f"has shape {list(value.shape)}, expected batch, length and heads of key"
+        )
+
+
+def _fake_increment(query: Tensor, key: Tensor, value: Tensor, num_heads: int, input_layout: str) -> Tensor:
+    if input_layout == "BSH":
+        size = query.shape[-1] // num_heads
+        last = value.shape[-1] // (key.shape[-1] // size) * num_heads
+    else:
+        last = value.shape[-1]
+    return query.new_empty([*query.shape[:-1], last])
+
+
+def _check_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
+    has_rank(_FUSED, "query", query, 4)
+    has_dtype(_FUSED, "query", query)
+    batch, length, heads, size = query.shape
+    has_shape(_FUSED, "key", key, [batch, None, None, size], "batch and head size of query")
+    has_shape(
+        _FUSED, "value", value, [batch, key.shape[1], key.shape[2], None], "batch, length and heads of key"
+    )
+    for argument, tensor in (("key", key), ("value", value)):
+        same_dtype(_FUSED, "query", query, argument, tensor)
+        same_device(_FUSED, "query", query, argument, tensor)
+    check_heads(_FUSED, heads, key.shape[2])
+    if key.shape[1] < length and mask is None:
+        raise wrong(_FUSED, "key", f"has {key.shape[1]} tokens, expected at least the {length} of query")
+    if mask is not None:
+        has_dtype(_FUSED, "mask", mask, MASKS)
+        same_device(_FUSED, "query", query, "mask", mask)
+        if mask.shape[-2:] != (length, key.shape[1]) or (mask.dim() == 3 and mask.shape[0] not in (1, batch)):
+            raise wrong(
+                _FUSED,
+                "mask",
+                f"has shape {list(mask.shape)}, expected [{batch} or 1, {length}, {key.shape[1]}] for query and key",
+            )
+        has_rank(_FUSED, "mask", mask, 3)
+
+
+def _fake_fused(query: Tensor, value: Tensor) -> Tensor:
+    return query.new_empty([*query.shape[:-1], value.shape[-1]])
+
+
+# ---- declarations ----
 
 OPERATORS = (
     Operator(
@@ -357,5 +441,38 @@ OPERATORS = (
         values=_decode_values,
         indices=("block_table", "kv_lengths"),
         over=_OVER,
+    ),
+    Operator(
+        name=_INCREMENT,
+        schema="(Tensor query, Tensor key, Tensor value, int num_heads, str input_layout, float softmax_scale) -> Tensor",
+        summary="Attention of new tokens over whole caches without pages; every key is visible.",
+        shapes={
+            "query": "BSH: [batch, new, heads * size]; BSND: [batch, new, heads, size]; BNSD: [batch, heads, new, size]",
+            "key": "the same with its own length and kv_heads",
+            "value": "like key, perhaps with another head size",
+            "num_heads": "heads of query",
+            "input_layout": "BSH, BSND or BNSD, for all of them",
+            "softmax_scale": "factor of the scores, which are computed in float32; weights may be rounded to the dtype of query",
+        },
+        results="like query, with the size of value heads",
+        check=_check_increment,
+        fake=_fake_increment,
+        tolerance="sum",
+    ),
+    Operator(
+        name=_FUSED,
+        schema="(Tensor query, Tensor key, Tensor value, Tensor? mask=None) -> Tensor",
+        summary="Attention of a batch of equal lengths; scores are divided by sqrt(size). Without a mask a query sees keys up to"
+        " its own place, counted from the last key.",
+        shapes={
+            "query": "[batch, length, heads, size], floating",
+            "key": "[batch, kv_length, kv_heads, size]",
+            "value": "[batch, kv_length, kv_heads, value_size]",
+            "mask": "[batch or 1, length, kv_length]: bool, true hides a key; or floating, added to the scores",
+        },
+        results="[batch, length, heads, value_size]",
+        check=_check_fused,
+        fake=_fake_fused,
+        tolerance="sum",
     ),
 )

@@ -8,6 +8,9 @@ from torch import Tensor
 from dlinfer.interface.checks import (
     FLOATS,
     INTEGERS,
+    check_cache,
+    check_scale,
+    check_slots,
     has_dtype,
     has_rank,
     has_shape,
@@ -17,7 +20,7 @@ from dlinfer.interface.checks import (
     wrong,
 )
 from dlinfer.interface.declaration import Operator, nothing
-from dlinfer.interface.paging import check_cache, check_scale, check_slots
+from dlinfer.interface.groups import FillQuantisation
 
 _FILL = "fill_kv_cache"
 _APPEND = "fill_contiguous_kvcache"
@@ -48,16 +51,16 @@ def _check_fill(
     value: Tensor | None,
     value_cache: Tensor | None,
     kv_indices: Tensor,
-    key_scale: Tensor | None,
-    key_zero: Tensor | None,
-    value_scale: Tensor | None,
-    value_zero: Tensor | None,
-    quant_bits: int,
+    quantisation: FillQuantisation,
 ) -> None:
-    if not quant_bits and value is not None and value_cache is not None:
-        scales = key_scale is None and key_zero is None and value_scale is None and value_zero is None
-        if scales and _fits(key, key_cache, value, value_cache, kv_indices):
-            return
+    if (
+        value is not None
+        and value_cache is not None
+        and quantisation.absent
+        and _fits(key, key_cache, value, value_cache, kv_indices)
+    ):
+        return
+    key_scale, key_zero, value_scale, value_zero, quant_bits = quantisation
     _side("key", key, key_cache, key_scale, key_zero, quant_bits)
     if (value is None) != (value_cache is None):
         missing = "value" if value is None else "value_cache"

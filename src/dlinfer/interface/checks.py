@@ -1,4 +1,4 @@
-"""Words and conditions that the checks of all families share. Each raises DlinferArgumentError for one argument."""
+"""Conditions that the checks of all families share. Each raises DlinferArgumentError for one argument."""
 
 from __future__ import annotations
 
@@ -9,9 +9,20 @@ import torch
 from torch import Tensor
 
 from dlinfer.errors import DlinferArgumentError
+from dlinfer.interface.groups import CacheQuantisation, MaskParameters
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 INTEGERS = (torch.int32, torch.int64)
+MASKS = (torch.bool, *FLOATS)
+QUANTISED = (torch.int8, torch.float8_e4m3fn)
+BITS = (0, 4, 8)
+BYTES = (torch.int8, torch.uint8)
+
+
+def upcast_dtype(value: Tensor | torch.dtype) -> torch.dtype:
+    """In which dtype results are computed: float64 for float64, float32 for everything else."""
+    dtype = value.dtype if isinstance(value, Tensor) else value
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def wrong(operator: str, argument: str, problem: str) -> DlinferArgumentError:
@@ -95,3 +106,219 @@ def finite(operator: str, argument: str, value: float) -> None:
     """A number that is neither infinite nor none at all."""
     if not -inf < value < inf:
         raise wrong(operator, argument, f"is {value}, expected a finite number")
+
+
+def check_quantised(name: str, quant_dtype: torch.dtype) -> None:
+    """A dtype that activations can be quantised to."""
+    if quant_dtype not in QUANTISED:
+        raise wrong(name, "quant_dtype", f"is {quant_dtype}, expected torch.int8 or torch.float8_e4m3fn")
+
+
+def fake_quantised(value: Tensor, quant_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Quantised values and one scale for each row."""
+    return (
+        value.new_empty(value.shape, dtype=quant_dtype),
+        value.new_empty(value.shape[:-1], dtype=upcast_dtype(value)),
+    )
+
+
+# ---- paged caches ----
+
+
+def check_cache(name: str, argument: str, cache: Tensor, bits: int, like: Tensor, dtype_of: str) -> int:
+    """Checks one cache [blocks, block_size, kv_heads, size] and gives the size of a head it holds."""
+    has_rank(name, argument, cache, 4)
+    same_device(name, dtype_of, like, argument, cache)
+    if bits not in BITS:
+        raise wrong(
+            name, "quant_bits", f"is {bits}, expected 0 (cache like {dtype_of}), 8 or 4 bits an element"
+        )
+    if bits == 0:
+        if cache.dtype != like.dtype:
+            text = f"dtype is {cache.dtype}, expected {like.dtype} like {dtype_of} (or quant_bits of 8 or 4)"
+            raise wrong(name, argument, text)
+        return cache.shape[3]
+    has_dtype(
+        name,
+        argument,
+        cache,
+        BYTES if bits == 8 else (torch.uint8,),
+        f" for a cache of {bits} bits an element",
+    )
+    return cache.shape[3] * (8 // bits)
+
+
+def check_scale(name: str, argument: str, scale: Tensor, heads: int, size: int, like: Tensor) -> None:
+    """A scale or zero for all, for each head, or for each element of each head."""
+    has_dtype(name, argument, scale, FLOATS)
+    same_device(name, "the cache", like, argument, scale)
+    if scale.numel() not in (1, heads, heads * size):
+        raise wrong(
+            name,
+            argument,
+            f"has {scale.numel()} elements, expected 1, {heads} (heads) or {heads * size} (heads * head_size)",
+        )
+
+
+def check_block_table(name: str, block_table: Tensor, kv_lengths: Tensor, like: Tensor) -> int:
+    """Checks the shapes of the table and of the lengths; gives the number of sequences."""
+    has_rank(name, "block_table", block_table, 2)
+    has_dtype(name, "block_table", block_table, INTEGERS)
+    if block_table.device != like.device and not block_table.is_cpu:
+        raise wrong(
+            name, "block_table", f"is on {block_table.device}, expected {like.device} (like query) or cpu"
+        )
+    is_vector(name, "kv_lengths", kv_lengths, block_table.shape[0], "one for each row of block_table", like)
+    return block_table.shape[0]
+
+
+def length_list(name: str, argument: str, lengths: Tensor) -> list[int]:
+    """Lengths as numbers; none may be negative."""
+    found: list[int] = lengths.tolist()
+    if found and min(found) < 0:
+        place = next(i for i, length in enumerate(found) if length < 0)
+        raise wrong(name, argument, f"element {place} is {found[place]}, expected at least 0")
+    return found
+
+
+def query_lengths(name: str, query_ends: Tensor, tokens: int) -> list[int]:
+    """The lengths between cumulative ends, which must rise to the number of tokens."""
+    ends: list[int] = query_ends.tolist()
+    lengths = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    for place, length in enumerate(lengths):
+        if length < 0:
+            text = f"falls from {ends[place] - length} to {ends[place]} at element {place}; cumulative ends never fall"
+            raise wrong(name, "query_ends", text)
+    if (ends[-1] if ends else 0) != tokens:
+        last = ends[-1] if ends else 0
+        raise wrong(name, "query_ends", f"ends at {last}, but query has {tokens} tokens")
+    return lengths
+
+
+def check_table_values(
+    name: str, block_table: Tensor, kv_lengths: list[int], blocks: int, block_size: int
+) -> None:
+    """Every block that a length reaches must be in the table and in the cache."""
+    columns = block_table.shape[1]
+    longest = max(kv_lengths, default=0)
+    if longest > columns * block_size:
+        place = kv_lengths.index(longest)
+        raise wrong(
+            name,
+            "kv_lengths",
+            f"element {place} is {longest}, but {columns} blocks of {block_size} in block_table hold {columns * block_size}",
+        )
+    if not block_table.numel():
+        return
+    low, high = (int(value) for value in block_table.aminmax())
+    if low >= 0 and high < blocks:
+        return
+    # Rows are padded with anything: only what a length reaches counts.
+    for row, length in enumerate(kv_lengths):
+        used = -(-length // block_size)
+        for column, block in enumerate(block_table[row, :used].tolist()):
+            if not 0 <= block < blocks:
+                text = (
+                    f"[{row}, {column}] is {block}, expected 0 to {blocks - 1}: the cache has {blocks} blocks"
+                )
+                raise wrong(name, "block_table", text)
+
+
+def check_slots(name: str, kv_indices: Tensor, slots: int) -> None:
+    """Slots of a cache; -1 leaves a token out."""
+    if not kv_indices.numel():
+        return
+    low, high = (int(value) for value in kv_indices.aminmax())
+    if low < -1 or high >= slots:
+        raise wrong(
+            name,
+            "kv_indices",
+            f"holds {high if high >= slots else low}, expected 0 to {slots - 1} (slots of the cache) or -1 (left out)",
+        )
+
+
+# ---- attention ----
+
+
+def check_heads(name: str, heads: int, kv_heads: int, argument: str = "query") -> None:
+    """Each head of keys serves the same number of heads of queries."""
+    if kv_heads <= 0 or heads <= 0 or heads % kv_heads:
+        raise wrong(name, argument, f"{heads} query heads cannot share {kv_heads} key heads evenly")
+
+
+def check_output(name: str, attn_output: Tensor, query: Tensor, size_v: int, values: str) -> None:
+    """What is written: a row for each query, heads of the size of values."""
+    shape = [query.shape[0], query.shape[1], size_v]
+    has_shape(name, "attn_output", attn_output, shape, f"tokens and heads of query, head size of {values}")
+    same_dtype(name, "query", query, "attn_output", attn_output)
+    same_device(name, "query", query, "attn_output", attn_output)
+
+
+def check_masking(name: str, query: Tensor, mask: Tensor | None, parameters: MaskParameters) -> None:
+    """What changes the scores."""
+    alibi_slopes, soft_cap = parameters.alibi_slopes, parameters.soft_cap
+    finite(name, "softmax_scale", parameters.softmax_scale)
+    if mask is not None:
+        has_rank(name, "mask", mask, 2)
+        has_dtype(name, "mask", mask, MASKS)
+        same_device(name, "query", query, "mask", mask)
+        if mask.shape[0] != query.shape[0]:
+            raise wrong(
+                name, "mask", f"has {mask.shape[0]} rows, expected {query.shape[0]}: one for each query token"
+            )
+    if alibi_slopes is not None:
+        has_shape(name, "alibi_slopes", alibi_slopes, [query.shape[1]], "one for each query head")
+        has_dtype(name, "alibi_slopes", alibi_slopes, FLOATS)
+        same_device(name, "query", query, "alibi_slopes", alibi_slopes)
+    if not 0 <= soft_cap < inf:
+        raise wrong(name, "soft_cap", f"is {soft_cap}, expected a positive finite number, or 0 for none")
+
+
+def check_paged(
+    name: str,
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    quantisation: CacheQuantisation,
+) -> int:
+    """Query beside both caches; gives the size of a value head."""
+    kv_scales, kv_zeros, quant_bits = quantisation
+    has_rank(name, "query", query, 3)
+    has_dtype(name, "query", query)
+    size = check_cache(name, "key_cache", key_cache, quant_bits, query, "query")
+    size_v = check_cache(name, "value_cache", value_cache, quant_bits, query, "query")
+    if size != query.shape[2]:
+        raise wrong(name, "key_cache", f"has heads of {size} elements, expected {query.shape[2]} like query")
+    if value_cache.shape[:3] != key_cache.shape[:3]:
+        raise wrong(
+            name,
+            "value_cache",
+            f"has shape {list(value_cache.shape)}, expected blocks and heads of key_cache, {list(key_cache.shape[:3])}",
+        )
+    if not key_cache.shape[1]:
+        raise wrong(
+            name, "key_cache", f"has shape {list(key_cache.shape)}, expected blocks of at least one token"
+        )
+    heads = key_cache.shape[2]
+    check_heads(name, query.shape[1], heads)
+    if quant_bits and kv_scales is None:
+        raise wrong(name, "kv_scales", f"is missing, expected scales for caches of {quant_bits} bits")
+    for argument, value in (("kv_scales", kv_scales), ("kv_zeros", kv_zeros)):
+        if value is not None:
+            _check_pair(name, argument, value, heads, size, size_v, query)
+    return size_v
+
+
+def _check_pair(
+    name: str, argument: str, value: Tensor, heads: int, size: int, size_v: int, query: Tensor
+) -> None:
+    has_dtype(name, argument, value, FLOATS)
+    same_device(name, "query", query, argument, value)
+    each = [1, heads] + ([heads * size] if size == size_v else [])
+    if not value.dim() or value.shape[0] != 2 or value.numel() // 2 not in each:
+        wanted = " or ".join(f"[2, {count}]" for count in each)
+        raise wrong(
+            name,
+            argument,
+            f"has shape {list(value.shape)}, expected [2] or {wanted}: for key_cache, then value_cache",
+        )

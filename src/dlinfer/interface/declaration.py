@@ -1,8 +1,10 @@
 """The declaration of one operator, from which everything else follows.
 
 A declaration has the schema that torch is told, functions that check arguments and give the shapes of results without
-computing them, and the words of the documentation. The arguments, their order and their defaults are said once, in the
-schema: each of the functions names only those that it needs. The kernels of a vendor take all of them, positionally.
+computing them, and the words of the documentation. The arguments, their order and their defaults are written once, in the
+schema: every function in Python (checks, fakes, the reference, a vendor's kernels behind `@kernel`) names only those that it
+needs. Arguments that travel together may be one parameter, annotated with a NamedTuple whose fields are named as in the
+schema; such parameters come last.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from inspect import signature
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 import torch
 
@@ -34,11 +36,11 @@ def nothing() -> None:
     """Values that need no check, or results of an operator that only writes."""
 
 
-def _choosing(places: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """What gives the arguments at some places; the library's getter would not make a tuple of one."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda args: tuple(args[place] for place in places)
+def _getter(indices: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """What gives the elements at some indices; the library's getter would not make a tuple of one."""
+    if len(indices) > 1:
+        return itemgetter(*indices)
+    return lambda values: tuple(values[index] for index in indices)
 
 
 @dataclass(frozen=True)
@@ -72,27 +74,46 @@ class Operator:
     def __post_init__(self) -> None:
         for part in ("check", "fake", "values"):
             # The class is frozen for everybody else.
-            object.__setattr__(self, part, self._of_all(getattr(self, part)))
+            object.__setattr__(self, part, self.bind(getattr(self, part)))
 
-    def _of_all(self, function: Kernel) -> Kernel:
-        """`function`, which names the arguments that it needs, as a function of all arguments."""
-        needed = list(signature(function).parameters)
-        strangers = sorted(set(needed) - set(self.arguments))
-        if strangers:
-            raise TypeError(
-                f"{function.__name__} takes {', '.join(strangers)}: not in the schema of {self.name}"
-            )
-        chosen = _choosing([self.arguments.index(name) for name in needed])
+    def bind(self, function: Kernel) -> Kernel:
+        """`function`, which names the arguments that it needs, as a function of all arguments of the schema."""
+        plain, groups = self._needed_by(function)
         defaults = tuple(argument.default_value for argument in self.parsed.arguments)
+        chosen = _getter([self.arguments.index(name) for name in plain])
+        made = [self._maker(group) for group in groups]
 
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
             if kwargs:
                 args = tuple(self.bound(args, kwargs).values())
             # torch leaves defaults at the end of a call out.
-            return function(*chosen(args + defaults[len(args) :]))
+            args = args + defaults[len(args) :]
+            if made:
+                return function(*chosen(args), *[make(args) for make in made])
+            return function(*chosen(args))
 
         return called
+
+    def _needed_by(self, function: Kernel) -> tuple[list[str], list[Any]]:
+        """The arguments that a function names one by one, and the groups behind them."""
+        names = list(signature(function).parameters)
+        plain = [name for name in names if name in self.arguments]
+        rest = names[len(plain) :]
+        hints = get_type_hints(function) if rest else {}
+        groups = [hints.get(name) for name in rest]
+        if names[: len(plain)] != plain or not all(hasattr(group, "_fields") for group in groups):
+            strangers = ", ".join(name for name in names if name not in self.arguments)
+            raise TypeError(f"{function.__name__} takes {strangers}: not in the schema of {self.name}")
+        return plain, groups
+
+    def _maker(self, group: Any) -> Callable[[tuple[Any, ...]], Any]:
+        """What makes a group of all arguments; a field that the schema has not keeps the group's default."""
+        absent = [name for name in group._fields if name not in self.arguments]
+        constants = tuple(group._field_defaults[name] for name in absent)
+        order = [*self.arguments, *absent]
+        chosen = _getter([order.index(name) for name in group._fields])
+        return lambda args: group(*chosen(args + constants))
 
     @cached_property
     def parsed(self) -> torch.FunctionSchema:
@@ -115,7 +136,7 @@ class Operator:
 
     @property
     def family(self) -> str:
-        """Which file declares it."""
+        """The file that declares it; files of this name hold its reference, its call form and its kernels."""
         return self.check.__module__.rpartition(".")[2]
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

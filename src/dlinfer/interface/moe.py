@@ -13,10 +13,11 @@ from dlinfer.interface.checks import (
     has_shape,
     same_device,
     same_dtype,
+    upcast_dtype,
     wrong,
 )
 from dlinfer.interface.declaration import Operator
-from dlinfer.interface.precision import wide
+from dlinfer.interface.groups import Routing
 
 _GATE = "moe_gating_topk_softmax"
 _MOE = "fused_moe"
@@ -44,12 +45,13 @@ def _check_gate(router_logits: Tensor, topk: int, n_groups: int) -> None:
 
 def _fake_gate(router_logits: Tensor, topk: int) -> tuple[Tensor, Tensor]:
     shape = [*router_logits.shape[:-1], topk]
-    return router_logits.new_empty(shape, dtype=wide(router_logits)), router_logits.new_empty(
+    return router_logits.new_empty(shape, dtype=upcast_dtype(router_logits)), router_logits.new_empty(
         shape, dtype=torch.int64
     )
 
 
-def _check_routing(name: str, hidden_states: Tensor, topk_weights: Tensor, topk_ids: Tensor) -> None:
+def _check_routing(name: str, hidden_states: Tensor, routing: Routing) -> None:
+    topk_weights, topk_ids = routing.topk_weights, routing.topk_ids
     has_dtype(name, "hidden_states", hidden_states)
     has_rank(name, "hidden_states", hidden_states, 2)
     has_rank(name, "topk_ids", topk_ids, 2)
@@ -83,19 +85,17 @@ def _check_moe(
     hidden_states: Tensor,
     gate_up_weights: Tensor,
     down_weights: Tensor,
-    topk_weights: Tensor,
-    topk_ids: Tensor,
-    first_expert: int,
-    num_experts: int,
+    routing: Routing,
 ) -> None:
-    _check_routing(_MOE, hidden_states, topk_weights, topk_ids)
+    _check_routing(_MOE, hidden_states, routing)
     _check_experts(_MOE, hidden_states, gate_up_weights, down_weights)
     same_dtype(_MOE, "hidden_states", hidden_states, "gate_up_weights", gate_up_weights)
     same_dtype(_MOE, "hidden_states", hidden_states, "down_weights", down_weights)
-    _check_part(_MOE, gate_up_weights, first_expert, num_experts)
+    _check_part(_MOE, gate_up_weights, routing)
 
 
-def _check_part(name: str, gate_up_weights: Tensor, first_expert: int, num_experts: int) -> None:
+def _check_part(name: str, gate_up_weights: Tensor, routing: Routing) -> None:
+    first_expert, num_experts = routing.first_expert, routing.num_experts
     total = num_experts or gate_up_weights.shape[0]
     if num_experts < 0:
         raise wrong(name, "num_experts", f"is {num_experts}, expected how many there are in all, or 0")
@@ -133,12 +133,9 @@ def _check_moe_w8a8(
     gate_up_scales: Tensor,
     down_weights: Tensor,
     down_scales: Tensor,
-    topk_weights: Tensor,
-    topk_ids: Tensor,
-    first_expert: int,
-    num_experts: int,
+    routing: Routing,
 ) -> None:
-    _check_routing(_W8A8, hidden_states, topk_weights, topk_ids)
+    _check_routing(_W8A8, hidden_states, routing)
     _check_experts(_W8A8, hidden_states, gate_up_weights, down_weights)
     for weight_name, weight, name, scale in (
         ("gate_up_weights", gate_up_weights, "gate_up_scales", gate_up_scales),
@@ -150,7 +147,7 @@ def _check_moe_w8a8(
         experts, rows, _ = weight.shape
         if scale.numel() != experts * rows or not scale.dim() or scale.shape[0] != experts:
             raise wrong(_W8A8, name, f"has shape {list(scale.shape)}, expected [{experts}, {rows}]")
-    _check_part(_W8A8, gate_up_weights, first_expert, num_experts)
+    _check_part(_W8A8, gate_up_weights, routing)
 
 
 def _moe_w8a8_values(gate_up_weights: Tensor, topk_ids: Tensor, num_experts: int) -> None:

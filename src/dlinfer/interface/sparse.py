@@ -7,23 +7,21 @@ from torch import Tensor
 
 from dlinfer.interface.checks import (
     INTEGERS,
+    check_block_table,
+    check_cache,
+    check_table_values,
     finite,
     has_dtype,
     has_rank,
     has_shape,
     is_vector,
+    length_list,
+    query_lengths,
     same_device,
     same_dtype,
     wrong,
 )
 from dlinfer.interface.declaration import Operator
-from dlinfer.interface.paging import (
-    check_block_table,
-    check_cache,
-    check_table_values,
-    length_list,
-    query_lengths,
-)
 
 _INDEX = "lightning_indexer"
 _SPARSE = "sparse_flash_attention"

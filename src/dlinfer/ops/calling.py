@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from dlinfer.errors import DlinferArgumentError
+from dlinfer.interface import OPERATORS
 from dlinfer.interface.registry import OVERLOADS
 
-__all__ = ["OVERLOADS", "TYPE_ERROR", "bits_of", "explained"]
+__all__ = ["OVERLOADS", "TYPE_ERROR", "bits_of", "derived", "explained"]
 
 # torch's own words, the same in all versions that are supported.
 TYPE_ERROR = re.compile(
@@ -46,16 +47,20 @@ def bits_of(name: str, quant_bits: Any) -> int:
     return int(quant_bits or 0)
 
 
-def explained(name: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """A call form of the operator `name`, whose errors about types name the argument."""
+def explained(
+    name: str, body: Callable[..., Any] | None = None
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """A call form of the operator `name`, whose errors about types name the argument; `body` runs in its place."""
 
     def decorated(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        run: Callable[_P, _R] = body or function
+
         @wraps(function)
         def called(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             if torch.compiler.is_compiling():
-                return function(*args, **kwargs)
+                return run(*args, **kwargs)
             try:
-                return function(*args, **kwargs)
+                return run(*args, **kwargs)
             except DlinferArgumentError:
                 raise
             except Exception as error:
@@ -67,6 +72,22 @@ def explained(name: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         return called
 
     return decorated
+
+
+def derived(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A call form that equals the schema: its body is the call of the operator of its name.
+
+    The signature is written out for its readers. That it says what the schema says is looked at here.
+    """
+    name = function.__name__
+    declared = OPERATORS[name].parsed.arguments
+    wanted = [(a.name, a.default_value if a.has_default_value() else Parameter.empty) for a in declared]
+    found = [(p.name, p.default) for p in signature(function).parameters.values()]
+    if found != wanted:
+        raise TypeError(
+            f"{name}{signature(function)} is not derived from its schema, {OPERATORS[name].schema}"
+        )
+    return explained(name, OVERLOADS[name])(function)
 
 
 def _said_by_torch(error: Exception) -> tuple[str, str] | None:

@@ -1,5 +1,8 @@
 """Norms, rotary embedding and activations."""
 
+# mypy: disable-error-code="empty-body"
+# Functions without a body are derived from the schema.
+
 from __future__ import annotations
 
 import torch
@@ -7,31 +10,25 @@ from torch import Tensor
 
 from dlinfer.errors import DlinferArgumentError
 from dlinfer.interface.sharing import lies_over_itself, overlap
-from dlinfer.ops.calling import OVERLOADS, explained
+from dlinfer.ops.calling import OVERLOADS, derived, explained
 from dlinfer.ops.lengths import is_tensor
 
-_rms_norm = OVERLOADS["rms_norm"]
-_add_rms_norm = OVERLOADS["add_rms_norm"]
 _rms_norm_w8a8 = OVERLOADS["rms_norm_w8a8"]
 _add_rms_norm_w8a8 = OVERLOADS["add_rms_norm_w8a8"]
-_silu_and_mul = OVERLOADS["silu_and_mul"]
 _rotary = OVERLOADS["apply_rotary_pos_emb"]
 _interleaved = OVERLOADS["apply_rotary_pos_emb_interleaved"]
-_transdata = OVERLOADS["transdata"]
 
 
-@explained("rms_norm")
+@derived
 def rms_norm(hidden_states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """The RMS norm of each row times weight."""
-    return _rms_norm(hidden_states, weight, epsilon)
 
 
-@explained("add_rms_norm")
+@derived
 def add_rms_norm(
     hidden_states: Tensor, residual: Tensor, weight: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
     """(norm of the sum, the sum)."""
-    return _add_rms_norm(hidden_states, residual, weight, epsilon)
 
 
 @explained("rms_norm_w8a8")
@@ -54,10 +51,9 @@ def add_rms_norm_w8a8(
     return _add_rms_norm_w8a8(hidden_states, residual, weight, epsilon, quant_dtype)
 
 
-@explained("silu_and_mul")
+@derived
 def silu_and_mul(input_tensor: Tensor, dim: int = -1) -> Tensor:
     """silu of the first half times the second half."""
-    return _silu_and_mul(input_tensor, dim)
 
 
 @explained("apply_rotary_pos_emb")
@@ -115,7 +111,6 @@ def apply_rotary_pos_emb_interleaved(
     return _interleaved(states, cos, sin, return_native_layout)
 
 
-@explained("transdata")
+@derived
 def transdata(hidden_states: Tensor, transdata_type: int = 2) -> Tensor:
     """A copy in the layout that the vendor likes best."""
-    return _transdata(hidden_states, transdata_type)

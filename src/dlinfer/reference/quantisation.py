@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dlinfer.interface.precision import wide
+from dlinfer.interface.checks import upcast_dtype
 
 LEAST = 1e-7
 _LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
@@ -14,7 +14,7 @@ _RANGES = {torch.int8: (-128, 127), torch.uint8: (0, 255)}
 
 def quantised_rows(value: Tensor, dtype: torch.dtype, *, whole: bool = False) -> tuple[Tensor, Tensor]:
     """Symmetric quantisation with a scale for each row, or one for the whole."""
-    value = value.to(wide(value))
+    value = value.to(upcast_dtype(value))
     magnitude = value.abs()
     if not value.numel():
         largest = magnitude.new_zeros([1] if whole else value.shape[:-1])
@@ -34,10 +34,10 @@ def rounded_to(value: Tensor, dtype: torch.dtype) -> Tensor:
 
 def stored(value: Tensor, scale: Tensor, zero: Tensor | None, bits: int, dtype: torch.dtype) -> Tensor:
     """Rows [tokens, heads, size] as a cache of 8 or 4 bits holds them."""
-    kind = wide(value)
-    number = value.to(kind) / spread(scale, value).to(kind)
+    upcast = upcast_dtype(value)
+    number = value.to(upcast) / spread(scale, value).to(upcast)
     if zero is not None:
-        number = number + spread(zero, value).to(kind)
+        number = number + spread(zero, value).to(upcast)
     if bits == 8:
         return rounded_to(number, dtype)
     number = number.round().clamp(0, 15).to(torch.uint8)
@@ -45,14 +45,14 @@ def stored(value: Tensor, scale: Tensor, zero: Tensor | None, bits: int, dtype: 
     return low | (high << 4)
 
 
-def restored(value: Tensor, scale: Tensor, zero: Tensor | None, bits: int, kind: torch.dtype) -> Tensor:
+def restored(value: Tensor, scale: Tensor, zero: Tensor | None, bits: int, upcast: torch.dtype) -> Tensor:
     """What `stored` gave, as numbers again."""
     if bits == 4:
         value = torch.cat((value & 15, value >> 4), -1)
-    number = value.to(kind)
+    number = value.to(upcast)
     if zero is not None:
-        number = number - spread(zero, number).to(kind)
-    return number * spread(scale, number).to(kind)
+        number = number - spread(zero, number).to(upcast)
+    return number * spread(scale, number).to(upcast)
 
 
 def spread(parameter: Tensor, rows: Tensor) -> Tensor:

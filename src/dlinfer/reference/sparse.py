@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from dlinfer.interface.precision import wide
+from dlinfer.interface.checks import upcast_dtype
+from dlinfer.interface.kernels import reference
 from dlinfer.reference.attention import Pages
 
 
@@ -15,20 +16,21 @@ def index_scores(
     query: Tensor, key: Tensor, weights: Tensor, query_ends: Tensor, kv_lengths: Tensor, block_table: Tensor
 ) -> Iterator[Tensor]:
     """For each sequence the scores [new, length]; minus infinity where a token does not see a key."""
-    kind = wide(query)
-    pages = Pages(block_table, kind)
+    upcast = upcast_dtype(query)
+    pages = Pages(block_table, upcast)
     start = 0
     for sequence, (end, length) in enumerate(zip(query_ends.tolist(), kv_lengths.tolist(), strict=True)):
         new = end - start
         keys = pages.read(key, sequence, length)[:, 0]
-        products = torch.relu(query[start:end].to(kind) @ keys.T)
-        scores = (products * weights[start:end].to(kind).unsqueeze(-1)).sum(1)
+        products = torch.relu(query[start:end].to(upcast) @ keys.T)
+        scores = (products * weights[start:end].to(upcast).unsqueeze(-1)).sum(1)
         places = torch.arange(length, device=query.device)
         own = (length - new + torch.arange(new, device=query.device)).unsqueeze(1)
         yield scores.masked_fill(places > own, -torch.inf)
         start = end
 
 
+@reference("lightning_indexer")
 def lightning_indexer(
     query: Tensor,
     key: Tensor,
@@ -38,7 +40,6 @@ def lightning_indexer(
     block_table: Tensor,
     sparse_count: int,
 ) -> Tensor:
-    """`lightning_indexer` of the interface."""
     result = torch.full((query.shape[0], 1, sparse_count), -1, dtype=torch.int32, device=query.device)
     start = 0
     for scores in index_scores(query, key, weights, query_ends, kv_lengths, block_table):
@@ -51,6 +52,7 @@ def lightning_indexer(
     return result
 
 
+@reference("sparse_flash_attention")
 def sparse_flash_attention(
     query: Tensor,
     key: Tensor,
@@ -63,9 +65,8 @@ def sparse_flash_attention(
     query_rope: Tensor | None = None,
     key_rope: Tensor | None = None,
 ) -> Tensor:
-    """`sparse_flash_attention` of the interface."""
-    kind = wide(query)
-    pages = Pages(block_table, kind)
+    upcast = upcast_dtype(query)
+    pages = Pages(block_table, upcast)
     result = query.new_zeros([*query.shape[:2], value.shape[3]])
     start = 0
     for sequence, (end, length) in enumerate(zip(query_ends.tolist(), kv_lengths.tolist(), strict=True)):
@@ -73,13 +74,13 @@ def sparse_flash_attention(
         start = end
         if not length:
             continue
-        scores = query[rows].to(kind) @ pages.read(key, sequence, length)[:, 0].T
+        scores = query[rows].to(upcast) @ pages.read(key, sequence, length)[:, 0].T
         if query_rope is not None and key_rope is not None:
-            scores = scores + query_rope[rows].to(kind) @ pages.read(key_rope, sequence, length)[:, 0].T
+            scores = scores + query_rope[rows].to(upcast) @ pages.read(key_rope, sequence, length)[:, 0].T
         hidden = ~_chosen(sparse_indices[rows, 0], length)
         weights = torch.softmax((scores * softmax_scale).masked_fill(hidden.unsqueeze(1), -torch.inf), -1)
         weights = weights.masked_fill(hidden.all(-1).reshape(-1, 1, 1), 0)
-        weights = weights.to(query.dtype).to(kind)
+        weights = weights.to(query.dtype).to(upcast)
         result[rows] = (weights @ pages.read(value, sequence, length)[:, 0]).to(query.dtype)
     return result
 

@@ -24,9 +24,11 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 def _kernels() -> Mapping[str, Kernel]:
     if find_spec("triton") is None:
         return {}
-    from dlinfer.vendors.triton.kernels import KERNELS
+    # Each registers its kernels.
+    from dlinfer.vendors.triton import attention, cache, layers, matmul, matmul_weight_only, moe  # noqa: F401
+    from dlinfer.vendors.triton.launching import kernel
 
-    return KERNELS
+    return kernel
 
 
 def _version() -> str:

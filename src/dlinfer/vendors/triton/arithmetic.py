@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import triton.language as tl  # type: ignore[import-not-found]
 
-from dlinfer.vendors.triton.language import jit
+from dlinfer.vendors.triton.launching import jit
 
 # What numbers of float32 must be moved by so that their last bit is a whole one.
 MOVE = tl.constexpr(12582912.0)

@@ -6,9 +6,9 @@ import torch
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
+from dlinfer.interface.groups import FillQuantisation
 from dlinfer.vendors.triton.arithmetic import rounded
-from dlinfer.vendors.triton.language import beside, cdiv, jit, power_above
-from dlinfer.vendors.triton.launching import Launcher
+from dlinfer.vendors.triton.launching import Launcher, beside, cdiv, jit, kernel, power_above
 
 # Elements that one program writes.
 _ELEMENTS = 1024
@@ -148,19 +148,16 @@ def _spread(parameter: Tensor, heads: int, size: int) -> Tensor:
     return rows.expand(heads, size)
 
 
+@kernel("fill_kv_cache")
 def fill_kv_cache(
     key: Tensor,
     key_cache: Tensor,
     value: Tensor | None,
     value_cache: Tensor | None,
     kv_indices: Tensor,
-    key_scale: Tensor | None = None,
-    key_zero: Tensor | None = None,
-    value_scale: Tensor | None = None,
-    value_zero: Tensor | None = None,
-    quant_bits: int = 0,
+    quantisation: FillQuantisation,
 ) -> None:
-    """`fill_kv_cache` of the interface."""
+    key_scale, key_zero, value_scale, value_zero, quant_bits = quantisation
     tokens, heads, size = key.shape
     if not tokens or not heads:
         return

@@ -1,4 +1,4 @@
-"""Launches of kernels.
+"""Triton as the kernels use it: decorators, registration, launches.
 
 Triton's own launch looks up settings and describes every argument anew, which takes longer than most kernels run. Here a kernel
 that was launched with the same numbers and kinds of tensors before is found by them, and launched directly.
@@ -7,12 +7,88 @@ that was launched with the same numbers and kinds of tensors before is found by 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache, wraps
 from typing import Any
 
+import torch
 import triton  # type: ignore[import-not-found]
 from torch import Tensor
 
+from dlinfer.interface import OPERATORS
+from dlinfer.interface.kernels import Kernels
+from dlinfer.reference import KERNELS
 from dlinfer.vendors.triton import INTERPRETED
+
+HALF_DTYPES = (torch.float16, torch.bfloat16)
+_MULTIPROCESSORS_WITHOUT_A_DEVICE = 8
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """triton.jit, with a type."""
+    return triton.jit(function)
+
+
+def cdiv(count: int, size: int) -> int:
+    """How many pieces of a size cover a count."""
+    return -(-count // size)
+
+
+def power_above(number: int, least: int = 1) -> int:
+    """The smallest power of two that is at least `number` and `least`."""
+    return 1 << max(number - 1, least - 1, 0).bit_length()
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """How many blocks run at the same time, at least."""
+    if device.type != "cuda":
+        return _MULTIPROCESSORS_WITHOUT_A_DEVICE
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def beside(numbers: Tensor, device: torch.device) -> Tensor:
+    """Lengths, tables and indices where the kernel runs, those of a row side by side."""
+    if numbers.device != device:
+        # Not waited for: the copy is ordered before the kernel on its stream.
+        numbers = numbers.to(device, non_blocking=True)
+    return numbers if numbers.shape[-1] <= 1 or numbers.stride(-1) == 1 else numbers.contiguous()
+
+
+@cache
+def has_float8(device: torch.device) -> bool:
+    """Whether numbers can become 8-bit floats there."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)
+
+
+def _prepared(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel that runs on the device of its first argument, where Triton would launch on the current one.
+
+    What it does not serve (it returns NotImplemented) falls to the reference, whose values are checked first, as it asks for;
+    so does float64, which matrix units do not know.
+    """
+
+    @wraps(kernel)
+    def call(*args: Any) -> Any:
+        first, result = args[0], NotImplemented
+        if first.dtype != torch.float64:
+            if not first.is_cuda or first.device.index == torch.cuda.current_device():
+                result = kernel(*args)
+            else:
+                with torch.cuda.device(first.device):
+                    result = kernel(*args)
+        if result is NotImplemented:
+            OPERATORS[name].values(*args)
+            return KERNELS[name](*args)
+        return result
+
+    return call
+
+
+kernel = Kernels(_prepared)
+"""The vendor's kernels: `@kernel("rms_norm")`."""
+
+
+# ---- launches ----
 
 # How a compiled kernel is called is Triton's own business, and was read in this version. Any other launches as documented.
 _KNOWN_VERSION = "3.6."

@@ -8,12 +8,11 @@ import torch
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
+from dlinfer.interface.groups import Routing
 from dlinfer.vendors.triton import tables
-from dlinfer.vendors.triton.activation import gated
 from dlinfer.vendors.triton.arithmetic import find_group
-from dlinfer.vendors.triton.language import HALVES, cdiv, jit, power_above
-from dlinfer.vendors.triton.launching import Launcher
-from dlinfer.vendors.triton.quantised import dynamic_quant
+from dlinfer.vendors.triton.launching import HALF_DTYPES, Launcher, cdiv, jit, kernel, power_above
+from dlinfer.vendors.triton.layers import gated
 
 
 @Launcher
@@ -194,42 +193,29 @@ def _inner_rows(weight: Tensor) -> Tensor:
     return weight if weight.stride(2) == 1 else weight.contiguous()
 
 
+@kernel("fused_moe")
 def fused_moe(
-    hidden_states: Tensor,
-    gate_up_weights: Tensor,
-    down_weights: Tensor,
-    topk_weights: Tensor,
-    topk_ids: Tensor,
-    renormalize: bool = False,
-    first_expert: int = 0,
-    num_experts: int = 0,
+    hidden_states: Tensor, gate_up_weights: Tensor, down_weights: Tensor, routing: Routing
 ) -> Tensor:
-    """`fused_moe` of the interface. Nothing is read back: a graph can hold it."""
-    routing = (topk_weights, topk_ids, renormalize, first_expert, num_experts)
+    """Nothing is read back: a graph can hold it."""
     return _mixed(hidden_states, (gate_up_weights, None), (down_weights, None), routing)
 
 
+@kernel("fused_moe_w8a8")
 def fused_moe_w8a8(
     hidden_states: Tensor,
     gate_up_weights: Tensor,
     gate_up_scales: Tensor,
     down_weights: Tensor,
     down_scales: Tensor,
-    topk_weights: Tensor,
-    topk_ids: Tensor,
-    renormalize: bool = False,
-    first_expert: int = 0,
-    num_experts: int = 0,
+    routing: Routing,
 ) -> Tensor:
-    """`fused_moe_w8a8` of the interface."""
-    routing = (topk_weights, topk_ids, renormalize, first_expert, num_experts)
     up, down = (gate_up_weights, gate_up_scales.contiguous()), (down_weights, down_scales.contiguous())
     return _mixed(hidden_states, up, down, routing)
 
 
 Weights = tuple[Tensor, Tensor | None]
 """The weights of all experts, and their scales if they have 8 bits."""
-Routing = tuple[Tensor, Tensor, bool, int, int]
 
 
 def _mixed(hidden_states: Tensor, up: Weights, down: Weights, routing: Routing) -> Tensor:
@@ -243,7 +229,7 @@ def _mixed(hidden_states: Tensor, up: Weights, down: Weights, routing: Routing) 
     count = tokens * topk
     if not count or not experts or not width:
         return out.zero_()
-    ids, half = topk_ids.contiguous(), hidden_states.dtype in HALVES or up[1] is not None
+    ids, half = topk_ids.contiguous(), hidden_states.dtype in HALF_DTYPES or up[1] is not None
     order = torch.empty(count + experts, dtype=torch.int32, device=device)
     ends = order[count:]
     _order_kernel(
@@ -281,4 +267,5 @@ def _rows(value: Tensor, weights: Weights) -> Weights:
     """What goes into a linear: as it is, or quantised with a scale for each row."""
     if weights[1] is None:
         return (value if value.stride(1) == 1 else value.contiguous()), None
-    return dynamic_quant(value, torch.int8)
+    number, scales = kernel["dynamic_quant"](value, torch.int8)
+    return number, scales

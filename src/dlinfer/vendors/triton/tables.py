@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from dlinfer.vendors.triton.language import cdiv, power_above
+from dlinfer.vendors.triton.launching import cdiv, power_above
 
 
 class Tile(NamedTuple):

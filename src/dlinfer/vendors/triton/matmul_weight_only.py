@@ -12,10 +12,9 @@ import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
 from dlinfer.vendors.triton import tables
-from dlinfer.vendors.triton.language import HALVES, cdiv, jit, multiprocessors, reference
-from dlinfer.vendors.triton.launching import Launcher
-from dlinfer.vendors.triton.norms import rows_of
-from dlinfer.vendors.triton.quantised import tile_of
+from dlinfer.vendors.triton.launching import HALF_DTYPES, Launcher, cdiv, jit, kernel, multiprocessors
+from dlinfer.vendors.triton.layers import rows_of
+from dlinfer.vendors.triton.matmul import tile_of
 
 # Programs of a product for each multiprocessor.
 _PROGRAMS = 4
@@ -221,20 +220,15 @@ def _number_kernel(
     tl.store(to, y.to(out.dtype.element_ty), mask=(n < N)[None, :])
 
 
+@kernel("weight_quant_matmul")
 def weight_quant_matmul(
-    x1: Tensor,
-    x2: Tensor,
-    scale: Tensor,
-    offset: Tensor | None = None,
-    bias: Tensor | None = None,
-    group_size: int = 0,
+    x1: Tensor, x2: Tensor, scale: Tensor, offset: Tensor | None, bias: Tensor | None, group_size: int
 ) -> Tensor:
-    """`weight_quant_matmul` of the interface."""
     size, four = x2.shape[0], x2.dtype == torch.int32
     features = x2.shape[1] * (8 if four else 1)
     group = group_size or size
     if not x1.numel() or not features:
-        return reference("weight_quant_matmul", x1, x2, scale, offset, bias, group_size)
+        return NotImplemented
     weight = x2 if x2.stride(1) == 1 else x2.contiguous()
     scale = scale.reshape(size // group, features).contiguous()
     awq = offset is not None and offset.dtype == torch.int32
@@ -265,7 +259,7 @@ def _few_rows(
     four: bool,
     awq: bool,
 ) -> Tensor:
-    (count, size), features, half = x.shape, scale.shape[1], x.dtype in HALVES
+    (count, size), features, half = x.shape, scale.shape[1], x.dtype in HALF_DTYPES
     tile = tables.weight(count, half, group)
     tiles = cdiv(count, tile.rows) * cdiv(features, tile.columns)
     steps = size // group * cdiv(group, tile.depth)

@@ -1,4 +1,4 @@
-"""Quantised activations, and matrix products with quantised operands."""
+"""Quantised activations, and products of 8-bit activations and weights."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import torch
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
-from dlinfer.interface.norms import fake_quantised
+from dlinfer.interface.checks import fake_quantised
 from dlinfer.vendors.triton import tables
 from dlinfer.vendors.triton.arithmetic import quantised_row, rounded, scaled
-from dlinfer.vendors.triton.language import cdiv, has_float8, jit, reference
-from dlinfer.vendors.triton.launching import Launcher
-from dlinfer.vendors.triton.norms import row_shape, rows_of, served
+from dlinfer.vendors.triton.launching import Launcher, cdiv, has_float8, jit, kernel
+from dlinfer.vendors.triton.layers import row_shape, rows_of, served
 
 
 @Launcher
@@ -92,12 +91,10 @@ def _scaled_kernel(
     tl.store(out + i, scaled(y, tl.load(scale), FLOAT8), mask=i < count)
 
 
-def dynamic_quant(
-    x: Tensor, quant_dtype: torch.dtype, quant_granularity: str = "PER_TOKEN"
-) -> tuple[Tensor, Tensor]:
-    """`dynamic_quant` of the interface."""
+@kernel("dynamic_quant")
+def dynamic_quant(x: Tensor, quant_dtype: torch.dtype, quant_granularity: str) -> tuple[Tensor, Tensor]:
     if not x.numel() or not served(x, quant_dtype):
-        return reference("dynamic_quant", x, quant_dtype, quant_granularity)
+        return NotImplemented
     out, scales = fake_quantised(x, quant_dtype)
     if quant_granularity == "PER_TENSOR":
         return _whole(x, out)
@@ -206,6 +203,7 @@ def _product(
     return out
 
 
+@kernel("linear_w8a8")
 def linear_w8a8(
     a: Tensor,
     b: Tensor,
@@ -213,17 +211,17 @@ def linear_w8a8(
     linear_scale: Tensor,
     out_dtype: torch.dtype,
     quant_dtype: torch.dtype,
-    bias: Tensor | None = None,
+    bias: Tensor | None,
 ) -> Tensor:
-    """`linear_w8a8` of the interface."""
     float8 = quant_dtype == torch.float8_e4m3fn and not has_float8(a.device)
     if float8 or torch.float64 in (out_dtype, rms_scale.dtype, linear_scale.dtype) or not a.shape[-1]:
-        return reference("linear_w8a8", a, b, rms_scale, linear_scale, out_dtype, quant_dtype, bias)
+        return NotImplemented
     if bias is not None and not bias.is_floating_point():
         bias = bias.to(torch.float32)
     return _product(a, b, rms_scale, linear_scale, None if bias is None else bias.contiguous(), out_dtype)
 
 
+@kernel("linear_w8a8_static")
 def linear_w8a8_static(
     x: Tensor,
     weight: Tensor,
@@ -231,22 +229,10 @@ def linear_w8a8_static(
     input_offset: Tensor,
     deq_scale: Tensor,
     out_dtype: torch.dtype,
-    quant_dtype: torch.dtype,
-    quant_bias: Tensor | None = None,
+    quant_bias: Tensor | None,
 ) -> Tensor:
-    """`linear_w8a8_static` of the interface."""
     if torch.float64 in (out_dtype, deq_scale.dtype) or not served(x):
-        return reference(
-            "linear_w8a8_static",
-            x,
-            weight,
-            input_scale,
-            input_offset,
-            deq_scale,
-            out_dtype,
-            quant_dtype,
-            quant_bias,
-        )
+        return NotImplemented
     values = rows_of(x)
     number = torch.empty(x.shape, dtype=torch.int8, device=x.device)
     count, size = values.shape

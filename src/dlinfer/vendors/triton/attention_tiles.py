@@ -1,7 +1,7 @@
 """Attention of a tile of rows over a range of keys: what prefill and decode share.
 
 Rows of a tile are (token, head) pairs of one sequence whose heads share one head of keys, so keys are loaded once for all of
-them. `F` is a `Form`. Tuples hold what belongs together:
+them. `F` is an `AttentionConfig`. Tuples hold what belongs together:
 
 - seat: (position of each row in its sequence, its slope, where its mask begins, or -1)
 - side: (keys or values of one head, strides of a block, a token and an element, zeros of both parts of a head)
@@ -13,12 +13,82 @@ Where `F` says that there is no such thing, anything may stand in its place.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
+from functools import cache, cached_property
+
 import triton.language as tl  # type: ignore[import-not-found]
 
 from dlinfer.vendors.triton.arithmetic import tanh
-from dlinfer.vendors.triton.language import jit
+from dlinfer.vendors.triton.launching import jit
 
 LOG2E = tl.constexpr(1.4426950408889634)
+
+
+# ---- what a kernel is compiled for ----
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionConfig:
+    """Constants inside a kernel, handed over as one. Equal ones are one object (`attention_config`): they hash fast."""
+
+    size: int
+    """Elements of a head of queries and keys."""
+    k0: int
+    """A head is held in two parts, tiles of powers of two: k0 elements, then k1 (0: all are in the first)."""
+    k1: int
+    size_v: int
+    v0: int
+    v1: int
+    bits: int
+    """Bits of an element of the caches; 0: they have the dtype of the query. With 4, the parts are halves of bytes."""
+    zeros: bool
+    """They are stored beside a zero; every element of a head of the keys has a scale of its own."""
+    each: bool
+    group: int
+    """Heads of queries that share a head of keys."""
+    block_size: int
+    """Tokens of a block of the caches; 0: keys without pages."""
+    causal: bool
+    left: bool
+    """There is a window to the left, to the right; a soft cap; slopes; a mask that is added, or that hides."""
+    right: bool
+    capped: bool
+    sloped: bool
+    masked: bool
+    hiding: bool
+    rows: int
+    """Rows of a tile, (token, head) pairs; and keys of a step."""
+    keys: int
+    precision: str
+    """Of products of float32: as IEEE has them, or what matrix units make of them."""
+
+    def __repr__(self) -> str:
+        """Short, and a name for a compiler: it becomes part of one."""
+        return "_".join(str(int(v) if isinstance(v, bool) else v) for v in self.values)
+
+    @cached_property
+    def values(self) -> tuple[object, ...]:
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+
+@cache
+def attention_config(*values: int | bool | str) -> AttentionConfig:
+    """The configuration with these values, in the order of its fields."""
+    return AttentionConfig(*values)  # type: ignore[arg-type]
+
+
+@cache
+def parts(size: int, bits: int) -> tuple[int, int]:
+    """How a head is held: the widths of its two parts, powers of two of at least 16 as matrix units want them."""
+    if bits == 4:
+        half = max(16, 1 << (size // 2 - 1).bit_length())
+        return half, half
+    first = max(16, 1 << (size.bit_length() - 1))
+    rest = size - first
+    return first, max(16, 1 << (rest - 1).bit_length()) if rest > 0 else 0
+
+
+# ---- keys, values and scores ----
 
 
 @jit
@@ -191,3 +261,90 @@ def attend(
             )
         m = largest
     return m, total, acc0, acc1, bad
+
+
+# ---- before and after: queries, heads of caches, results ----
+
+
+@jit
+def queries(
+    query: tl.tensor,
+    rows: tl.tensor,
+    valid: tl.tensor,
+    element: tl.tensor,
+    scales: tl.tensor,
+    F: tl.constexpr,
+    SECOND: tl.constexpr,
+) -> tl.tensor:
+    """A part of rows of queries; scales of single elements of the keys are multiplied in."""
+    d, exists = elements(F, False, SECOND)
+    q = tl.load(query + rows[:, None] + d[None, :] * element, mask=valid[:, None] & exists[None, :], other=0)
+    if F.each:
+        factor = tl.load(scales + d, mask=exists, other=0).to(tl.float32)
+        q = (q.to(tl.float32) * factor[None, :]).to(q.dtype)
+    return q
+
+
+@jit
+def parameters(
+    at: tl.tensor, element: tl.tensor, F: tl.constexpr, VALUES: tl.constexpr, SECOND: tl.constexpr
+) -> tl.tensor:
+    """Scales or zeros of a part of a head."""
+    d, exists = elements(F, VALUES, SECOND)
+    return tl.load(at + d * element, mask=exists, other=0).to(tl.float32)
+
+
+@jit
+def side_of(
+    base: tl.tensor,
+    head: tl.tensor,
+    block: tl.tensor,
+    place: tl.tensor,
+    head_stride: tl.tensor,
+    element: tl.tensor,
+    zeros: tl.tensor,
+    scale_head: tl.tensor,
+    scale_element: tl.tensor,
+    F: tl.constexpr,
+    VALUES: tl.constexpr,
+) -> tuple[tl.tensor, ...]:
+    """One head of a cache, as `tiles` has it."""
+    zero0 = head
+    zero1 = head
+    if F.zeros:
+        zero0 = parameters(zeros + head * scale_head, scale_element, F, VALUES, False)
+        if (F.v1 if VALUES else F.k1) > 0:
+            zero1 = parameters(zeros + head * scale_head, scale_element, F, VALUES, True)
+    return base + head.to(tl.int64) * head_stride, block, place, element, zero0, zero1
+
+
+@jit
+def nothing_yet(F: tl.constexpr) -> tuple[tl.tensor, ...]:
+    """The state before the first key."""
+    m = tl.full([F.rows], float("-inf"), tl.float32)
+    total = tl.full([F.rows], 0.0, tl.float32)
+    acc0 = tl.full([F.rows, F.v0], 0.0, tl.float32)
+    acc1 = tl.full([F.rows, F.v1 if F.v1 > 0 else 1], 0.0, tl.float32)
+    return m, total, acc0, acc1, tl.full([F.keys], 0, tl.int32)
+
+
+@jit
+def store_part(
+    to: tl.tensor,
+    element: tl.tensor,
+    valid: tl.tensor,
+    acc: tl.tensor,
+    total: tl.tensor,
+    bad: tl.tensor,
+    scales: tl.tensor,
+    scale_element: tl.tensor,
+    F: tl.constexpr,
+    SECOND: tl.constexpr,
+) -> None:
+    """Weighted values over the sum of weights; a row that saw nothing is 0, one with a bad table NaN."""
+    d, exists = elements(F, True, SECOND)
+    result = acc / tl.where(total == 0, 1.0, total)[:, None]
+    if F.bits > 0:
+        result = result * parameters(scales, scale_element, F, True, SECOND)[None, :]
+    result = tl.where(bad != 0, float("nan"), result).to(to.dtype.element_ty)
+    tl.store(to[:, None] + d[None, :] * element, result, mask=valid[:, None] & exists[None, :])

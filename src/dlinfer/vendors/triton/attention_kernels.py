@@ -1,13 +1,193 @@
-"""Decode: attention of a few new tokens, the keys of a sequence shared out among programs, then summed up. `F` is a `Form`."""
+"""The kernels of attention: prefill of ragged sequences, over fresh keys or over pages; decode of a few new tokens, the keys of a
+sequence shared out among programs, then summed up. `F` is an `AttentionConfig`."""
 
 from __future__ import annotations
 
 import triton.language as tl  # type: ignore[import-not-found]
 
-from dlinfer.vendors.triton.edges import nothing_yet, parameters, queries, side_of, store_part
-from dlinfer.vendors.triton.language import jit
-from dlinfer.vendors.triton.launching import Launcher
-from dlinfer.vendors.triton.tiles import attend, elements
+from dlinfer.vendors.triton.arithmetic import find_group
+from dlinfer.vendors.triton.attention_tiles import (
+    attend,
+    elements,
+    nothing_yet,
+    parameters,
+    queries,
+    side_of,
+    store_part,
+)
+from dlinfer.vendors.triton.launching import Launcher, jit
+
+# ---- prefill ----
+
+
+@jit
+def sequence_of_tile(
+    ends: tl.tensor,
+    lengths: tl.tensor,
+    tile: tl.tensor,
+    tokens: tl.tensor,
+    sequences: tl.tensor,
+    room: tl.tensor,
+    F: tl.constexpr,
+) -> tuple[tl.tensor, ...]:
+    """(sequence, its first token, its tokens, the first row of the tile, its keys, its first key, is something wrong)."""
+    sequence = find_group(ends, tile, sequences, F.group, F.rows)
+    begin = tl.load(ends + sequence - 1, mask=sequence > 0, other=0).to(tl.int32)
+    end = tl.load(ends + sequence).to(tl.int32)
+    first_row = (tile - (begin * F.group // F.rows + sequence)) * F.rows
+    # Ends that do not rise, or pass the last token, must not lead outside.
+    begin = tl.minimum(tl.maximum(begin, 0), tokens)
+    new = tl.minimum(end, tokens) - begin
+    claimed = tl.load(lengths + sequence).to(tl.int32)
+    first = 0
+    if F.block_size == 0:
+        for start in range(0, sequence, 64):
+            i = start + tl.arange(0, 64)
+            first += tl.sum(tl.load(lengths + i, mask=i < sequence, other=0).to(tl.int32))
+        first = tl.minimum(tl.maximum(first, 0), room)
+    length = tl.minimum(tl.maximum(claimed, 0), room - first)
+    wrong = claimed != length
+    if F.causal:
+        wrong = wrong | ((length < new) & (length > 0))
+    return sequence, begin, new, first_row, length, first, tl.where(wrong, 1, 0)
+
+
+@jit
+def seen_keys(
+    first_row: tl.tensor,
+    new: tl.tensor,
+    length: tl.tensor,
+    left: tl.tensor,
+    right: tl.tensor,
+    F: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Which keys a tile looks at: [low, high), and up to where (from low) all of its rows see all of them."""
+    low = 0
+    high = length
+    free = length
+    earliest = first_row // F.group + length - new
+    last = tl.minimum(new - 1, (first_row + F.rows - 1) // F.group) + length - new
+    if F.causal:
+        high = tl.minimum(high, last + 1)
+        free = tl.minimum(free, earliest + 1)
+    if F.right:
+        high = tl.minimum(high, last + right + 1)
+        free = tl.minimum(free, earliest + right + 1)
+    if F.left:
+        low = tl.maximum(0, earliest - left) // F.keys * F.keys
+    free = tl.maximum(free, 0) // F.keys * F.keys
+    if F.left or F.masked:
+        free = low
+    return low, free, high
+
+
+@Launcher
+def prefill_kernel(
+    query: tl.tensor,
+    key: tl.tensor,
+    value: tl.tensor,
+    table: tl.tensor,
+    ends: tl.tensor,
+    lengths: tl.tensor,
+    out: tl.tensor,
+    mask: tl.tensor,
+    slopes: tl.tensor,
+    key_scales: tl.tensor,
+    key_zeros: tl.tensor,
+    value_scales: tl.tensor,
+    value_zeros: tl.tensor,
+    tokens: tl.tensor,
+    sequences: tl.tensor,
+    room: tl.tensor,
+    blocks: tl.tensor,
+    columns: tl.tensor,
+    mask_columns: tl.tensor,
+    scale: tl.tensor,
+    soft_cap: tl.tensor,
+    window_left: tl.tensor,
+    window_right: tl.tensor,
+    query_token: tl.tensor,
+    query_head: tl.tensor,
+    query_element: tl.tensor,
+    key_block: tl.tensor,
+    key_place: tl.tensor,
+    key_head: tl.tensor,
+    key_element: tl.tensor,
+    value_block: tl.tensor,
+    value_place: tl.tensor,
+    value_head: tl.tensor,
+    value_element: tl.tensor,
+    out_token: tl.tensor,
+    out_head: tl.tensor,
+    out_element: tl.tensor,
+    mask_token: tl.tensor,
+    scale_head: tl.tensor,
+    scale_element: tl.tensor,
+    kv_heads: tl.tensor,
+    F: tl.constexpr,
+) -> None:
+    # Late tiles of a causal sequence have the most keys: they go first.
+    tile = (tl.num_programs(0) - 1 - tl.program_id(0)) // kv_heads
+    head = tl.program_id(0) % kv_heads
+    sequence, begin, new, first_row, length, first, wrong = sequence_of_tile(
+        ends, lengths, tile, tokens, sequences, room, F
+    )
+    # Nor may ends that fall: a tile in front of its sequence has nothing to do.
+    if (first_row >= 0) & (first_row < new * F.group):
+        row = first_row + tl.arange(0, F.rows)
+        token = row // F.group
+        valid = token < new
+        place = (begin + token).to(tl.int64)
+        h = head * F.group + row % F.group
+        if F.bits > 0:
+            key_scales += head * scale_head
+            value_scales += head * scale_head
+            if not F.each:
+                scale = scale * tl.load(key_scales).to(tl.float32)
+        at = place * query_token + h * query_head
+        q0 = queries(query, at, valid, query_element, key_scales, F, False)
+        q1 = q0
+        if F.k1 > 0:
+            q1 = queries(query, at, valid, query_element, key_scales, F, True)
+        slope = h
+        if F.sloped:
+            slope = tl.load(slopes + h).to(tl.float32)
+        seat = (length - new + token, slope, tl.where(valid, place * mask_token, -1))
+        keys = side_of(
+            key,
+            head,
+            key_block,
+            key_place,
+            key_head,
+            key_element,
+            key_zeros,
+            scale_head,
+            scale_element,
+            F,
+            False,
+        )
+        values = side_of(
+            value, head, value_block, value_place, value_head, value_element, value_zeros, scale_head, scale_element,
+            F, True,
+        )  # fmt: skip
+        if F.block_size > 0:
+            table += sequence.to(tl.int64) * columns
+        pages = (table, blocks, first)
+        sight = (scale, soft_cap, window_left, window_right, mask, mask_columns, length)
+        low, free, high = seen_keys(first_row, new, length, window_left, window_right, F)
+        state = nothing_yet(F)
+        if not (F.left or F.masked):
+            state = attend(state, q0, q1, low, free, seat, keys, values, pages, sight, F, True)
+        state = attend(state, q0, q1, free, high, seat, keys, values, pages, sight, F, False)
+        _, total, acc0, acc1, bad = state
+        wrong = wrong | tl.max(bad, 0)
+        to = out + place * out_token + h * out_head
+        store_part(to, out_element, valid, acc0, total, wrong, value_scales, scale_element, F, False)
+        if F.v1 > 0:
+            store_part(to, out_element, valid, acc1, total, wrong, value_scales, scale_element, F, True)
+
+
+# ---- decode ----
 
 
 @jit
