@@ -133,20 +133,16 @@ def _by_a_library(case: Case) -> bool:
     return case.operator in _PRODUCTS and first.shape[:-1].numel() > _FEW_ROWS
 
 
-class _OtherRows:
+class _OtherRows(ReferenceRun):
     """The reference's answers to a call without the bad number, those rows of them that may not change."""
 
     def __init__(self, case: Case, kept: Tensor) -> None:
-        self._whole, self._kept = ReferenceRun(OPERATORS[case.operator], case), kept
+        super().__init__(OPERATORS[case.operator], case)
+        self._kept = kept
 
-    def own(self) -> list[Any]:
-        return [_rows(value, self._kept) for value in self._whole.own()]
-
-    def truth(self) -> list[Any] | None:
-        return [_rows(value, self._kept) for value in self._whole.truth() or ()]
-
-    def perturbed(self, seed: int) -> list[Any] | None:
-        return [_rows(value, self._kept) for value in self._whole.perturbed(seed) or ()]
+    def evaluate(self, args: Any, kwargs: Any, grad_outputs: Any, *, upcast: bool) -> list[Any]:
+        found = super().evaluate(args, kwargs, grad_outputs, upcast=upcast)
+        return [_rows(value, self._kept) for value in found]
 
 
 def _right(case: Case, kept: Tensor, results: list[Tensor]) -> bool:
