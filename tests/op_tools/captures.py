@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from op_tools.captured import admission
 from op_tools.names import name_of
 from op_tools.replay import ItemReport, Options, find_items, replay_item
-from op_tools.replay import run as run_module
 from op_tools.storage import CallInfo, CaptureStore
 
 ON_HOST = Options(device="cpu", verbose=False)
@@ -50,7 +50,7 @@ class Faulty:
 
 def with_fault(monkeypatch: pytest.MonkeyPatch, faulty: Faulty) -> None:
     """Let replay run `faulty` whatever the capture names."""
-    monkeypatch.setattr(run_module, "function_named", lambda name, allow=(): faulty)
+    monkeypatch.setattr(admission, "function_named", lambda name, allow=(): faulty)
 
 
 def capture(

@@ -11,8 +11,8 @@ import pytest
 import torch
 from captures import ON_HOST, Faulty, capture, nothing, one, published, verdicts, with_fault
 
+from op_tools.captured.load import read_item
 from op_tools.replay import Options, find_items, replay_item
-from op_tools.replay.items import read_item
 
 pytestmark = pytest.mark.unit
 

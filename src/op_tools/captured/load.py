@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,21 @@ from typing import Any
 import torch
 
 from op_tools.storage import CaptureError, Opaque, load
+from op_tools.trees import flat_tensors
 
-__all__ = ["GENERATOR", "Captured", "Item", "find_items", "opaque_values", "read_item"]
+__all__ = [
+    "GENERATOR",
+    "PARTS",
+    "CapturedCall",
+    "Item",
+    "find_items",
+    "opaque_values",
+    "read_description",
+    "read_item",
+]
 
 _INPUT = "input.pth"
+PARTS = ("output", "grad_inputs", "grad_outputs")  # beside the input
 _SIDES = ("device_", "cpu_")
 _LARGEST_DESCRIPTION = 1 << 20
 GENERATOR = "torch._C.Generator"
@@ -45,7 +56,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedCall:
     """The values of a captured call. Parts that were not captured are None."""
 
     name: str
@@ -61,6 +72,38 @@ class Captured:
     @property
     def call_site(self) -> str:
         return str(self.header.get("call_site") or "")
+
+    @property
+    def device(self) -> str:
+        """Where the call ran, as its header says; empty where it does not say."""
+        return str(self.header.get("device") or "")
+
+    @property
+    def autocast(self) -> tuple[bool, torch.dtype] | None:
+        """Whether the call was made under autocast, as its header says, and to which dtype."""
+        said = self.extra.get("autocast")
+        if not isinstance(said, list | tuple) or len(said) != 2:
+            return None
+        dtype = said[1]
+        if not isinstance(dtype, torch.dtype):
+            dtype = getattr(torch, str(said[1]).removeprefix("torch."), None)
+        return (bool(said[0]), dtype) if isinstance(dtype, torch.dtype) else None
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensor inputs in the order that gradients and written inputs count them."""
+        return flat_tensors(self.args, self.kwargs)
+
+    @property
+    def host_tensors(self) -> frozenset[int]:
+        """Ids of inputs that were on the host in a call that also had some on an accelerator."""
+        unique = list({id(tensor): tensor for tensor in self.tensors})
+        devices = self.header.get("devices")
+        if not isinstance(devices, list | tuple) or len(unique) != len(devices):
+            return frozenset()
+        if all(str(device) == "cpu" for device in devices):
+            return frozenset()
+        return frozenset(key for key, device in zip(unique, devices, strict=True) if str(device) == "cpu")
 
     @property
     def extra(self) -> Mapping[str, Any]:
@@ -96,33 +139,34 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
-def read_item(item: Item) -> Captured:
-    """Load a call. Raises CaptureError where the input cannot be read; the other parts are optional."""
+def read_item(item: Item, parts: Container[str] = PARTS) -> CapturedCall:
+    """Load a call with those of its parts that are wanted. Raises CaptureError where the input cannot be read; what is
+    the matter with other parts is a note."""
     data = load(item.file("input"))
     notes: list[str] = []
     header = data.get("__op_tools__") or {}
-    output = _loaded(item, "output", notes)
-    return Captured(
+    output = _loaded(item, "output", parts, notes)
+    return CapturedCall(
         name=_name(item, data, header),
         args=tuple(data["args"]),
         kwargs=dict(data.get("kwargs") or {}),
         outputs=None if output is None else tuple(output["args"]),
-        grad_inputs=_part(item, "grad_inputs", notes),
-        grad_outputs=_part(item, "grad_outputs", notes),
+        grad_inputs=_part(item, "grad_inputs", parts, notes),
+        grad_outputs=_part(item, "grad_outputs", parts, notes),
         header=header,
         written=() if output is None else _written(output.get("kwargs")),
         notes=tuple(notes),
     )
 
 
-def _part(item: Item, part: str, notes: list[str]) -> tuple[Any, ...] | None:
-    data = _loaded(item, part, notes)
+def _part(item: Item, part: str, parts: Container[str], notes: list[str]) -> tuple[Any, ...] | None:
+    data = _loaded(item, part, parts, notes)
     return None if data is None else tuple(data["args"])
 
 
-def _loaded(item: Item, part: str, notes: list[str]) -> dict[str, Any] | None:
+def _loaded(item: Item, part: str, parts: Container[str], notes: list[str]) -> dict[str, Any] | None:
     path = item.file(part)
-    if not path.exists():
+    if part not in parts or not path.exists():
         return None
     try:
         return load(path)
@@ -152,18 +196,23 @@ def _name(item: Item, data: Mapping[str, Any], header: Mapping[str, Any]) -> str
 
 def _described_name(item: Item) -> str | None:
     """Published tools wrote the operator's name into the .pth.json beside the values."""
-    path = item.file("input").with_name(item.file("input").name + ".json")
-    try:
-        if path.is_symlink() or path.stat().st_size > _LARGEST_DESCRIPTION:
-            return None
-        described = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    said = described.get("op") if isinstance(described, dict) else None
+    said = read_description(item.file("input")).get("op")
     return said if isinstance(said, str) else None
 
 
-def opaque_values(captured: Captured) -> list[Opaque]:
+def read_description(path: Path) -> dict[str, Any]:
+    """What lies beside a captured part for people to read; empty where it cannot be read."""
+    path = path.with_name(path.name + ".json")
+    try:
+        if path.is_symlink() or path.stat().st_size > _LARGEST_DESCRIPTION:
+            return {}
+        described = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return described if isinstance(described, dict) else {}
+
+
+def opaque_values(captured: CapturedCall) -> list[Opaque]:
     """Inputs of which only a description was saved."""
     found: list[Opaque] = []
     pending: list[Any] = [captured.args, captured.kwargs]

@@ -1,26 +1,18 @@
-"""Puts captured values on the device where they are to run: fresh copies, same strides, leaves for autograd."""
+"""Moves captured values to the device where they are to run: fresh copies, same strides, leaves for autograd."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from typing import Any
 
 import torch
 
-from op_tools.replay.items import GENERATOR
+from op_tools.captured.load import GENERATOR
 from op_tools.storage import Opaque
+from op_tools.trees import map_leaves
 
-__all__ = [
-    "cloned",
-    "copied",
-    "host_tensors",
-    "keeps_statistics",
-    "map_tensors",
-    "mutates",
-    "place",
-    "resolve_device",
-]
+__all__ = ["cloned", "copied", "keeps_statistics", "mutates", "resolve_device", "to_device"]
 
 _HOST_ONLY = {"cpu", "meta"}
 
@@ -31,27 +23,6 @@ def resolve_device(wanted: str) -> torch.device:
         return torch.device(wanted)
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return accelerator if accelerator is not None else torch.device("cpu")
-
-
-def map_tensors(
-    value: Any, change: Callable[[torch.Tensor], torch.Tensor], other: Callable[[Any], Any]
-) -> Any:
-    """The same lists, tuples, named tuples and dicts with changed leaves."""
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, torch.Size):
-        return value
-    if isinstance(value, tuple):
-        items = [map_tensors(item, change, other) for item in value]
-        if hasattr(value, "_fields"):
-            return type(value)(*items)
-        # torch.return_types take one sequence, as tuple does
-        return type(value)(items) if type(value) is not tuple else tuple(items)
-    if isinstance(value, list):
-        return [map_tensors(item, change, other) for item in value]
-    if isinstance(value, dict):
-        return {key: map_tensors(item, change, other) for key, item in value.items()}
-    return other(value)
 
 
 def copied(tensor: torch.Tensor, device: torch.device, *, requires_grad: bool) -> torch.Tensor:
@@ -90,13 +61,13 @@ def _dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def place(
+def to_device(
     value: Any,
     device: torch.device,
     *,
     captured_on: str = "",
     on_host: Container[int] = (),
-    grads: bool = True,
+    requires_grad: bool = True,
 ) -> Any:
     """A copy of an argument tree on `device`. Device arguments that named an accelerator name this one.
 
@@ -108,10 +79,12 @@ def place(
     def tensor(item: torch.Tensor) -> torch.Tensor:
         if id(item) not in copies:
             where = torch.device("cpu") if id(item) in on_host else device
-            copies[id(item)] = copied(item, where, requires_grad=grads and item.requires_grad)
+            copies[id(item)] = copied(item, where, requires_grad=requires_grad and item.requires_grad)
         return copies[id(item)]
 
-    def other(item: Any) -> Any:
+    def leaf(item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            return tensor(item)
         if isinstance(item, torch.device):
             return item if item.type in _HOST_ONLY else device
         if isinstance(item, torch.Generator) or (isinstance(item, Opaque) and item.type_name == GENERATOR):
@@ -120,25 +93,17 @@ def place(
             return device if _names_accelerator(item, captured_on) else item
         return item
 
-    return map_tensors(value, tensor, other)
-
-
-def host_tensors(tensors: Sequence[torch.Tensor], devices: Sequence[Any]) -> frozenset[int]:
-    """Ids of tensors that were on the host in a call that also had some on an accelerator."""
-    unique = list({id(tensor): tensor for tensor in tensors})
-    if len(unique) != len(devices) or all(str(device) == "cpu" for device in devices):
-        return frozenset()
-    return frozenset(key for key, device in zip(unique, devices, strict=True) if str(device) == "cpu")
+    return map_leaves(value, leaf)
 
 
 def cloned(value: Any) -> Any:
     """The same tree with differentiable copies; what was one tensor stays one."""
     clones: dict[int, torch.Tensor] = {}
 
-    def clone(item: torch.Tensor) -> torch.Tensor:
-        return clones.setdefault(id(item), item.clone())
+    def clone(item: Any) -> Any:
+        return clones.setdefault(id(item), item.clone()) if isinstance(item, torch.Tensor) else item
 
-    return map_tensors(value, clone, lambda item: item)
+    return map_leaves(value, clone)
 
 
 def _names_accelerator(text: str, captured_on: str) -> bool:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from op_tools.replay.items import Captured
-from op_tools.replay.placing import cloned, copied, host_tensors, mutates, place
-from op_tools.replay.timing import Stopwatch
+from op_tools.captured.load import CapturedCall
+from op_tools.captured.move import cloned, copied, mutates, to_device
 from op_tools.trees import flat_results, flat_tensors
 
-__all__ = ["Execution", "Executor"]
+__all__ = ["CallRunner", "Execution", "aligned_gradients"]
+
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -34,25 +36,25 @@ class Execution:
     as_captured: bool = False
 
 
-class Executor:
+class CallRunner:
     """Holds what is the same for every run of a call."""
 
     def __init__(
         self,
         func: Callable[..., Any],
-        captured: Captured,
+        captured: CapturedCall,
         device: torch.device,
         *,
-        sync: bool,
-        only_forward: bool,
+        sync: bool = False,
+        only_forward: bool = False,
     ) -> None:
         self.func = func
         self.captured = captured
         self.device = device
         self.only_forward = only_forward
-        self._watch = Stopwatch(device, sync=sync)
+        self._stopwatch = Stopwatch(device, sync=sync)
         self._writes = mutates(func, captured.name, captured.kwargs)
-        self._grad = self._wants_graph()
+        self.records_graph = self._wants_graph()
         self._inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
     def _wants_graph(self) -> bool:
@@ -67,48 +69,36 @@ class Executor:
     def _fresh_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """New copies where the call writes to them; else one copy serves every run."""
         if self._inputs is None or self._writes:
-            header = self.captured.header
-            tensors = flat_tensors(self.captured.args, self.captured.kwargs)
-            devices = header.get("devices")
-            self._inputs = place(
+            self._inputs = to_device(
                 (self.captured.args, self.captured.kwargs),
                 self.device,
-                captured_on=str(header.get("device") or ""),
-                on_host=host_tensors(tensors, devices if isinstance(devices, list | tuple) else ()),
-                grads=self._grad,
+                captured_on=self.captured.device,
+                on_host=self.captured.host_tensors,
+                requires_grad=self.records_graph,
             )
         return self._inputs
 
     def run(self) -> Execution:
         args, kwargs = self._fresh_inputs()
         leaves = flat_tensors(args, kwargs)
-        with torch.set_grad_enabled(self._grad), self._autocast():
+        with torch.set_grad_enabled(self.records_graph), self._autocast():
             if self._writes and any(leaf.requires_grad for leaf in leaves):
                 # A leaf must not be written to; what came before it in the model was not one either.
                 args, kwargs = cloned((args, kwargs))
-            result = self._watch.measure(lambda: self.func(*args, **kwargs))
-        execution = Execution(args, kwargs, result, self._watch.milliseconds)
+            result = self._stopwatch.measure(lambda: self.func(*args, **kwargs))
+        execution = Execution(args, kwargs, result, self._stopwatch.milliseconds)
         if not self.only_forward:
             self._backward(execution, leaves)
         return execution
 
     @contextlib.contextmanager
     def _autocast(self) -> Iterator[None]:
-        state = self.autocast
+        state = self.captured.autocast
         if state is None:
             yield
             return
         with torch.autocast(self.device.type, dtype=state[1], enabled=state[0]):
             yield
-
-    @property
-    def autocast(self) -> tuple[bool, torch.dtype] | None:
-        """Whether the call was made under autocast, as its header says, and to which dtype."""
-        said = self.captured.extra.get("autocast")
-        if not isinstance(said, list | tuple) or len(said) != 2:
-            return None
-        dtype = said[1] if isinstance(said[1], torch.dtype) else _dtype(str(said[1]))
-        return None if dtype is None else (bool(said[0]), dtype)
 
     def _backward(self, execution: Execution, leaves: list[torch.Tensor]) -> None:
         outputs = [item for item in flat_results(execution.result) if isinstance(item, torch.Tensor)]
@@ -119,15 +109,15 @@ class Executor:
             return
         roots, inputs = [output for output, _ in pairs], [leaves[index] for index in wanted]
         execution.grad_outputs, execution.wants_grad = grads, wanted
-        execution.grads = self._watch.measure(
+        execution.grads = self._stopwatch.measure(
             lambda: list(torch.autograd.grad(roots, inputs, [grad for _, grad in pairs], allow_unused=True))
         )
-        execution.backward_ms = self._watch.milliseconds
+        execution.backward_ms = self._stopwatch.milliseconds
 
     def _grad_outputs(self, outputs: list[torch.Tensor], execution: Execution) -> list[torch.Tensor | None]:
         """The captured gradients; ones where none were captured; None for outputs that have none."""
         differentiable = [output.requires_grad and output.grad_fn is not None for output in outputs]
-        captured = _aligned(self.captured.grad_outputs, outputs, differentiable)
+        captured = aligned_gradients(self.captured.grad_outputs, outputs, differentiable)
         if captured is None:
             return [
                 torch.ones_like(output, requires_grad=False) if wanted else None
@@ -140,13 +130,8 @@ class Executor:
         ]
 
 
-def _dtype(text: str) -> torch.dtype | None:
-    found = getattr(torch, text.removeprefix("torch."), None)
-    return found if isinstance(found, torch.dtype) else None
-
-
-def _aligned(
-    grads: tuple[Any, ...] | None, outputs: list[torch.Tensor], differentiable: list[bool]
+def aligned_gradients(
+    grads: tuple[Any, ...] | None, outputs: Sequence[torch.Tensor], differentiable: Sequence[bool]
 ) -> list[torch.Tensor | None] | None:
     """Captured gradients, one per output; None if there are none that fit.
 
@@ -164,3 +149,44 @@ def _aligned(
         if grad is not None and not (isinstance(grad, torch.Tensor) and grad.shape == output.shape):
             return None
     return given if any(grad is not None for grad in given) else None
+
+
+class Stopwatch:
+    """`measure` runs a function; `milliseconds` is what the last one took."""
+
+    def __init__(self, device: torch.device, *, sync: bool) -> None:
+        self.device = device
+        self.milliseconds = 0.0
+        self._on_host = device.type == "cpu"
+        self._events = None if sync or self._on_host else self._make_events()
+
+    def _make_events(self) -> tuple[torch.Event, torch.Event] | None:
+        try:
+            first, second = (torch.Event(self.device, enable_timing=True) for _ in range(2))
+            first.record()
+            second.record()
+            second.synchronize()
+            first.elapsed_time(second)
+        except (RuntimeError, NotImplementedError, TypeError):  # a device without timing events
+            return None
+        return first, second
+
+    def measure(self, function: Callable[[], Result]) -> Result:
+        self._wait()
+        if self._events is None:
+            start = time.perf_counter()
+            result = function()
+            self._wait()
+            self.milliseconds = (time.perf_counter() - start) * 1e3
+            return result
+        first, second = self._events
+        first.record()
+        result = function()
+        second.record()
+        second.synchronize()
+        self.milliseconds = float(first.elapsed_time(second))
+        return result
+
+    def _wait(self) -> None:
+        if not self._on_host:
+            torch.accelerator.synchronize(self.device)

@@ -19,22 +19,6 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 
 
-def columns(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as columns of a table."""
-    return {
-        "allclose": verdict.allclose,
-        "cosine_similarity": verdict.cosine_similarity,
-        "max_abs_diff": verdict.max_abs_diff,
-        "max_relative_diff": verdict.max_relative_diff,
-        "atol": verdict.atol,
-        "rtol": verdict.rtol,
-        "error_info": verdict.error_info,
-        "verdict": verdict.status,
-        "reason": verdict.reason,
-        "error_over_bound": verdict.error_over_bound,
-    }
-
-
 def forward(
     tool: Tool,
     call: Call,
@@ -122,7 +106,7 @@ def grad_names(operator: str, inputs: list[torch.Tensor]) -> list[str]:
 
 
 def _compared(name: str, value: Any, verdict: Verdict, exact: Any) -> dict[str, Any]:
-    row = {"name": name, **columns(verdict)}
+    row = {"name": name, **verdict.as_row()}
     row["error_info"] = verdict.error_info or raised.dtypes_note(value, exact)
     return row
 

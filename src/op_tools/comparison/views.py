@@ -17,10 +17,9 @@ def judge(mine: Any, own: Any, bases: tuple[Tensors, Tensors], tolerance: Tolera
     ours, theirs = _facts(mine, bases[0]), _facts(own, bases[1])
     wrong = [f"{name} {a} instead of {b}" for (name, a), (_, b) in zip(ours, theirs, strict=False) if a != b]
     if not wrong:
-        return Verdict("same", "", True, 1.0, 0.0, 0.0, tolerance.atol, tolerance.rtol)
+        return Verdict.plain("same", "", tolerance)
     reason = "the view shows another part of its input: " + ", ".join(wrong)
-    nothing = float("nan")
-    return Verdict("fail", reason, False, nothing, nothing, nothing, tolerance.atol, tolerance.rtol, reason)
+    return Verdict.plain("fail", reason, tolerance)
 
 
 def _facts(value: Any, bases: Tensors) -> list[tuple[str, Any]]:

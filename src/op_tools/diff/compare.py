@@ -7,11 +7,11 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
+from op_tools.captured.load import Item, find_items
 from op_tools.diff.judging import judge_call
 from op_tools.diff.model import Report
 from op_tools.diff.pairing import Entry, pair_up
 from op_tools.diff.sequence import Recorded, Sequences, bytes_described, of_captures, of_log
-from op_tools.replay.items import Item, find_items
 from op_tools.runs import NOTHING, BadInput, Run, open_run
 
 __all__ = ["compare_captures", "open_either"]

@@ -6,28 +6,25 @@ happen in another process or on another machine.
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from op_tools.categories import category_of, is_random
+from op_tools.captured.admission import NotReplayable, TooLarge, admitted, limit_for
+from op_tools.captured.judge import CallJudge, CaptureMismatch
+from op_tools.captured.load import PARTS, CapturedCall, Item, read_item
+from op_tools.categories import category_of
 from op_tools.names import RefusedName, function_named
-from op_tools.reference.recompute import Recomputation, RecomputeError
-from op_tools.replay.bounds import TooLarge, check_memory, limit_for
-from op_tools.replay.closeness import identical, parts_of
-from op_tools.replay.items import Captured, Item, opaque_values
-from op_tools.replay.placing import place
-from op_tools.storage import CaptureError, Opaque, load
-from op_tools.trees import flat_results, flat_tensors
-from op_tools.verdict import Verdict, judge
-from op_tools.verdict.distribution import judge_random
-from op_tools.verdict.tolerance import tolerance_for
+from op_tools.reference.recompute import RecomputeError
+from op_tools.storage import CaptureError, Opaque
+from op_tools.trees import flat_results
+from op_tools.verdict import Verdict
+from op_tools.verdict.closeness import identical
 
 __all__ = ["JUDGED", "judge_call"]
 
@@ -35,6 +32,7 @@ __all__ = ["JUDGED", "judge_call"]
 _WORST_FIRST = ("fail", "lower_precision", "pass", "same")
 JUDGED = frozenset(_WORST_FIRST)
 _NOT_JUDGED = frozenset({"uninitialised", "view", "communication"})
+_FIGURES = ("allclose", "cosine_similarity", "max_abs_diff", "max_relative_diff", "error_over_bound")
 _LONGEST_REASON = 500
 _CPU = torch.device("cpu")
 
@@ -45,16 +43,34 @@ class _NotJudged(Exception):
     """Nothing can be said about this call; the message says why."""
 
 
-class _Lost(_NotJudged):
-    """What the run should have left of this call is not there, or does not fit the call."""
-
-
 @dataclass(frozen=True)
 class _Missing:
     """Why there are no values to judge."""
 
     reason: str
     is_lost: bool = False
+
+
+@dataclass(frozen=True)
+class _Values:
+    """What is to be judged of one side: the call's inputs and what came out, or the gradients in and out."""
+
+    judge: CallJudge
+    gradients: bool
+
+    @property
+    def captured(self) -> CapturedCall:
+        return self.judge.captured
+
+    @property
+    def given(self) -> Any:
+        call = self.captured
+        return call.args, call.kwargs, call.grad_outputs if self.gradients else None
+
+    @property
+    def outputs(self) -> Any:
+        call = self.captured
+        return call.grad_inputs if self.gradients else (call.outputs, call.written)
 
 
 def judge_call(payload: dict[str, Any]) -> dict[str, Any]:
@@ -72,91 +88,52 @@ def judge_call(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _judge_call(payload: Mapping[str, Any]) -> dict[str, Any]:
-    allow = tuple(payload.get("allow") or ())
+    name, allow = payload["name"], tuple(payload.get("allow") or ())
     result: dict[str, Any] = {"same_inputs": None, "same_outputs": None, "random": False}
-    if reason := _never_judged(payload["name"], allow):
+    if reason := _never_judged(name, allow):
         # Not even read: what an uninitialised result holds is nobody's business, and a view holds what it is a view of.
         sides = {side: payload.get(side) and _side("not judged", reason) for side in ("a", "b")}
         return {**result, **sides}
-    a, b = (
-        _admitted(_read(payload["name"], payload.get(side), payload["gradients"]), allow)
-        for side in ("a", "b")
-    )
+    a, b = (_read(name, payload.get(side), payload["gradients"], allow) for side in ("a", "b"))
     if isinstance(a, _Values) and isinstance(b, _Values):
         result["same_inputs"], result["same_outputs"] = _alike(a.given, b.given), _alike(a.outputs, b.outputs)
-    result["random"] = any(isinstance(side, _Values) and side.is_random(allow) for side in (a, b))
-    result["b"] = _judged(b, allow)
+    result["random"] = any(isinstance(side, _Values) and side.judge.random for side in (a, b))
+    result["b"] = _judged(b)
     identical_sides = result["same_inputs"] and result["same_outputs"]
-    result["a"] = result["b"] if identical_sides else _judged(a, allow)
+    result["a"] = result["b"] if identical_sides else _judged(a)
     return result
 
 
-def _admitted(values: _Values | _Missing | None, allow: tuple[str, ...]) -> _Values | _Missing | None:
-    """The values, where looking at them takes no more memory than they justify."""
-    if not isinstance(values, _Values):
-        return values
-    try:
-        _check_memory(_function(values.captured.name, allow), values.captured)
-    except (_NotJudged, RefusedName, TooLarge) as error:
-        return _Missing(str(error))
-    return values
-
-
 def _never_judged(name: str, allow: tuple[str, ...]) -> str:
+    if not name:
+        return "the capture does not say which operator it is"
     try:
-        category = category_of(_function(name, allow), name)
-    except (_NotJudged, RefusedName) as error:
+        category = category_of(function_named(name, allow=allow), name)
+    except RefusedName as error:
         return str(error)
     return f"{category} calls are not judged" if category in _NOT_JUDGED else ""
 
 
-class _Values:
-    """What is to be judged of one side: the call's inputs and what came out, or the gradients in and out."""
-
-    def __init__(self, captured: Captured, gradients: bool) -> None:
-        self.captured = captured
-        self.gradients = gradients
-        self.given = (captured.args, captured.kwargs, captured.grad_outputs if gradients else None)
-        self.outputs = captured.grad_inputs if gradients else (captured.outputs, captured.written)
-
-    def is_random(self, allow: tuple[str, ...]) -> bool:
-        captured = self.captured
-        try:
-            func = _function(captured.name, allow)
-        except (_NotJudged, RefusedName):
-            return False
-        return is_random(func, captured.name, captured.args, captured.kwargs)
-
-
-def _read(name: str, where: Sequence[str] | None, gradients: bool) -> _Values | _Missing | None:
+def _read(
+    name: str, where: Sequence[str] | None, gradients: bool, allow: tuple[str, ...]
+) -> _Values | _Missing | None:
     """The values, or why there are none; None where the run has no such call."""
     if where is None:
         return None
     item = Item(Path(where[0]), where[1])
+    wanted = PARTS if gradients else PARTS[:1]
     try:
-        data = load(item.file("input"))
-        after = load(item.file("output"))
-        grads: dict[str, Any] = dict.fromkeys(("grad_inputs", "grad_outputs"))
-        if gradients:
-            grads = {part: tuple(load(item.file(part))["args"]) for part in grads}
+        captured = read_item(item, wanted)
     except (CaptureError, OSError) as error:
         return _Missing(f"its capture cannot be read: {error}", is_lost=True)
-    header = data.get("__op_tools__") or {}
-    captured = Captured(
-        name=str(header.get("operator") or name),
-        args=tuple(data["args"]),
-        kwargs=dict(data.get("kwargs") or {}),
-        outputs=tuple(after["args"]),
-        written=_written(after.get("kwargs")),
-        header=header,
-        **grads,
-    )
-    return _Values(captured, gradients)
-
-
-def _written(kwargs: Any) -> tuple[Any, ...]:
-    found = kwargs.get("written") if isinstance(kwargs, dict) else None
-    return tuple(found) if isinstance(found, tuple | list) else ()
+    missing = [f"{item.file(part)} is not there" for part in wanted if not item.file(part).exists()]
+    if captured.notes or missing:
+        return _Missing(f"its capture cannot be read: {(*captured.notes, *missing)[0]}", is_lost=True)
+    try:
+        func, captured = admitted(replace(captured, name=captured.name or name), _CPU, allow=allow)
+    except (NotReplayable, RefusedName, TooLarge) as error:
+        return _Missing(str(error))
+    return _Values(CallJudge(func, captured), gradients)
 
 
 def _alike(left: Any, right: Any) -> bool | None:
@@ -209,23 +186,23 @@ def _is_device(value: Any) -> bool:
     return True
 
 
-def _judged(values: _Values | _Missing | None, allow: tuple[str, ...]) -> Side | None:
+def _judged(values: _Values | _Missing | None) -> Side | None:
     if values is None:
         return None
     if isinstance(values, _Missing):
         return _side("not judged", values.reason, lost=values.is_lost)
     try:
-        verdicts = _verdicts(values, allow)
-    except _Lost as error:
+        verdicts = (_gradients if values.gradients else _results)(values.judge)
+    except CaptureMismatch as error:
         return _side("not judged", str(error), lost=True)
-    except (_NotJudged, RefusedName, TooLarge, RecomputeError, NotImplementedError) as error:
+    except (_NotJudged, TooLarge, RecomputeError, NotImplementedError) as error:
         return _side("not judged", str(error))
     except Exception as error:  # one call that cannot be judged is no reason to stop
         return _side("not judged", f"{type(error).__name__}: {error}", lost=True)
-    return _summed(verdicts)
+    return _worst(verdicts)
 
 
-def _summed(verdicts: Sequence[Verdict]) -> Side:
+def _worst(verdicts: Sequence[Verdict]) -> Side:
     """The worst verdict stands for the call."""
     found = [verdict for verdict in verdicts if verdict.status in JUDGED]
     if not found:
@@ -234,13 +211,10 @@ def _summed(verdicts: Sequence[Verdict]) -> Side:
         )
         return _side("not judged", reason)
     worst = min(found, key=lambda verdict: (_WORST_FIRST.index(verdict.status), -_size(verdict)))
+    row = worst.as_row()
     return {
         **_side(worst.status, worst.reason),
-        "allclose": worst.allclose,
-        "cosine_similarity": worst.cosine_similarity,
-        "max_abs_diff": worst.max_abs_diff,
-        "max_relative_diff": worst.max_relative_diff,
-        "error_over_bound": worst.error_over_bound,
+        **{name: row[name] for name in _FIGURES},
         "output": verdicts.index(worst),
     }
 
@@ -254,137 +228,34 @@ def _side(status: str, reason: str, lost: bool = False) -> Side:
     return {"status": status, "reason": " ".join(reason.split())[:_LONGEST_REASON], "lost": lost}
 
 
-def _verdicts(values: _Values, allow: tuple[str, ...]) -> list[Verdict]:
-    captured = values.captured
-    func = _function(captured.name, allow)
-    category = category_of(func, captured.name)
-    if category in _NOT_JUDGED:
-        raise _NotJudged(f"{category} calls are not judged")
-    if missing := opaque_values(captured):
-        raise _NotJudged(f"of an argument only a description was saved: {missing[0].type_name}")
-    where = str(captured.header.get("device") or "")
-    args, kwargs = place((captured.args, captured.kwargs), _CPU, captured_on=where, grads=False)
-    random = values.is_random(allow)
-    if values.gradients:
-        if random:
-            raise _NotJudged("gradients of a random call are judged at ATen level only")
-        return _gradients(func, captured, args, kwargs)
-    results = [_near(value) for value in flat_results(captured.outputs)]
-    if random:
-        return judge_random(captured.name, args, kwargs, results)
-    reference = Recomputation(func, args, kwargs, autocast=_autocast(captured))
-    # What the call wrote to without returning it follows the outputs; other tools save it as outputs.
-    expected, unreturned = len(reference.own()), len(reference.written)
-    if len(captured.written) == unreturned:
-        results += [_near(value) for value in captured.written]
-    complete = len(results) == expected
-    if not complete and len(results) != expected - unreturned:
-        raise _Lost(f"{len(results)} values were captured, the reference gives {expected}")
-    verdicts = [
-        judge(
-            value,
-            reference,
-            index,
-            category=category,
-            tolerance=tolerance_for(captured.name, getattr(value, "dtype", type(value))),
-        )
-        for index, value in enumerate(results)
+def _results(judge: CallJudge) -> list[Verdict]:
+    if judge.random:
+        return judge.judged_random(flat_results(judge.captured.outputs))
+    values = judge.captured_results()
+    found = [
+        judge.judged(value, judge.forward, index) for index, value in enumerate(values) if value is not None
     ]
-    if not complete and all(verdict.status != "fail" for verdict in verdicts):
+    if len(found) < len(values) and all(verdict.ok for verdict in found):
         # Of some functions only running them tells that they write: nothing of it is in any capture.
-        raise (_Lost if captured.written else _NotJudged)(
-            f"the call writes to {unreturned} tensors that it does not return, {len(captured.written)} were captured"
+        written = len(judge.captured.written)
+        raise (CaptureMismatch if written else _NotJudged)(
+            f"the call writes to {len(judge.forward.written)} tensors that it does not return, {written} were captured"
         )
-    return verdicts
+    return found
 
 
-def _gradients(
-    func: Callable[..., Any], captured: Captured, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[Verdict]:
-    inputs = flat_tensors(captured.args, captured.kwargs)
-    outputs = [value for value in flat_results(captured.outputs) if isinstance(value, torch.Tensor)]
-    given, found = list(captured.grad_outputs or ()), list(captured.grad_inputs or ())
-    if len(given) != len(outputs) or len(found) != len(inputs):
-        raise _Lost("the captured gradients do not fit the call's inputs and outputs")
-    wanted = [index for index, grad in enumerate(found) if grad is not None]
-    if not wanted or all(grad is None for grad in given):
+def _gradients(judge: CallJudge) -> list[Verdict]:
+    if judge.random:
+        raise _NotJudged("gradients of a random call are judged at ATen level only")
+    captured = judge.captured
+    if not all(
+        any(grad is not None for grad in part or ()) for part in (captured.grad_inputs, captured.grad_outputs)
+    ):
         raise _NotJudged("no gradients were captured")
-    reference = Recomputation(
-        func,
-        args,
-        kwargs,
-        grad_outputs=[None if grad is None else _near(grad) for grad in given],
-        wants_grad=wanted,
-        autocast=_autocast(captured),
-    )
-    expected = reference.own()
-    if any(grad is None for grad in expected):
+    given, found = judge.captured_grad_outputs(), judge.captured_gradients()
+    if given is None or not found:
+        raise CaptureMismatch("the captured gradients do not fit the call's inputs and outputs")
+    reference = judge.backward(given, list(found))
+    if any(grad is None for grad in reference.own()):
         raise _NotJudged("the reference has no gradient where one was captured")
-    return [
-        judge(
-            _near(found[place_]),
-            reference,
-            index,
-            category="other",
-            tolerance=tolerance_for(captured.name, found[place_].dtype),
-        )
-        for index, place_ in enumerate(wanted)
-    ]
-
-
-@functools.lru_cache(maxsize=4096)
-def _function(name: str, allow: tuple[str, ...]) -> Callable[..., Any]:
-    if not name:
-        raise _NotJudged("the capture does not say which operator it is")
-    return function_named(name, allow=allow)
-
-
-def _near(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value
-
-
-_small_enough: set[Any] = set()
-
-
-def _check_memory(func: Callable[..., Any], captured: Captured) -> None:
-    """As replay does: a small file may ask for much memory. Asked once for calls of one kind."""
-    results = (
-        captured.outputs or (),
-        captured.written,
-        captured.grad_inputs or (),
-        captured.grad_outputs or (),
-    )
-    tensors = flat_tensors([captured.args, *results], captured.kwargs)
-    key = (func, *map(_layout_of, tensors), repr(_numbers(captured)))
-    if len(key) < _LONGEST_REASON and key in _small_enough:
-        return
-    held = {
-        id(tensor): sum(part.untyped_storage().nbytes() for part in parts_of(tensor)) for tensor in tensors
-    }
-    limit = limit_for(sum(held.values()), has_outputs=True)
-    for tensor in tensors:
-        # Judging a sparse tensor takes all the elements that it stands for.
-        if tensor.layout is not torch.strided and tensor.numel() * tensor.element_size() > limit:
-            raise TooLarge(f"a sparse tensor of {list(tensor.shape)} stands for more than {limit:,} bytes")
-    check_memory(func, captured.args, captured.kwargs, limit)
-    if len(_small_enough) > 100_000:
-        _small_enough.clear()
-    _small_enough.add(key)
-
-
-def _layout_of(tensor: torch.Tensor) -> Any:
-    strides = tensor.stride() if tensor.layout is torch.strided else None
-    return tensor.shape, strides, tensor.dtype, tensor.layout
-
-
-def _numbers(captured: Captured) -> list[Any]:
-    values = [*flat_results(list(captured.args)), *flat_results(dict(captured.kwargs))]
-    return [value for value in values if not isinstance(value, torch.Tensor)]
-
-
-def _autocast(captured: Captured) -> tuple[bool, torch.dtype] | None:
-    said = captured.extra.get("autocast")
-    if not isinstance(said, list | tuple) or len(said) != 2:
-        return None
-    dtype = said[1] if isinstance(said[1], torch.dtype) else getattr(torch, str(said[1])[6:], None)
-    return (bool(said[0]), dtype) if isinstance(dtype, torch.dtype) else None
+    return judge.judged_all(list(found.values()), reference)

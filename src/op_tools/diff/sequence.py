@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 import re
 from collections import Counter
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from op_tools.replay.items import Item, find_items
+from op_tools.captured.load import Item, find_items, read_description, read_item
 from op_tools.runs import Run
 from op_tools.storage import CaptureError, load
 
@@ -209,8 +208,6 @@ def _number(said: Any, item: Item) -> int:
 
 
 def _name_of(item: Item) -> str:
-    from op_tools.replay.items import read_item
-
     try:
         return read_item(item).name
     except (CaptureError, OSError):
@@ -229,27 +226,15 @@ def shapes_of(call: Recorded) -> str:
 
 @functools.lru_cache(maxsize=65536)
 def _described_shapes(path: Path) -> str:
-    described = _description(path)
+    described = read_description(path)
     return repr([*_shapes(described.get("args")), *_shapes(described.get("kwargs"))]) if described else ""
 
 
 def bytes_described(item: Item) -> int:
     """About how many bytes the tensors of a call's input have."""
-    described = _description(item.file("input"))
+    described = read_description(item.file("input"))
     shapes = [*_shapes(described.get("args")), *_shapes(described.get("kwargs"))]
     return sum(_ITEM_BYTES * math.prod(value[1]) for value in shapes if isinstance(value, tuple))
-
-
-def _description(path: Path) -> dict[str, Any]:
-    """What lies beside a capture for people to read; empty where it cannot be read."""
-    path = path.with_name(path.name + ".json")
-    try:
-        if path.is_symlink() or path.stat().st_size > _LARGEST_DESCRIPTION:
-            return {}
-        described = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return described if isinstance(described, dict) else {}
 
 
 def _shapes(value: Any) -> Iterator[Any]:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from op_tools.categories import Category, category_of, is_random
+from op_tools.captured.judge import CallJudge
+from op_tools.captured.move import keeps_statistics
+from op_tools.captured.run import Execution
 from op_tools.describe import leaves, numbered
 from op_tools.reference.recompute import Recomputation, RecomputeError
-from op_tools.replay.closeness import against, equal, failed, identical, skipped
-from op_tools.replay.execute import Execution
-from op_tools.replay.items import Captured
 from op_tools.replay.model import ItemStatus, Row
-from op_tools.replay.placing import keeps_statistics, place
 from op_tools.trees import flat_results, flat_tensors
-from op_tools.verdict import NoiseCache, Verdict, judge
-from op_tools.verdict.distribution import judge_random
-from op_tools.verdict.tolerance import Tolerance, tolerance_for
+from op_tools.verdict import Verdict, within_tolerance
+from op_tools.verdict.closeness import identical
 
-__all__ = ["Checker", "Comparison", "overall"]
+__all__ = ["Comparison", "compare", "overall"]
 
 _WORST_FIRST: tuple[ItemStatus, ...] = ("fail", "lower_precision", "pass", "same")
 
@@ -32,8 +29,6 @@ class Comparison:
 
     forward: list[Row] = field(default_factory=list)
     backward: list[Row] = field(default_factory=list)
-    reference_args: tuple[Any, ...] = ()
-    reference_kwargs: dict[str, Any] = field(default_factory=dict)
     recomputed: Recomputation | None = None
     recomputed_grads: Recomputation | None = None
     notes: list[str] = field(default_factory=list)
@@ -45,248 +40,144 @@ def overall(rows: Sequence[Row]) -> ItemStatus:
     return next((status for status in _WORST_FIRST if status in found), "not compared")
 
 
-class Checker:
-    """Judges the runs of one call."""
+def compare(judge: CallJudge, execution: Execution, forward_id: int) -> Comparison:
+    """The rows of one run."""
+    found = Comparison()
+    results = [judge.near(item) for item in flat_results(execution.result)]
+    if judge.random:
+        found.forward += _rows(judge, "output", judge.judged_random(results))
+    else:
+        _forward(judge, execution, results, found)
+        if execution.wants_grad:
+            _backward(judge, execution, found)
+    for row in (*found.forward, *found.backward):
+        row["forward_id"] = forward_id
+    return found
 
-    def __init__(
-        self,
-        func: Callable[..., Any],
-        captured: Captured,
-        reference: str,
-        autocast: tuple[bool, torch.dtype] | None,
-    ) -> None:
-        self.func = func
-        self.captured = captured
-        self.name = captured.name
-        self.reference = torch.device(reference)
-        self.autocast = autocast
-        self.category = category_of(func, captured.name)
-        self.random = is_random(func, captured.name, captured.args, captured.kwargs)
-        self.noise = NoiseCache()
 
-    def compare(self, execution: Execution, forward_id: int) -> Comparison:
-        found = Comparison()
-        where = str(self.captured.header.get("device") or "")
-        found.reference_args, found.reference_kwargs = place(
-            (self.captured.args, self.captured.kwargs), self.reference, captured_on=where, grads=False
-        )
-        results = [self.near(item) for item in flat_results(execution.result)]
-        if self.random:
-            self._random(results, found)
-        else:
-            self._forward(execution, results, found)
-            if execution.wants_grad:
-                self._backward(execution, found)
-        for row in (*found.forward, *found.backward):
-            row["forward_id"] = forward_id
-        return found
+def _forward(judge: CallJudge, execution: Execution, results: list[Any], found: Comparison) -> None:
+    written: list[int] = []
+    try:
+        written = list(judge.forward.written)
+        found.recomputed = judge.forward
+    except (RecomputeError, NotImplementedError) as error:
+        found.notes.append(f"not compared with {judge.device}: {error}")
+    inputs = flat_tensors(execution.args, execution.kwargs)
+    after = [judge.near(inputs[position]) for position in written]
+    verdicts = _judged(judge, [*results, *after], found.recomputed)
+    found.forward += _input_rows(judge, execution, written, verdicts[len(results) :])
+    found.forward += _rows(judge, "output", verdicts[: len(results)])
+    saved = judge.captured.outputs
+    if saved is None or judge.category == "uninitialised":
+        return
+    pairs = _paired(results, saved)
+    if pairs is None:
+        text = f"{len(flat_results(saved))} values were captured, the call now gives {len(results)}"
+        found.forward.append(_row(f"{judge.name} captured output", Verdict.plain("fail", text)))
+        return
+    found.forward += _captured_rows(judge, "output", results, verdicts, pairs, found.recomputed)
 
-    # --- forward ----------------------------------------------------------------------------------------
 
-    def _forward(self, execution: Execution, results: list[Any], found: Comparison) -> None:
-        reference = self._recomputation(found)
-        try:
-            expected: list[Any] | None = reference.own()
-            written = list(reference.written)
-        except (RecomputeError, NotImplementedError) as error:
-            found.notes.append(f"not compared with {self.reference}: {error}")
-            expected, written = None, []
-        if expected is not None:
-            found.recomputed = reference
-        inputs = flat_tensors(execution.args, execution.kwargs)
-        after = [self.near(inputs[index]) for index in written]
-        verdicts = self._judged([*results, *after], reference if expected is not None else None, "outputs")
-        found.forward += self._input_rows(execution, written, verdicts[len(results) :])
-        names = numbered(self.name, "output", len(results))
-        found.forward += [_row(name, verdict) for name, verdict in zip(names, verdicts, strict=False)]
-        self._captured(results, verdicts, self.captured.outputs, "output", found.forward, reference, expected)
-
-    def _recomputation(self, found: Comparison, **gradients: Any) -> Recomputation:
-        return Recomputation(
-            self.func,
-            found.reference_args,
-            found.reference_kwargs,
-            reference=str(self.reference),
-            autocast=self.autocast,
-            **gradients,
-        )
-
-    def _judged(self, results: Sequence[Any], reference: Recomputation | None, part: str) -> list[Verdict]:
-        if reference is None:
-            return [skipped("no reference") for _ in results]
-        expected = reference.own()
-        if len(expected) != len(results):
-            text = f"{len(results)} results where the reference has {len(expected)}"
-            return [failed(text, self._tolerance(result)) for result in results]
-        return [self._judged_one(result, reference, index, part) for index, result in enumerate(results)]
-
-    def _judged_one(self, result: Any, reference: Recomputation, index: int, part: str) -> Verdict:
-        expected = reference.own()[index]
-        if result is None or expected is None:
-            same = result is None and expected is None
-            text = "a gradient on one side, none on the other"
-            return equal(Tolerance(0.0, 0.0)) if same else failed(text, self._tolerance(result))
-        return judge(
-            result,
-            reference,
-            index,
-            category=self.category if part == "outputs" else "other",
-            tolerance=self._tolerance(result),
-            noise=self.noise,
-            key=(self.name, part),
-        )
-
-    def _input_rows(self, execution: Execution, written: list[int], verdicts: list[Verdict]) -> list[Row]:
-        """Inputs after the call: what it may write is judged, the rest must be as it was."""
-        inputs = leaves(execution.args)
-        before = [self.near(value) for value in leaves(self.captured.args)]
-        judged = dict(zip(written, verdicts, strict=True))
-        rows: list[Row] = []
-        position = -1
-        for name, leaf, original in zip(
-            numbered(self.name, "input", len(inputs)), inputs, before, strict=True
-        ):
-            if not isinstance(leaf, torch.Tensor):
-                rows.append(_row(name, equal(self._tolerance(leaf)), counts=False))
-                continue
-            position += 1
-            if position in judged:
-                rows.append(_row(name, judged[position]))
-            elif self._returned(leaf, execution.result):
-                rows.append(_row(name, equal(self._tolerance(leaf)), counts=False))
-            else:
-                rows.append(self._untouched(name, leaf, original))
-        rest = [verdict for index, verdict in judged.items() if index > position]  # written keyword arguments
-        return rows + [
-            _row(name, item)
-            for name, item in zip(numbered(self.name, "keyword", len(rest)), rest, strict=True)
+def _backward(judge: CallJudge, execution: Execution, found: Comparison) -> None:
+    reference = judge.backward(execution.grad_outputs, execution.wants_grad)
+    grads = [judge.near(grad) for grad in execution.grads]
+    try:
+        reference.own()
+        found.recomputed_grads = reference
+    except (RecomputeError, NotImplementedError) as error:
+        found.notes.append(f"gradients not compared with {judge.device}: {error}")
+    verdicts = _judged(judge, grads, found.recomputed_grads)
+    found.backward += _rows(judge, "grad", verdicts)
+    if execution.as_captured and judge.captured.grad_inputs is not None:
+        saved = judge.captured_gradients()
+        pairs = [
+            (index, saved[position])
+            for index, position in enumerate(execution.wants_grad)
+            if position in saved and grads[index] is not None
         ]
+        found.backward += _captured_rows(judge, "grad", grads, verdicts, pairs, found.recomputed_grads)
 
-    def _returned(self, leaf: torch.Tensor, result: Any) -> bool:
-        """Whether the call returned this very input, written to: then it is judged as an output."""
-        return any(item is leaf for item in flat_results(result))
 
-    def _untouched(self, name: str, leaf: torch.Tensor, original: Any) -> Row:
-        now = self.near(leaf)
-        if identical(now, original) or keeps_statistics(self.name):
-            return _row(name, equal(self._tolerance(leaf)), counts=False)
-        verdict = against(now, original, self._tolerance(leaf))
-        return _row(
-            name, replace(verdict, status="fail", reason="the call changed an input it must not change")
+def _judged(judge: CallJudge, values: list[Any], reference: Recomputation | None) -> list[Verdict]:
+    if reference is None:
+        return [Verdict.plain("skipped", "no reference") for _ in values]
+    return judge.judged_all(values, reference)
+
+
+def _input_rows(
+    judge: CallJudge, execution: Execution, written: list[int], verdicts: list[Verdict]
+) -> list[Row]:
+    """Inputs after the call: what it may write is judged, the rest must be as it was."""
+    inputs, before = leaves(execution.args), leaves(judge.captured.args)
+    returned = {id(item) for item in flat_results(execution.result)}  # written to: judged as an output
+    judged = dict(zip(written, verdicts, strict=True))
+    rows: list[Row] = []
+    position = -1
+    for name, leaf, original in zip(numbered(judge.name, "input", len(inputs)), inputs, before, strict=True):
+        position += isinstance(leaf, torch.Tensor)
+        if isinstance(leaf, torch.Tensor) and position in judged:
+            rows.append(_row(name, judged[position]))
+        elif not isinstance(leaf, torch.Tensor) or id(leaf) in returned:
+            rows.append(_row(name, Verdict.plain("same", "", judge.tolerance(leaf)), counts=False))
+        else:
+            rows.append(_untouched(judge, name, judge.near(leaf), judge.near(original)))
+    rest = [verdict for index, verdict in judged.items() if index > position]  # written keyword arguments
+    return rows + _rows(judge, "keyword", rest)
+
+
+def _untouched(judge: CallJudge, name: str, now: torch.Tensor, original: Any) -> Row:
+    if identical(now, original) or keeps_statistics(judge.name):
+        return _row(name, Verdict.plain("same", "", judge.tolerance(now)), counts=False)
+    verdict = within_tolerance(now, original, judge.tolerance(now))
+    return _row(name, replace(verdict, status="fail", reason="the call changed an input it must not change"))
+
+
+def _captured_rows(
+    judge: CallJudge,
+    what: str,
+    results: list[Any],
+    verdicts: list[Verdict],
+    pairs: list[tuple[int, Any]],
+    reference: Recomputation | None,
+) -> list[Row]:
+    """Is this what the device gave when it was captured? Rounding may differ between two devices."""
+    found = [
+        _like_captured(
+            judge, results[index], judge.near(value), index, reference if verdicts[index].ok else None
         )
+        for index, value in pairs
+    ]
+    return _rows(judge, f"captured {what}", found)
 
-    # --- backward ---------------------------------------------------------------------------------------
 
-    def _backward(self, execution: Execution, found: Comparison) -> None:
-        given = [None if grad is None else self.near(grad) for grad in execution.grad_outputs]
-        reference = self._recomputation(found, grad_outputs=given, wants_grad=execution.wants_grad)
-        grads = [self.near(grad) if grad is not None else None for grad in execution.grads]
-        try:
-            expected: list[Any] | None = reference.own()
-        except (RecomputeError, NotImplementedError) as error:
-            found.notes.append(f"gradients not compared with {self.reference}: {error}")
-            expected = None
-        if expected is not None:
-            found.recomputed_grads = reference
-        verdicts = self._judged(grads, reference if expected is not None else None, "gradients")
-        names = numbered(self.name, "grad", len(grads))
-        found.backward += [_row(name, verdict) for name, verdict in zip(names, verdicts, strict=True)]
-        if execution.as_captured:
-            saved = self._captured_grads(execution)
-            self._captured(grads, verdicts, saved, "grad", found.backward, reference, expected)
+def _like_captured(
+    judge: CallJudge, result: Any, value: Any, index: int, reference: Recomputation | None
+) -> Verdict:
+    tolerance = judge.tolerance(result)
+    if identical(result, value):
+        return Verdict.plain("same", "", tolerance)
+    verdict = within_tolerance(result, value, tolerance)
+    if reference is None:
+        return verdict if verdict.ok else replace(verdict, reason="differs from what was captured")
+    # The result is right. Two right answers may differ by rounding; a captured one that is wrong is news.
+    then = judge.judged(value, reference, index)
+    reason = "" if then.ok else f"the captured value is wrong and not reproduced here: {then.reason}"
+    return replace(verdict, status="pass" if then.ok else "fail", reason=reason)
 
-    def _captured_grads(self, execution: Execution) -> tuple[Any, ...] | None:
-        """One per input that has a gradient. Our own captures save one place per tensor, the published ones do not."""
-        saved = self.captured.grad_inputs
-        if saved is None or len(saved) != len(flat_tensors(execution.args, execution.kwargs)):
-            return saved
-        return tuple(saved[index] for index in execution.wants_grad)
 
-    # --- what was captured ------------------------------------------------------------------------------
-
-    def _captured(
-        self,
-        results: list[Any],
-        verdicts: list[Verdict],
-        saved: tuple[Any, ...] | None,
-        what: str,
-        rows: list[Row],
-        reference: Recomputation,
-        expected: list[Any] | None,
-    ) -> None:
-        """Is this what the device gave when it was captured? Rounding may differ between two devices."""
-        if saved is None or self.category == "uninitialised":
-            return
-        pairs = _paired(results, saved)
-        if pairs is None:
-            if what == "output":
-                text = f"{len(flat_results(saved))} values were captured, the call now gives {len(results)}"
-                rows.append(_row(f"{self.name} captured {what}", failed(text, Tolerance(0.0, 0.0))))
-            return
-        for name, (index, value) in zip(
-            numbered(self.name, f"captured {what}", len(pairs)), pairs, strict=True
-        ):
-            judged = reference if expected is not None and verdicts[index].ok else None
-            category: Category = self.category if what == "output" else "other"
-            rows.append(
-                _row(name, self._like_captured(results[index], self.near(value), index, judged, category))
-            )
-
-    def _like_captured(
-        self, result: Any, value: Any, index: int, reference: Recomputation | None, category: Category
-    ) -> Verdict:
-        tolerance = self._tolerance(result)
-        if identical(result, value):
-            return equal(tolerance)
-        verdict = against(result, value, tolerance)
-        if reference is None:
-            return verdict
-        # The result is right. Two right answers may differ by rounding; a captured one that is wrong is news.
-        then = judge(value, reference, index, category=category, tolerance=tolerance, noise=self.noise)
-        reason = "" if then.ok else f"the captured value is wrong and not reproduced here: {then.reason}"
-        return replace(verdict, status="pass" if then.ok else "fail", reason=reason)
-
-    # --- random -----------------------------------------------------------------------------------------
-
-    def _random(self, results: list[Any], found: Comparison) -> None:
-        verdicts = judge_random(self.name, found.reference_args, found.reference_kwargs, results)
-        names = numbered(self.name, "output", len(results))
-        found.forward += [_row(name, verdict) for name, verdict in zip(names, verdicts, strict=True)]
-
-    # --- both -------------------------------------------------------------------------------------------
-
-    def near(self, value: Any) -> Any:
-        """A value where the reference is."""
-        return value.detach().to(self.reference) if isinstance(value, torch.Tensor) else value
-
-    def _tolerance(self, value: Any) -> Tolerance:
-        return tolerance_for(self.name, value.dtype if isinstance(value, torch.Tensor) else type(value))
+def _rows(judge: CallJudge, what: str, verdicts: Sequence[Verdict]) -> list[Row]:
+    names = numbered(judge.name, what, len(verdicts))
+    return [_row(name, verdict) for name, verdict in zip(names, verdicts, strict=True)]
 
 
 def _row(name: str, verdict: Verdict, *, counts: bool = True) -> Row:
-    return {
-        "name": name,
-        "allclose": verdict.allclose,
-        "cosine_similarity": verdict.cosine_similarity,
-        "max_abs_diff": verdict.max_abs_diff,
-        "max_relative_diff": verdict.max_relative_diff,
-        "atol": verdict.atol,
-        "rtol": verdict.rtol,
-        "error_info": verdict.error_info or (verdict.reason if verdict.status == "fail" else ""),
-        "verdict": verdict.status,
-        "reason": verdict.reason,
-        "counts": counts and verdict.status != "skipped",
-    }
+    row = {"name": name, **verdict.as_row(), "counts": counts and verdict.status != "skipped"}
+    row["error_info"] = verdict.error_info or (verdict.reason if verdict.status == "fail" else "")
+    return row
 
 
 def _paired(results: list[Any], saved: tuple[Any, ...]) -> list[tuple[int, Any]] | None:
     """Captured values with the index of their result; None if they do not belong together."""
-    if len(saved) == len(results) and not any(isinstance(value, list | tuple | dict) for value in saved):
-        pairs = list(enumerate(saved))  # gradients: a place for each, also for those that are None
-    else:
-        values = flat_results(saved)
-        present = [index for index, result in enumerate(results) if result is not None]
-        if len(present) != len(values):
-            return None
-        pairs = list(zip(present, values, strict=True))
-    return [(index, value) for index, value in pairs if value is not None and results[index] is not None]
+    values = flat_results(saved)
+    present = [index for index, result in enumerate(results) if result is not None]
+    return list(zip(present, values, strict=True)) if len(present) == len(values) else None

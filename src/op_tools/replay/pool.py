@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dicore.executors import ExecutorError, WorkerStartError, run_payloads
-from op_tools.replay.items import Item
+from op_tools.captured.load import Item
 from op_tools.replay.model import ItemReport, Options
 
 __all__ = ["ExecutorError", "WorkerStartError", "replay_in_workers"]

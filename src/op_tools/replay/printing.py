@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from op_tools import describe, tables
+from op_tools.captured.judge import CallJudge
+from op_tools.captured.load import CapturedCall
+from op_tools.captured.run import Execution
 from op_tools.comparison import raised
 from op_tools.reference.recompute import Recomputation
 from op_tools.replay.check import Comparison
-from op_tools.replay.execute import Execution
-from op_tools.replay.items import Captured
 from op_tools.replay.model import ItemReport, Row
 from op_tools.trees import flat_results
 
@@ -19,12 +20,11 @@ __all__ = ["comparison_text", "report_line", "time_text"]
 _GAP = "\n\n\n"
 
 
-def comparison_text(
-    captured: Captured, execution: Execution, found: Comparison, forward_id: int, reference: str
-) -> str:
+def comparison_text(judge: CallJudge, execution: Execution, found: Comparison, forward_id: int) -> str:
     """The device's and the reference's values, then the comparison; the same for the gradients."""
+    captured, reference = judge.captured, str(judge.device)
     heading = f"{captured.name} forward_id: {forward_id}"
-    copies = (found.reference_args, found.reference_kwargs)
+    copies = judge.inputs
     own, exact = _both(found.recomputed)
     args, kwargs = raised.inputs(copies, exact)
     shown = raised.results(execution.result, own, exact)
@@ -48,7 +48,7 @@ def comparison_text(
     ]
     if found.backward:
         own, exact = _both(found.recomputed_grads)
-        given = [grad if grad is None else grad.detach().to(reference) for grad in execution.grad_outputs]
+        given = [judge.near(grad) for grad in execution.grad_outputs]
         rows = describe.compare_grad_rows(
             captured.name, given, execution.grads, own if exact is None else exact, where=reference
         )
@@ -89,12 +89,12 @@ def _verdicts(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _place(captured: Captured) -> list[str]:
+def _place(captured: CapturedCall) -> list[str]:
     """The line of the program that made the call, where the capture tells."""
     return [describe.printable(captured.call_site)] if captured.call_site else []
 
 
-def time_text(captured: Captured, execution: Execution, row: Row) -> str:
+def time_text(captured: CapturedCall, execution: Execution, row: Row) -> str:
     """One run: values and forward time, gradients and backward time."""
     place = _place(captured)
     forward = {key: value for key, value in row.items() if key != "backward_elasped"}

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-import torch
-
 from op_tools import describe
-from op_tools.names import RefusedName, function_named
-from op_tools.replay.bounds import TooLarge, check_memory, limit_for
-from op_tools.replay.check import Checker, Comparison, overall
-from op_tools.replay.closeness import identical
-from op_tools.replay.execute import Execution, Executor
-from op_tools.replay.items import Captured, Item, opaque_values, read_item
+from op_tools.captured.admission import NotReplayable, TooLarge, admitted
+from op_tools.captured.judge import CallJudge
+from op_tools.captured.load import CapturedCall, Item, read_item
+from op_tools.captured.move import resolve_device
+from op_tools.captured.run import CallRunner, Execution
+from op_tools.names import RefusedName
+from op_tools.replay.check import Comparison, compare, overall
 from op_tools.replay.model import ItemReport, ItemStatus, Options, Row
-from op_tools.replay.placing import resolve_device
 from op_tools.replay.printing import comparison_text, time_text
 from op_tools.storage import CaptureDamaged, CaptureError, CaptureRefused
-from op_tools.trees import flat_results, flat_tensors
+from op_tools.trees import flat_results
+from op_tools.verdict.closeness import identical
 
 __all__ = ["replay_item"]
 
@@ -35,12 +32,14 @@ def replay_item(item: Item, options: Options, first_id: int = 1) -> ItemReport:
     try:
         captured = read_item(item)
         report.name = captured.name
-        captured = _at_home(captured, resolve_device(options.device))
-        func = _admitted(captured, options)
-        _check_values(captured)
-        _check_memory(func, captured, options)
-        _Replay(func, captured, options, report, first_id).go()
-    except _NotReplayable as error:
+        device = resolve_device(options.device)
+        func, captured = admitted(captured, device, allow=options.allow, memory_limit=options.memory_limit)
+        runner = CallRunner(
+            func, captured, device, sync=options.sync_time_measure, only_forward=options.only_run_forward
+        )
+        judge = CallJudge(func, captured, options.reference) if options.acc_check else None
+        _Replay(captured, runner, judge, options, report, first_id).go()
+    except NotReplayable as error:
         _close(report, "not replayable", str(error))
     except (RefusedName, TooLarge, CaptureRefused) as error:
         _close(report, "refused", str(error))
@@ -58,65 +57,22 @@ def _close(report: ItemReport, status: ItemStatus, reason: str) -> None:
     report.reason = " ".join(reason.split())[:_LONGEST_REASON]
 
 
-class _NotReplayable(Exception):
-    """Something the call needs was not saved."""
-
-
-def _admitted(captured: Captured, options: Options) -> Callable[..., Any]:
-    if not captured.name:
-        raise _NotReplayable("neither the file nor the names of its folders say which operator it is")
-    return function_named(captured.name, allow=options.allow)
-
-
-def _at_home(captured: Captured, device: torch.device) -> Captured:
-    """`x.cuda()` is a method named after the device it was captured on; elsewhere it is `x.to(device)`."""
-    kind = str(captured.header.get("device") or "").partition(":")[0]
-    if not captured.args or kind in ("", "cpu", device.type) or captured.name != f"torch.Tensor.{kind}":
-        return captured
-    return replace(captured, name="torch.Tensor.to", args=(captured.args[0], device), kwargs={})
-
-
-def _check_values(captured: Captured) -> None:
-    missing = opaque_values(captured)
-    if missing:
-        shown = ", ".join(f"{value.type_name} ({value.text})" for value in missing[:3])
-        raise _NotReplayable(f"arguments of which only a description was saved: {shown}")
-
-
-def _check_memory(func: Callable[..., Any], captured: Captured, options: Options) -> None:
-    held = {}
-    for tensor in flat_tensors([captured.args, captured.outputs or ()], captured.kwargs):
-        if tensor.layout is torch.strided:
-            # Bytes that are there: what an expanded tensor shows may be any number.
-            held[id(tensor)] = tensor.untyped_storage().nbytes()
-    limit = options.memory_limit or limit_for(sum(held.values()), captured.outputs is not None)
-    check_memory(func, captured.args, captured.kwargs, limit)
-
-
 class _Replay:
     def __init__(
         self,
-        func: Callable[..., Any],
-        captured: Captured,
+        captured: CapturedCall,
+        runner: CallRunner,
+        judge: CallJudge | None,
         options: Options,
         report: ItemReport,
         first_id: int,
     ) -> None:
         self.captured = captured
+        self.runner = runner
+        self.judge = judge
         self.options = options
         self.report = report
         self.first_id = first_id
-        device = resolve_device(options.device)
-        self.executor = Executor(
-            func,
-            captured,
-            device,
-            sync=options.sync_time_measure,
-            only_forward=options.only_run_forward,
-        )
-        self.checker = (
-            Checker(func, captured, options.reference, self.executor.autocast) if options.acc_check else None
-        )
         self.texts = [describe.printable(report.item), ""]
         self.first_values: list[Any] | None = None
         self.notes = list(captured.notes)
@@ -132,32 +88,31 @@ class _Replay:
         self.report.reason = self._reason()
 
     def _once(self, forward_id: int, *, printed: bool) -> None:
-        execution = self.executor.run()
-        if self.checker is not None and self._is_news(execution):
-            found = self.checker.compare(execution, forward_id)
+        execution = self.runner.run()
+        if self.judge is not None and self._is_news(self.judge, execution):
+            found = compare(self.judge, execution, forward_id)
             self.report.rows += [*found.forward, *found.backward]
             self.notes += found.notes
-            self._say_compared(execution, found, forward_id)
+            self._say_compared(self.judge, execution, found, forward_id)
         row = self._time_row(execution, forward_id)
         self.report.times.append(row)
         if self.options.verbose and self.options.sync_time_measure and printed:
             self.texts.append(time_text(self.captured, execution, row))
 
-    def _is_news(self, execution: Execution) -> bool:
+    def _is_news(self, judge: CallJudge, execution: Execution) -> bool:
         """A run that gave what the first gave needs no second verdict; one that did not is worth a row."""
-        assert self.checker is not None
-        if self.options.run_times == 1 or self.checker.random:
+        if self.options.run_times == 1 or judge.random:
             return True
-        values = [self.checker.near(value) for value in (*flat_results(execution.result), *execution.grads)]
+        values = [judge.near(value) for value in (*flat_results(execution.result), *execution.grads)]
         first, self.first_values = self.first_values, self.first_values or values
         return first is None or not all(map(identical, first, values))
 
-    def _say_compared(self, execution: Execution, found: Comparison, forward_id: int) -> None:
+    def _say_compared(
+        self, judge: CallJudge, execution: Execution, found: Comparison, forward_id: int
+    ) -> None:
         failed = any(row["verdict"] == "fail" for row in self.report.rows)
         if self.options.verbose or failed:
-            self.texts.append(
-                comparison_text(self.captured, execution, found, forward_id, self.options.reference)
-            )
+            self.texts.append(comparison_text(judge, execution, found, forward_id))
 
     def _time_row(self, execution: Execution, forward_id: int) -> Row:
         row: Row = {

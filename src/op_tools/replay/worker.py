@@ -9,7 +9,7 @@ from typing import Any
 # PyTorch loads it at the first call below a dispatch mode, which takes seconds; here no call's time limit pays for it.
 import torch._dynamo  # noqa: F401
 
-from op_tools.replay.items import Item
+from op_tools.captured.load import Item
 from op_tools.replay.model import Options
 from op_tools.replay.run import replay_item
 

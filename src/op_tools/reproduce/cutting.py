@@ -3,66 +3,53 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from op_tools.replay.items import Captured
-from op_tools.replay.placing import map_tensors
-from op_tools.reproduce.evidence import Evidence, evidence_of, judged_captured
+from op_tools.reproduce.judged import JudgedCall
 from op_tools.runs import BadInput
-from op_tools.trees import flat_results, flat_tensors
+from op_tools.trees import flat_tensors, map_leaves
 from op_tools.verdict.rounding import real_parts
 
-__all__ = ["Cut", "cut"]
+__all__ = ["cut"]
 
 # Text of random bytes in base 85; weights and what else stays whole is counted by trying.
 _TEXT_PER_BYTE = 1.27
 _CODE = 20_000
 
 
-@dataclass(frozen=True)
-class Cut:
-    """A smaller call that is as wrong."""
-
-    evidence: Evidence
-    text: str
-
-
-def cut(evidence: Evidence, limit: int) -> Cut | None:
-    """The call with fewer rows, or None: rows that depend on each other, nothing wrong inside, still too large."""
-    if evidence.seen_on or not evidence.wrong:
+def cut(call: JudgedCall, limit: int) -> tuple[JudgedCall, str] | None:
+    """A smaller call that is as wrong, and which rows it has; None: rows that depend on each other, nothing wrong inside,
+    still too large."""
+    if call.seen_on or not call.wrong:
         return None
-    for length in _lengths(evidence):
-        for start, count in _windows(evidence, length, limit):
-            smaller = _tried(evidence, length, start, count)
+    for length in _lengths(call):
+        for start, count in _windows(call, length, limit):
+            smaller = _tried(call, length, start, count)
             if smaller is not None:
-                return Cut(smaller, f"rows {start} to {start + count - 1} of {length} of the first dimension")
+                return smaller, f"rows {start} to {start + count - 1} of {length} of the first dimension"
     return None
 
 
-def _lengths(evidence: Evidence) -> list[int]:
+def _lengths(call: JudgedCall) -> list[int]:
     """First dimensions that the wrong values share with floating inputs."""
-    inputs = flat_tensors(evidence.captured.args, evidence.captured.kwargs)
+    inputs = call.captured.tensors
     of_inputs = {t.shape[0] for t in inputs if t.dim() and t.is_floating_point()}
-    of_results = {
-        v.given.shape[0] for v in evidence.wrong if isinstance(v.given, torch.Tensor) and v.given.dim()
-    }
+    of_results = {v.given.shape[0] for v in call.wrong if isinstance(v.given, torch.Tensor) and v.given.dim()}
     return sorted((of_inputs & of_results) - {0, 1}, reverse=True)
 
 
-def _windows(evidence: Evidence, length: int, limit: int) -> Iterator[tuple[int, int]]:
+def _windows(call: JudgedCall, length: int, limit: int) -> Iterator[tuple[int, int]]:
     """(start, count) around the row that is off furthest, largest first."""
-    tensors = flat_tensors(
-        [evidence.captured.args, evidence.captured.grad_outputs or ()], evidence.captured.kwargs
-    )
+    tensors = flat_tensors([call.captured.args, call.captured.grad_outputs or ()], call.captured.kwargs)
     rows = sum(_nbytes(t) for t in tensors if t.dim() and t.shape[0] == length)
     fixed = sum(_nbytes(t) for t in tensors if not (t.dim() and t.shape[0] == length))
     room = (limit - _CODE) / _TEXT_PER_BYTE - fixed
     most = int(room / max(1.0, rows / length)) if room > 0 else 0
-    worst = _worst_row(evidence, length)
+    worst = _worst_row(call, length)
     for share in (1, 4, 16):
         count = min(most // share, length - 1)
         if count >= 1:
@@ -73,26 +60,25 @@ def _nbytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _worst_row(evidence: Evidence, length: int) -> int:
-    for value in evidence.wrong:
+def _worst_row(call: JudgedCall, length: int) -> int:
+    for value in call.wrong:
         if isinstance(value.given, torch.Tensor) and value.given.dim() and value.given.shape[0] == length:
-            truth = value.reference.truth() or value.reference.own()
-            error = (real_parts(value.given) - real_parts(truth[value.index])).abs().nan_to_num(math.inf)
+            error = (real_parts(value.given) - real_parts(value.exact)).abs().nan_to_num(math.inf)
             return int(error.reshape(length, -1).amax(1).argmax())
     return 0
 
 
-def _tried(evidence: Evidence, length: int, start: int, count: int) -> Evidence | None:
+def _tried(call: JudgedCall, length: int, start: int, count: int) -> JudgedCall | None:
     def rows(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.dim() or tensor.shape[0] != length:
             return tensor
         return tensor.narrow(0, start, count).detach().clone().requires_grad_(tensor.requires_grad)
 
     def shorter(value: Any) -> Any:
-        return map_tensors(value, rows, lambda item: item)
+        return map_leaves(value, lambda leaf: rows(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
-    captured = evidence.captured
-    smaller: Captured = replace(
+    captured = call.captured
+    smaller = replace(
         captured,
         args=shorter(captured.args),
         kwargs=shorter(captured.kwargs),
@@ -102,24 +88,22 @@ def _tried(evidence: Evidence, length: int, start: int, count: int) -> Evidence 
         written=shorter(captured.written),
     )
     try:
-        found = evidence_of(smaller)
-        judged_captured(found)
+        found = JudgedCall.of(smaller)
+        found.judge_captured()
     except (BadInput, RuntimeError, ValueError):
         return None
-    wrong = {value.place for value in evidence.wrong}
-    found.values = [value for value in found.values if value.place in wrong]
-    return found if found.wrong and _agrees(evidence, found, rows) else None
+    wrong = {value.slot for value in call.wrong}
+    found.values = [value for value in found.values if value.slot in wrong]
+    return found if found.wrong and _agrees(call, found, rows) else None
 
 
-def _agrees(whole: Evidence, part: Evidence, rows: Any) -> bool:
+def _agrees(whole: JudgedCall, part: JudgedCall, rows: Callable[[torch.Tensor], torch.Tensor]) -> bool:
     """Whether the rows of the whole call's exact values are the smaller call's."""
-    of_whole = {value.place: value for value in whole.values}
+    of_whole = {value.slot: value for value in whole.values}
     for value in part.values:
-        mine = value.reference.truth() or value.reference.own()
-        full = of_whole[value.place].reference.truth() or of_whole[value.place].reference.own()
-        want, got = flat_results(rows(full[value.index])), flat_results(mine[value.index])
-        if want[0].shape != got[0].shape or not torch.allclose(
-            real_parts(got[0]), real_parts(want[0]), rtol=1e-9, atol=1e-12, equal_nan=True
+        got, want = value.exact, rows(of_whole[value.slot].exact)
+        if want.shape != got.shape or not torch.allclose(
+            real_parts(got), real_parts(want), rtol=1e-9, atol=1e-12, equal_nan=True
         ):
             return False
     return True

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from op_tools.captured.load import Item, find_items
 from op_tools.describe import printable
-from op_tools.replay.items import Item, find_items
 from op_tools.runs import BadInput, Run, open_run
 from op_tools.storage import CaptureError, load
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
+from op_tools.captured.move import to_device
 from op_tools.names import name_of
+from op_tools.reference.base import upcast
 from op_tools.reference.call_plan import plan_for
-from op_tools.replay.placing import place
+from op_tools.trees import map_leaves
 
 __all__ = ["NotWritable", "call_source", "public_name", "reference_source"]
 
@@ -42,8 +44,8 @@ def call_source(
 
     def leaf(value: Any) -> str | None:
         if isinstance(value, torch.device | str):
-            placed = place(value, _ANY_DEVICE, captured_on=captured_on)
-            return "device" if placed is _ANY_DEVICE else None
+            moved = to_device(value, _ANY_DEVICE, captured_on=captured_on)
+            return "device" if moved is _ANY_DEVICE else None
         return None
 
     # Memory that a transfer may overlap with changes no value, and the CPU has no use for it.
@@ -62,41 +64,24 @@ def reference_source(
     names: dict[int, str] = {}
     kept: list[torch.Tensor] = []
 
-    def wide(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            kept.append(torch.empty(0, dtype=_wide_dtype(value.dtype), device="meta"))
-            names[id(kept[-1])] = _tensor(value, tensor)
-            return kept[-1]
-        return _wide_dtype(value) if isinstance(value, torch.dtype) else value
+    def stand_in(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return upcast(value)
+        kept.append(torch.empty(0, dtype=upcast(value.dtype), device="meta"))
+        names[id(kept[-1])] = _tensor(value, tensor)
+        return kept[-1]
 
-    raised, named = plan.on_reference(_mapped(tuple(args), wide), _mapped(dict(kwargs), wide))
+    given, named = plan.on_reference(map_leaves(tuple(args), stand_in), map_leaves(dict(kwargs), stand_in))
     named = dict(named)
     if plan.is_factory and named.get("dtype") is None and not kept:
         named["dtype"] = torch.float64
 
-    def known(value: torch.Tensor) -> str:
+    def name_of_input(value: torch.Tensor) -> str:
         if id(value) not in names:
             raise NotWritable("the reference needs a tensor that was no argument")
         return names[id(value)]
 
-    return _call(public_name(name_of(plan.func)), raised, named, known, lambda value: None)
-
-
-def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    if dtype.is_floating_point:
-        return torch.float64
-    return torch.complex128 if dtype.is_complex else dtype
-
-
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(value, torch.Size):
-        return value
-    if isinstance(value, list | tuple):
-        items = [_mapped(item, change) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    if isinstance(value, dict):
-        return {key: _mapped(item, change) for key, item in value.items()}
-    return change(value)
+    return _call(public_name(name_of(plan.func)), given, named, name_of_input, lambda value: None)
 
 
 def _call(
@@ -119,9 +104,9 @@ def _call(
 
 def _written(value: Any, tensor: Callable[[torch.Tensor], str], leaf: Callable[[Any], str | None]) -> str:
     """Source text of any value that a capture can hold."""
-    known = leaf(value)
-    if known is not None:
-        return known
+    written = leaf(value)
+    if written is not None:
+        return written
     if isinstance(value, torch.Tensor):
         return _tensor(value, tensor)
 

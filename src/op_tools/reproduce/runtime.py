@@ -39,7 +39,7 @@ class Check(NamedTuple):
     """One value to look at: |value - exact| must be within rtol * |exact| + atol, where exact is computed in float64."""
 
     name: str
-    place: int  # among the results, then the inputs that were written to, then the gradients
+    slot: int  # among the results, then the inputs that were written to, then the gradients
     dtype: Any
     shape: tuple[int, ...]
     rtol: float = 0.0
@@ -68,7 +68,7 @@ class Case(NamedTuple):
     graph: bool = False  # whether the call recorded its gradient
     copies: bool = False  # whether it writes to inputs that require a gradient
     gradients: tuple[Saved | None, ...] = ()  # what came in from behind, for backward
-    wanted: tuple[int, ...] = ()  # inputs whose gradients are looked at
+    wants_grad: tuple[int, ...] = ()  # inputs whose gradients are looked at
     around: Callable[..., Any] | None = None  # autocast, where the call ran under it
 
 
@@ -123,15 +123,15 @@ def computed(case: Case, memory: torch.Tensor, device: torch.device, wide: bool 
         result = case.reference(given) if wide and case.reference is not None else case.call(given, device)
     values = flat(result)
     outputs = [value for value in values if isinstance(value, torch.Tensor)]
-    values += [given[place] for place in case.written]
-    if not case.wanted:
+    values += [given[index] for index in case.written]
+    if not case.wants_grad:
         return values
     roots, incoming = [], []
     for output, saved in zip(outputs, case.gradients):  # noqa: B905
         if saved is not None and output.requires_grad:
             roots.append(output)
             incoming.append(read(saved, memory, device, wide).to(output.dtype))
-    found = torch.autograd.grad(roots, [x[place] for place in case.wanted], incoming, allow_unused=True)
+    found = torch.autograd.grad(roots, [x[index] for index in case.wants_grad], incoming, allow_unused=True)
     return values + list(found)
 
 
@@ -181,14 +181,14 @@ def judged(
         return Finding("")
     worst, rms = float(share.max()), float(share.norm()) / share.numel() ** 0.5
     if worst > 1:
-        place, count = int(share.argmax()), int((share > 1).sum())
+        worst_at, count = int(share.argmax()), int((share > 1).sum())
         where: list[int] = []
-        rest = place // (share.numel() // math.prod(check.shape))  # complex: two numbers an element
+        rest = worst_at // (share.numel() // math.prod(check.shape))  # complex: two numbers an element
         for size in reversed(check.shape):
             where.insert(0, rest % size)
             rest //= size
-        text = f"{count} of {share.numel()} elements are off; element {where} is {given[place].item()!r}"
-        text += f", exact {want[place].item()!r}, allowed error {allowed[place].item():.3g}"
+        text = f"{count} of {share.numel()} elements are off; element {where} is {given[worst_at].item()!r}"
+        text += f", exact {want[worst_at].item()!r}, allowed error {allowed[worst_at].item():.3g}"
         return Finding(text, worst, rms)
     if rms > check.rms:
         return Finding(
@@ -244,7 +244,7 @@ def main(case: Case, memory: torch.Tensor) -> int:
         print(f"no device to run on ({str(error).splitlines()[0]}); say --device NAME", file=sys.stderr)
         return 2
     print(f"{case.name} on {device}, torch {torch.__version__}")
-    exact = own = [None] * (1 + max(check.place for check in case.checks))
+    exact = own = [None] * (1 + max(check.slot for check in case.checks))
     if not all(check.same_dtype or check.exact is not None for check in case.checks):
         exact = computed(case, memory, CPU, wide=True)
     if any(check.same_dtype or check.or_as_cpu for check in case.checks):
@@ -256,9 +256,9 @@ def main(case: Case, memory: torch.Tensor) -> int:
         return 1
     wrong = 0
     for check in case.checks:
-        want = exact[check.place] if check.exact is None else read(check.exact, memory)
-        value = got[check.place] if check.place < len(got) else None
-        found = shown_problem(check, value, want, own[check.place], case, memory)
+        want = exact[check.slot] if check.exact is None else read(check.exact, memory)
+        value = got[check.slot] if check.slot < len(got) else None
+        found = shown_problem(check, value, want, own[check.slot], case, memory)
         wrong += bool(found.problem)
         print(f"{check.name}: {'WRONG: ' + found.problem if found.problem else 'right'}")
     print(f"{wrong} of {len(case.checks)} values are wrong")

@@ -15,14 +15,12 @@ from torch.overrides import TorchFunctionMode
 from op_tools.categories import base_name
 from op_tools.reference.autocast_policy import LOWER, SINGLE
 from op_tools.reference.call_plan import plan_for
-from op_tools.replay.placing import host_tensors
 from op_tools.reproduce import autocast_source, runtime
-from op_tools.reproduce.evidence import Evidence, Value
+from op_tools.reproduce.judged import JudgedCall, JudgedValue
 from op_tools.reproduce.limits import ROOM, Limits, envelope, limits_of
 from op_tools.reproduce.packing import Packer, rounded_up
 from op_tools.reproduce.rendering import NotWritable, call_source, reference_source
 from op_tools.reproduce.runtime import Check, Saved
-from op_tools.trees import flat_tensors
 from op_tools.verdict import selection
 from op_tools.verdict.rounding import format_of, real_parts
 from op_tools.verdict.tolerance import tolerance_for
@@ -79,71 +77,69 @@ class Builder:
 
     def __init__(
         self,
-        evidence: Evidence,
+        call: JudgedCall,
         strides: Sequence[tuple[int, ...] | None] = (),
         limits: dict[int, Limits | None] | None = None,
     ) -> None:
-        self.evidence = evidence
+        self.call = call
         self.limits = limits if limits is not None else {}  # found once, and used by the next builder too
         self.packer = Packer()
         self.inputs: list[Saved] = []
-        captured = evidence.captured
-        tensors = flat_tensors(captured.args, captured.kwargs)
-        self.places = {id(tensor): -1 for tensor in tensors}
+        tensors = call.captured.tensors
+        self._indices = {id(tensor): -1 for tensor in tensors}
         self._strides = (
             dict(zip(map(id, tensors), strides, strict=True)) if len(strides) == len(tensors) else {}
         )
-        devices = captured.header.get("devices")
-        self._on_host = host_tensors(tensors, devices if isinstance(devices, list | tuple) else ())
-        self._wanted = {id(tensors[place]) for place in evidence.wanted}
+        self._on_host = call.captured.host_tensors
+        self._wants_grad = {id(tensors[position]) for position in call.wants_grad}
         self._kept: list[torch.Tensor] = []
 
     def tensor(self, tensor: torch.Tensor) -> str:
         """The name of an input in the file: `x[0]`."""
-        if self.places.get(id(tensor), -1) < 0:
+        if self._indices.get(id(tensor), -1) < 0:
             self._kept.append(tensor)
-            grads = (self._wanted and id(tensor) in self._wanted) or (
-                not self._wanted and tensor.requires_grad
+            grads = (self._wants_grad and id(tensor) in self._wants_grad) or (
+                not self._wants_grad and tensor.requires_grad
             )
             saved = self.packer.add(
                 tensor,
                 self._strides.get(id(tensor)),
-                requires_grad=bool(grads) and self.evidence.graph,
+                requires_grad=bool(grads) and self.call.graph,
                 on_host=id(tensor) in self._on_host,
             )
-            self.places[id(tensor)] = len(self.inputs)
+            self._indices[id(tensor)] = len(self.inputs)
             self.inputs.append(saved)
-        return f"x[{self.places[id(tensor)]}]"
+        return f"x[{self._indices[id(tensor)]}]"
 
     def positions(self, flat: Sequence[int]) -> tuple[int, ...]:
         """Numbers of inputs in the file, of flat tensor inputs of the call."""
-        tensors = flat_tensors(self.evidence.captured.args, self.evidence.captured.kwargs)
-        found = tuple(self.places[id(tensors[place])] for place in flat)
+        tensors = self.call.captured.tensors
+        found = tuple(self._indices[id(tensors[position])] for position in flat)
         if -1 in found:
             raise NotWritable("the gradient of a sparse tensor, or one that was written to")
         return found
 
-    def limits_for(self, value: Value) -> Limits | None:
-        if value.place not in self.limits:
-            self.limits[value.place] = limits_of(value.reference, value.index, value.category)
-        return self.limits[value.place]
+    def limits_for(self, value: JudgedValue) -> Limits | None:
+        if value.slot not in self.limits:
+            self.limits[value.slot] = limits_of(value.reference, value.index, value.category)
+        return self.limits[value.slot]
 
     # --- what is checked --------------------------------------------------------------------------------
 
-    def check(self, value: Value, *, elementwise: bool, leans: bool, stored: bool) -> Check:
+    def check(self, value: JudgedValue, *, elementwise: bool, leans: bool, stored: bool) -> Check:
         """The rule for one value, as the verdict judges it."""
         own = value.own
         if not isinstance(own, torch.Tensor):
             return self._number(value)
         start: dict[str, Any] = {
-            "name": value.name, "place": value.place, "dtype": own.dtype, "shape": tuple(own.shape),
+            "name": value.name, "slot": value.slot, "dtype": own.dtype, "shape": tuple(own.shape),
         }  # fmt: skip
         exact = value.category in _EXACT and not value.reference.is_gradient
         if exact or format_of(own.dtype) is None:
             return Check(**start, same_dtype=True, picks=self._picks(value, own))
         limits = self.limits_for(value)
         if limits is None:
-            tolerance = tolerance_for(self.evidence.name, own.dtype)
+            tolerance = tolerance_for(self.call.name, own.dtype)
             slack = _UNITS_WITHOUT_TRUTH * torch.finfo(own.dtype).eps
             return Check(**start, same_dtype=True, rtol=tolerance.rtol + slack, atol=tolerance.atol)
         start["leans"] = leans
@@ -171,19 +167,19 @@ class Builder:
         needed = float(mine[mine.abs() <= 1].square().sum() / mine.numel()) ** 0.5
         return float(f"{max(limit, ROOM * needed):.3g}")
 
-    def _number(self, value: Value) -> Check:
+    def _number(self, value: JudgedValue) -> Check:
         exact = isinstance(value.own, bool | int) or value.category in _EXACT
-        tolerance = tolerance_for(self.evidence.name, type(value.own))
+        tolerance = tolerance_for(self.call.name, type(value.own))
         rtol, atol = (0.0, 0.0) if exact else (tolerance.rtol, tolerance.atol)
-        return Check(value.name, value.place, type(value.own), (), rtol, atol, same_dtype=True)
+        return Check(value.name, value.slot, type(value.own), (), rtol, atol, same_dtype=True)
 
-    def _picks(self, value: Value, own: torch.Tensor) -> tuple[int, int, int] | None:
+    def _picks(self, value: JudgedValue, own: torch.Tensor) -> tuple[int, int, int] | None:
         """Where positions count in, for operators that pick values: those of equal values are as good."""
         call = value.reference
         if value.category != "index" or own.is_floating_point() or call.kwargs.get("stable"):
             return None
         name = base_name(plan_for(call.func, "cpu").name)
-        captured = self.evidence.captured
+        captured = self.call.captured
         source = (
             captured.args[0] if captured.args else captured.kwargs.get("input", captured.kwargs.get("self"))
         )
@@ -193,7 +189,7 @@ class Builder:
         if found is None:
             return None
         values, _, dim = found
-        which = self.places.get(id(source), -1)
+        which = self._indices.get(id(source), -1)
         if values.shape == source.shape:
             return which, 0, dim
         return (
@@ -211,39 +207,39 @@ def build(
     stored: bool = False,
 ) -> Script:
     """The text of the file. Raises NotWritable."""
-    evidence = builder.evidence
-    captured = evidence.captured
+    judged = builder.call
+    captured = judged.captured
     device = str(captured.header.get("device") or "cpu")
-    call = call_source(evidence.name, captured.args, captured.kwargs, builder.tensor, device)
-    checked = [value for value in evidence.values if _is_checked(value, evidence)]
+    call = call_source(judged.name, captured.args, captured.kwargs, builder.tensor, device)
+    checked = [value for value in judged.values if _is_checked(value, judged)]
     checks = [builder.check(value, elementwise=elementwise, leans=leans, stored=stored) for value in checked]
     reference = ""
     if any(not check.same_dtype and check.exact is None for check in checks):
-        reference = reference_source(evidence.func, captured.args, captured.kwargs, builder.tensor)
-    factory = plan_for(evidence.func, "cpu").is_factory
+        reference = reference_source(judged.func, captured.args, captured.kwargs, builder.tensor)
+    factory = plan_for(judged.func, "cpu").is_factory
     fields = {
-        "name": repr(evidence.name),
+        "name": repr(judged.name),
         "call": "call",
         "reference": "reference" if reference else "None",
         "device": repr(device),
         "inputs": _listed(map(_saved, builder.inputs)),
         "checks": _listed(map(_check, checks)),
-        "written": repr(builder.positions(evidence.written)),
-        "graph": repr(evidence.graph),
-        "copies": repr(evidence.copies),
-        "around": "under_autocast" if evidence.autocast is not None else "None",
+        "written": repr(builder.positions(judged.written)),
+        "graph": repr(judged.graph),
+        "copies": repr(judged.copies),
+        "around": "under_autocast" if judged.autocast is not None else "None",
     }
     if any(value.reference.is_gradient for value in checked):
-        incoming = [None if grad is None else builder.packer.add(grad) for grad in evidence.grad_outputs]
+        incoming = [None if grad is None else builder.packer.add(grad) for grad in judged.grad_outputs]
         fields |= {
             "gradients": _tuple(map(_saved, incoming)),
-            "wanted": repr(builder.positions(evidence.wanted)),
+            "wants_grad": repr(builder.positions(judged.wants_grad)),
         }
     parts = [
         f'"""{title}"""\n\n{_IMPORTS}',
         _function("call(x, device)", "The call as it was captured.", call, "device" if factory else ""),
         _function("reference(x)", "The same in float64 on the CPU.", reference, "'cpu'" if factory else ""),
-        _autocast(evidence),
+        _autocast(judged),
         _source_of(runtime),
         "CASE = Case(\n" + "".join(f"    {name}={text},\n" for name, text in fields.items()) + ")\n",
     ]
@@ -251,9 +247,9 @@ def build(
     return Script("\n\n\n".join(part.strip() for part in parts if part) + "\n", builder.packer, beside)
 
 
-def _is_checked(value: Value, evidence: Evidence) -> bool:
+def _is_checked(value: JudgedValue, call: JudgedCall) -> bool:
     """All results where one is wrong, all gradients where one is; everything where nothing is known to be wrong."""
-    wrong = {item.reference.is_gradient for item in evidence.wrong} or {False, evidence.backward is not None}
+    wrong = {item.reference.is_gradient for item in call.wrong} or {False, bool(call.wants_grad)}
     return value.reference.is_gradient in wrong and (
         value.verdict is None or value.verdict.status != "skipped"
     )
@@ -273,16 +269,16 @@ def _source_of(module: Any) -> str:
     return inspect.getsource(module).partition(_DASHES + "\n")[2]
 
 
-def _autocast(evidence: Evidence) -> str:
-    if evidence.autocast is None:
+def _autocast(call: JudgedCall) -> str:
+    if call.autocast is None:
         return ""
     seen = _SeenFunctions()
     with seen:
-        evidence.forward.evaluate(evidence.forward.args, evidence.forward.kwargs, None, upcast=False)
+        call.forward.evaluate(call.forward.args, call.forward.kwargs, None, upcast=False)
     lower = {name for name in seen.names if base_name(name) in LOWER}
     single = {name for name in seen.names if base_name(name) in SINGLE}
     sets = f"LOWER = {sorted(lower)!r}\nSINGLE = {sorted(single)!r}\n"
-    return f"\nLOW = {evidence.autocast}\n{sets}{_source_of(autocast_source)}"
+    return f"\nLOW = {call.autocast}\n{sets}{_source_of(autocast_source)}"
 
 
 class _SeenFunctions(TorchFunctionMode):
@@ -334,26 +330,26 @@ def load(script: Script) -> dict[str, Any]:
     return names
 
 
-def tried(script: Script, evidence: Evidence) -> Trial:
+def tried(script: Script, call: JudgedCall) -> Trial:
     """Let the file judge what was captured, and what the CPU gives."""
     names = load(script)
     case, memory = names["CASE"], script.packer.tensor()
     wide = names["computed"](case, memory, torch.device("cpu"), True) if case.reference is not None else []
     own = names["computed"](case, memory, torch.device("cpu"), False)
-    given = {value.place: value.given for value in evidence.values}
+    given = {value.slot: value.given for value in call.values}
     found, passed, worst = False, True, 0.0
     for check in case.checks:
-        exact = names["read"](check.exact, memory) if check.exact is not None else (wide or own)[check.place]
-        good = names["shown_problem"](check, own[check.place], exact, own[check.place], case, memory)
+        exact = names["read"](check.exact, memory) if check.exact is not None else (wide or own)[check.slot]
+        good = names["shown_problem"](check, own[check.slot], exact, own[check.slot], case, memory)
         passed &= not good.problem and good.worst <= 1 / ROOM + 0.01
-        if given.get(check.place) is not None:
-            bad = names["shown_problem"](check, given[check.place], exact, own[check.place], case, memory)
+        if given.get(check.slot) is not None:
+            bad = names["shown_problem"](check, given[check.slot], exact, own[check.slot], case, memory)
             found |= bool(bad.problem)
             worst = max(worst, bad.worst)
     return Trial(found, passed, worst)
 
 
-def is_faithful(script: Script, evidence: Evidence) -> bool:
+def is_faithful(script: Script, call: JudgedCall) -> bool:
     """Whether the file's reference is the one that the verdict went by."""
     names = load(script)
     case = names["CASE"]
@@ -363,12 +359,12 @@ def is_faithful(script: Script, evidence: Evidence) -> bool:
         wide = names["computed"](case, script.packer.tensor(), torch.device("cpu"), True)
     except Exception:  # the reference took another way: integers raised to float64, say
         return False
-    for value in evidence.values:
+    for value in call.values:
         truth = value.reference.truth()
-        check = next((check for check in case.checks if check.place == value.place), None)
+        check = next((check for check in case.checks if check.slot == value.slot), None)
         if check is None or check.same_dtype or truth is None:
             continue
-        exact, mine = truth[value.index], wide[value.place]
+        exact, mine = truth[value.index], wide[value.slot]
         if not isinstance(mine, torch.Tensor) or mine.shape != exact.shape or mine.dtype != exact.dtype:
             return False
         got, want = real_parts(mine), real_parts(exact)

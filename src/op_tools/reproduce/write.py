@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import subprocess
@@ -16,19 +15,17 @@ from typing import Any
 
 import torch
 
+from op_tools.captured.load import Item, read_description
 from op_tools.describe import printable
-from op_tools.replay.items import Item
 from op_tools.reproduce.cutting import cut
-from op_tools.reproduce.evidence import Evidence, evidence_of, judged_captured, judged_on, read
+from op_tools.reproduce.judged import JudgedCall
 from op_tools.reproduce.limits import Limits
 from op_tools.reproduce.rendering import NotWritable
 from op_tools.reproduce.script import Builder, Script, build, is_faithful, tried
 from op_tools.runs import BadInput
-from op_tools.trees import flat_tensors
 
 __all__ = ["NotWrong", "Reproduction", "Request", "examined", "is_wrong", "write"]
 
-_LARGEST_DESCRIPTION = 1 << 20
 NOT_WRONG = 1
 _INTERNAL = 3
 _PATIENCE = 300.0
@@ -70,99 +67,96 @@ class NotWrong(BadInput):
         super().__init__(message, NOT_WRONG)
 
 
-def examined(item: Item, device: str = "") -> Evidence:
+def examined(item: Item, device: str = "") -> JudgedCall:
     """Judge a captured call; where its capture shows nothing wrong, what the device gives now."""
-    evidence = evidence_of(read(item))
-    judged_captured(evidence)
-    if device and not evidence.wrong and torch.device(device).type != "cpu":
+    call = JudgedCall.of_item(item)
+    if device and not call.wrong and torch.device(device).type != "cpu":
         try:
-            judged_on(evidence, torch.device(device))
+            call.judge_on(torch.device(device))
         except Exception as error:  # the operator's own, or the device's
             raise BadInput(
-                f"{evidence.name} could not run on {device}: {type(error).__name__}: {error}"
+                f"{call.name} could not run on {device}: {type(error).__name__}: {error}"
             ) from error
-    if not any(value.verdict is not None for value in evidence.values):
+    if not any(value.verdict is not None for value in call.values):
         raise BadInput(
             f"{item.label} has no results to look at, only inputs. Say --device NAME to run the call on a device of this "
             f"machine, or capture it again: OpCapture saves results, and inputs that the call writes to."
         )
-    return evidence
+    return call
 
 
 def is_wrong(item: Item) -> bool:
     """Whether a captured call is wrong; one that cannot be judged is not."""
     try:
-        evidence = evidence_of(read(item))
-        judged_captured(evidence)
+        return bool(JudgedCall.of_item(item).wrong)
     except BadInput:
         return False
-    return bool(evidence.wrong)
 
 
 def write(request: Request) -> Reproduction:
     """Write the file. Raises BadInput, and NotWrong where the captured values are right and nothing forces it."""
-    evidence = examined(request.item, request.device)
-    if not evidence.wrong and not request.force:
-        shown = ", ".join(f"{v.name} {v.verdict.status}" for v in evidence.values if v.verdict is not None)
+    call = examined(request.item, request.device)
+    if not call.wrong and not request.force:
+        shown = ", ".join(f"{v.name} {v.verdict.status}" for v in call.values if v.verdict is not None)
         raise NotWrong(
-            f"{evidence.name} at {request.item.label} is not wrong ({shown or 'nothing was compared'}). No file was "
+            f"{call.name} at {request.item.label} is not wrong ({shown or 'nothing was compared'}). No file was "
             f"written; --force writes one anyway."
         )
     try:
-        return _written(request, evidence)
+        return _written(request, call)
     except NotWritable as error:
-        raise BadInput(f"{evidence.name} cannot be written down: it needs {error}.") from error
+        raise BadInput(f"{call.name} cannot be written down: it needs {error}.") from error
 
 
-def _written(request: Request, evidence: Evidence) -> Reproduction:
-    strides = _source_strides(request.item, evidence)
-    script = _best(evidence, strides, request)
+def _written(request: Request, call: JudgedCall) -> Reproduction:
+    strides = _source_strides(request.item, call)
+    script = _best(call, strides, request)
     text = ""
     if len(script.text) > request.limit:
-        smaller = cut(evidence, request.limit)
+        smaller = cut(call, request.limit)
         if smaller is not None:
-            candidate = _best(smaller.evidence, (), request)
+            candidate = _best(smaller[0], (), request)
             if len(candidate.text) <= request.limit:
-                script, evidence, text = candidate, smaller.evidence, smaller.text
+                script, (call, text) = candidate, smaller
     beside = None
     if len(script.text) > request.limit:
         beside = request.out.with_suffix(".pt")
-        script = _best(evidence, strides, request, beside.name)
+        script = _best(call, strides, request, beside.name)
     _save(request.out, script, beside)
     nbytes = request.out.stat().st_size + (beside.stat().st_size if beside is not None else 0)
     passed = _verified(request.out, beside) if request.verify else False
     on_device = _ran(request.out, request.device)[0] if request.verify and request.device else None
     wrong = tuple(
-        f"{value.name}: {value.verdict.reason}" for value in evidence.wrong if value.verdict is not None
+        f"{value.name}: {value.verdict.reason}" for value in call.wrong if value.verdict is not None
     )
-    return Reproduction(request.out, nbytes, evidence.name, wrong, beside, text, passed, on_device)
+    return Reproduction(request.out, nbytes, call.name, wrong, beside, text, passed, on_device)
 
 
 def _best(
-    evidence: Evidence, strides: tuple[tuple[int, ...] | None, ...], request: Request, beside: str = ""
+    call: JudgedCall, strides: tuple[tuple[int, ...] | None, ...], request: Request, beside: str = ""
 ) -> Script:
     """The simplest file whose rule tells the captured values from the CPU's."""
-    title = _title(evidence, request)
+    title = _title(call, request)
     limits: dict[int, Limits | None] = {}
-    first = build(Builder(evidence, strides, limits), title, beside=beside)
-    stored = not is_faithful(first, evidence)
+    first = build(Builder(call, strides, limits), title, beside=beside)
+    stored = not is_faithful(first, call)
     for rule in _RULES:
         script = first
         if rule or stored:
-            script = build(Builder(evidence, strides, limits), title, beside=beside, stored=stored, **rule)
+            script = build(Builder(call, strides, limits), title, beside=beside, stored=stored, **rule)
         try:
-            trial = tried(script, evidence)
+            trial = tried(script, call)
         except (
             Exception
         ) as error:  # what runs by itself, from bytes in a file, may ask for more than the call did
             raise BadInput(
-                f"{evidence.name} does not run from a file: {type(error).__name__}: {error}"
+                f"{call.name} does not run from a file: {type(error).__name__}: {error}"
             ) from error
-        if trial.passed and (trial.found or not evidence.wrong):
+        if trial.passed and (trial.found or not call.wrong):
             return script
     reason = "the captured values pass" if trial.passed else "the CPU's own values fail"
     raise BadInput(
-        f"no rule in a file tells the captured values of {evidence.name} from right ones ({reason}). "
+        f"no rule in a file tells the captured values of {call.name} from right ones ({reason}). "
         f"`op-tools replay` judges the call with more than a file can hold."
     )
 
@@ -170,21 +164,21 @@ def _best(
 # --- the text at the top ----------------------------------------------------------------------------------
 
 
-def _title(evidence: Evidence, request: Request) -> str:
-    header, extra = evidence.captured.header, evidence.captured.extra
-    device = _safe(evidence.seen_on or str(header.get("device") or ""))
-    wrong = [value for value in evidence.wrong if value.verdict is not None]
-    lines = [f"{evidence.name} {'is wrong' if wrong else 'was not found wrong'} on {device}.", ""]
+def _title(call: JudgedCall, request: Request) -> str:
+    header, extra = call.captured.header, call.captured.extra
+    device = _safe(call.seen_on or str(header.get("device") or ""))
+    wrong = [value for value in call.wrong if value.verdict is not None]
+    lines = [f"{call.name} {'is wrong' if wrong else 'was not found wrong'} on {device}.", ""]
     facts = {
-        "Call site": evidence.captured.call_site,
+        "Call site": call.captured.call_site,
         "Module": extra.get("module"),
         "Step, rank": f"{header.get('step')}, {header.get('rank')}" if header.get("step") is not None else "",
         "Captured with": f"torch {header['torch']}" if header.get("torch") else "",
-        "Autocast": str(evidence.autocast) if evidence.autocast is not None else "",
+        "Autocast": str(call.autocast) if call.autocast is not None else "",
         "Capture": request.item.folder.name and str(Path(*request.item.folder.parts[-4:])),
     }
     lines += [_fact(name, str(text)) for name, text in facts.items() if text]
-    for value in evidence.values:
+    for value in call.values:
         if value.verdict is not None and value.verdict.status != "skipped":
             lines.append(_fact(value.name, _verdict_text(value.verdict)))
     lines += [
@@ -227,17 +221,11 @@ def _safe(text: str) -> str:
 # --- files ------------------------------------------------------------------------------------------------
 
 
-def _source_strides(item: Item, evidence: Evidence) -> tuple[tuple[int, ...] | None, ...]:
+def _source_strides(item: Item, call: JudgedCall) -> tuple[tuple[int, ...] | None, ...]:
     """Strides before the capture closed the gaps of views, from the description beside it."""
-    path = item.file("input").with_name(item.file("input").name + ".json")
-    tensors = flat_tensors(evidence.captured.args, evidence.captured.kwargs)
-    try:
-        if path.is_symlink() or path.stat().st_size > _LARGEST_DESCRIPTION:
-            return ()
-        described = json.loads(path.read_text(encoding="utf-8"))
-        found = list(_descriptions([described.get("args"), described.get("kwargs")]))
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return ()
+    described = read_description(item.file("input"))
+    tensors = call.captured.tensors
+    found = list(_descriptions([described.get("args"), described.get("kwargs")]))
     if [row["shape"] for row in found] != [list(tensor.shape) for tensor in tensors]:
         return ()
     return tuple(

@@ -297,7 +297,7 @@ class OpAutoCompare(Tool):
             if place is None:
                 text = brief.of_call(*(inputs or (call.args, call.kwargs)))
                 place = {**self.place(call), "input": text}
-            row = {"forward_id": call.id, **printing.columns(verdict), **place, "name": name}
+            row = {"forward_id": call.id, **verdict.as_row(), **place, "name": name}
             if what == "grad":
                 row["phase"] = "backward"
             results.append(row)

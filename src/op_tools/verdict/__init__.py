@@ -7,7 +7,7 @@ noise it leans on in `noise` and `multilinear`, and the models of lower-precisio
 from __future__ import annotations
 
 from op_tools.verdict.distribution import judge_random
-from op_tools.verdict.judgement import Reference, Verdict, judge, judge_all
+from op_tools.verdict.judgement import Reference, Verdict, judge, judge_all, within_tolerance
 from op_tools.verdict.noise import NoiseCache
 from op_tools.verdict.tolerance import Tolerance, tolerance_for
 
@@ -20,4 +20,5 @@ __all__ = [
     "judge_all",
     "judge_random",
     "tolerance_for",
+    "within_tolerance",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -31,7 +32,7 @@ def compared(
     form = format_of(reference.dtype)
     least = form.smallest_normal if form is not None else 1.0
     relative = float(difference.div_(size.clamp_(min=least)).nan_to_num_(math.inf, math.inf).amax())
-    return close, _cosine(got, expected), largest, relative
+    return close, cosine_similarity(got, expected), largest, relative
 
 
 def _plain(value: torch.Tensor) -> torch.Tensor:
@@ -41,7 +42,8 @@ def _plain(value: torch.Tensor) -> torch.Tensor:
     return value.to(torch.float32 if exact_enough else torch.float64).reshape(-1)
 
 
-def _cosine(got: torch.Tensor, expected: torch.Tensor) -> float:
+def cosine_similarity(got: torch.Tensor, expected: torch.Tensor) -> float:
+    """Of two flat tensors of one dtype: 1 where both are zero, 0 where one is."""
     product, squares = float(got @ expected), float(got @ got) * float(expected @ expected)
     if not math.isfinite(squares) or squares == 0:
         given = got, expected
@@ -68,6 +70,47 @@ def equal(result: torch.Tensor, reference: torch.Tensor) -> bool:
     if not (math.isnan(total.real) or math.isnan(total.imag)):
         return False
     return bool(((result == reference) | (nan(result) & nan(reference))).all())
+
+
+def identical(left: Any, right: Any) -> bool:
+    """Two values of any kind, equal bit for bit but for the sign of zero; every NaN is like every other."""
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        return bool(left == right) or (_is_nan(left) and _is_nan(right))
+    if left.shape != right.shape or left.dtype != right.dtype or left.layout != right.layout:
+        return False
+    if left.layout is not torch.strided:
+        return _identical_sparse(left.detach(), right.detach())
+    return equal(left, right)
+
+
+def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors with memory of which a tensor consists: its indices and values where it is sparse."""
+    if tensor.layout is torch.strided:
+        return [tensor]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return []
+
+
+def _identical_sparse(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """By indices and values: a dense copy may have far more elements than a sparse tensor has memory."""
+    mine, other = parts_of(left), parts_of(right)
+    if not mine:
+        return identical(left.to_dense(), right.to_dense())
+    if all(map(identical, mine, other)):
+        return True
+    if left.layout is not torch.sparse_coo or (left.is_coalesced() and right.is_coalesced()):
+        return False
+    # One element may be several entries, in any order.
+    return _identical_sparse(left.coalesce(), right.coalesce())
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float | complex) and value != value  # noqa: PLR0124 - NaN alone differs from itself
 
 
 def nan(value: torch.Tensor) -> torch.Tensor:

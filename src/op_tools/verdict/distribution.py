@@ -54,7 +54,7 @@ def judge_random(
     base = base_name(name)
     tensors = [value for value in results if isinstance(value, torch.Tensor)]
     if any(value.device.type == "meta" for value in tensors):
-        return [_verdict("skipped", "has no values (meta tensor)", tolerance) for _ in results]
+        return [Verdict.plain("skipped", "has no values (meta tensor)", tolerance) for _ in results]
     judge, parameters = _JUDGES.get(base, (_unknown, ()))
     if base == "normal" and not _IN_PLACE.search(name):
         parameters = parameters[1:]
@@ -66,16 +66,10 @@ def judge_random(
         wrong = _not_finite(args, kwargs, tensors)
         if not wrong:
             reason = "not judged: nothing is known about its distribution; values are finite"
-            return [_verdict("skipped", reason, tolerance) for _ in results]
+            return [Verdict.plain("skipped", reason, tolerance) for _ in results]
     status: Status = "fail" if wrong else "pass"
     reason = wrong or "agrees with its distribution"
-    return [_verdict(status, reason, tolerance) for _ in results]
-
-
-def _verdict(status: Status, reason: str, tolerance: Tolerance) -> Verdict:
-    good = status != "fail"
-    size = 0.0 if good else math.inf
-    return Verdict(status, reason, good, 1.0 if good else 0.0, size, size, tolerance.atol, tolerance.rtol)
+    return [Verdict.plain(status, reason, tolerance) for _ in results]
 
 
 def _not_finite(args: Sequence[Any], kwargs: Mapping[str, Any], results: list[torch.Tensor]) -> str:

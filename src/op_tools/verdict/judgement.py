@@ -20,15 +20,17 @@ from op_tools.reference.base import Reference
 from op_tools.reference.perturbation import ROUNDING
 from op_tools.verdict.arithmetic import Evidence, explanation
 from op_tools.verdict.bounds import Errors, Outcome, ReferenceNeeds, growth, with_reference_errors
-from op_tools.verdict.closeness import compared, equal, nan
+from op_tools.verdict.closeness import compared, equal, identical, nan
 from op_tools.verdict.lengths import independent_errors, shortest_input, summed_terms
 from op_tools.verdict.multilinear import spread
 from op_tools.verdict.noise import NoiseCache, Reruns, estimate
 from op_tools.verdict.rounding import Format, format_of, real_parts
 from op_tools.verdict.selection import ties
-from op_tools.verdict.tolerance import Tolerance, tolerance_for
+from op_tools.verdict.tolerance import NO_TOLERANCE, Tolerance, tolerance_for
 
-__all__ = ["NoiseCache", "Reference", "Tolerance", "Verdict", "judge", "judge_all", "tolerance_for"]
+__all__ = [
+    "NoiseCache", "Reference", "Tolerance", "Verdict", "judge", "judge_all", "tolerance_for", "within_tolerance",
+]  # fmt: skip
 
 Status = Literal["same", "pass", "lower_precision", "fail", "skipped"]
 
@@ -72,6 +74,38 @@ class Verdict:
         """Everything but a failure: lower precision is a label, not a failure."""
         return self.status != "fail"
 
+    def as_row(self) -> dict[str, Any]:
+        """The columns of a comparison, as tables, logs and CSV files have them."""
+        return {
+            "allclose": self.allclose,
+            "cosine_similarity": self.cosine_similarity,
+            "max_abs_diff": self.max_abs_diff,
+            "max_relative_diff": self.max_relative_diff,
+            "atol": self.atol,
+            "rtol": self.rtol,
+            "error_info": self.error_info,
+            "verdict": self.status,
+            "reason": self.reason,
+            "error_over_bound": self.error_over_bound,
+        }
+
+    @staticmethod
+    def plain(status: Status, reason: str = "", tolerance: Tolerance = NO_TOLERANCE) -> Verdict:
+        """A verdict that no values were needed for: identical, not comparable at all, or not compared."""
+        good = status != "fail"
+        difference = 0.0 if good else float("inf")
+        return Verdict(
+            status,
+            reason,
+            allclose=good,
+            cosine_similarity=1.0 if good else 0.0,
+            max_abs_diff=difference,
+            max_relative_diff=difference,
+            atol=tolerance.atol,
+            rtol=tolerance.rtol,
+            error_info="" if good else reason,
+        )
+
 
 def judge(
     result: Any,
@@ -102,7 +136,7 @@ def judge_all(
     call = _Call(reference, category, tolerance, noise, key)
     if len(own) != len(results):
         reason = f"{len(results)} results where the reference has {len(own)}"
-        return [_plain("fail", reason, tolerance, error_info=reason) for _ in results]
+        return [Verdict.plain("fail", reason, tolerance) for _ in results]
     return [
         call.judged(result, mine, index)
         for index, (result, mine) in enumerate(zip(results, own, strict=True))
@@ -111,23 +145,24 @@ def judge_all(
 
 @lru_cache(maxsize=256)
 def _same(tolerance: Tolerance) -> Verdict:
-    return _plain("same", "", tolerance)
+    return Verdict.plain("same", "", tolerance)
 
 
-def _plain(status: Status, reason: str, tolerance: Tolerance, error_info: str = "") -> Verdict:
-    good = status != "fail"
-    difference = 0.0 if good else float("inf")
-    return Verdict(
-        status,
-        reason,
-        good,
-        1.0 if good else 0.0,
-        difference,
-        difference,
-        tolerance.atol,
-        tolerance.rtol,
-        error_info,
-    )
+def within_tolerance(result: Any, expected: Any, tolerance: Tolerance) -> Verdict:
+    """The fixed tolerance alone, where nothing can be computed again: what another device gave once."""
+    if not isinstance(result, torch.Tensor) or not isinstance(expected, torch.Tensor):
+        if identical(result, expected):
+            return _same(tolerance)
+        return Verdict.plain("fail", f"{result} where {expected} is expected", tolerance)
+    if result.shape != expected.shape:
+        text = f"Inconsistent shapes: {tuple(result.shape)} {tuple(expected.shape)}"
+        return Verdict.plain("fail", text, tolerance)
+    info = "" if result.dtype == expected.dtype else f"Inconsistent dtypes: {result.dtype} {expected.dtype}"
+    a, b = (value.to_dense() if value.layout is not torch.strided else value for value in (result, expected))
+    columns = compared(a, b, tolerance.atol, tolerance.rtol)
+    status: Status = "pass" if columns[0] else "fail"
+    reason = "" if columns[0] else "differs by more than atol and rtol"
+    return Verdict(status, reason, *columns, tolerance.atol, tolerance.rtol, info)
 
 
 class _Call:
@@ -159,7 +194,7 @@ class _Call:
         if self._category in ("uninitialised", "communication"):
             reason = f"values of {self._category} results are not compared"
         if reason:
-            return _plain("skipped", reason, self._tolerance)
+            return Verdict.plain("skipped", reason, self._tolerance)
         if result.shape != own.shape or result.dtype != own.dtype:
             return self._unlike(result, own)
         if result.device != own.device:
@@ -176,7 +211,7 @@ class _Call:
     def _number(self, result: Any, own: Any) -> Verdict:
         if isinstance(result, torch.Tensor) or isinstance(own, torch.Tensor):
             kinds = f"{type(result).__name__} where the reference has {type(own).__name__}"
-            return _plain("fail", kinds, self._tolerance, error_info=kinds)
+            return Verdict.plain("fail", kinds, self._tolerance)
         if result == own:
             return _same(self._tolerance)
         numbers = (bool, int, float, complex)
@@ -188,12 +223,12 @@ class _Call:
                 return self._with_columns("fail", f"{result} where the reference has {own}", got, expected)
             close = abs(result - own) <= self._tolerance.atol + self._tolerance.rtol * abs(own)
             return self._with_columns("pass" if close else "fail", f"{result} and {own}", got, expected)
-        return _plain("fail", f"{result!r} where the reference has {own!r}", self._tolerance)
+        return Verdict.plain("fail", f"{result!r} where the reference has {own!r}", self._tolerance)
 
     def _unlike(self, result: torch.Tensor, own: torch.Tensor) -> Verdict:
         if result.shape != own.shape:
             info = f"Inconsistent shapes: {tuple(result.shape)} {tuple(own.shape)}"
-            return _plain("fail", info, self._tolerance, error_info=info)
+            return Verdict.plain("fail", info, self._tolerance)
         info = f"Inconsistent dtypes: {result.dtype} {own.dtype}"
         return self._with_columns("fail", info, result, own, error_info=info)
 

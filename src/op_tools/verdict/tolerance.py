@@ -19,7 +19,6 @@ from op_tools.settings import TOLERANCE
 DEFAULTS = {torch.float16: 1e-4, torch.bfloat16: 1e-3, torch.float32: 1e-5, torch.float64: 1e-8}
 OTHER_DTYPES = 1e-3
 NUMBERS = 1e-6
-NOTHING = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +29,15 @@ class Tolerance:
     rtol: float
 
 
+NO_TOLERANCE = Tolerance(0.0, 0.0)
+
+
 def tolerance_for(
     name: str, dtype: torch.dtype | type | None, environ: Mapping[str, str] = os.environ
 ) -> Tolerance:
     """The tolerance for results of `dtype` of the operator `name`; a Python type for a number, None for None."""
     if dtype is None or dtype is type(None):
-        return Tolerance(NOTHING, NOTHING)
+        return NO_TOLERANCE
     if not isinstance(dtype, torch.dtype):
         return Tolerance(NUMBERS, NUMBERS)
     suffix = str(dtype).removeprefix("torch.").upper()
