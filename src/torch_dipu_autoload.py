@@ -8,10 +8,11 @@ out of `sys.modules` again: a later import runs `__init__` once more, which hand
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from importlib.metadata import entry_points
 from types import ModuleType
+
+from dicore.settings import declarations
 
 _PACKAGE = "torch_dipu"
 
@@ -23,10 +24,12 @@ package: ModuleType | None = None
 
 def asked_for() -> bool:
     """Whether the environment names the device."""
-    return bool(os.environ.get("DIPU_DEVICE")) or os.environ.get("DITORCH_DEVICE", "").strip().lower() in {
-        "dipu",
-        _PACKAGE,
-    }
+    return declarations("diopi")["DIPU_DEVICE"].is_set() or _framework() in ("dipu", _PACKAGE)
+
+
+def _framework() -> str:
+    """The one that the environment names for ditorch."""
+    return declarations("_ditorch")["DITORCH_DEVICE"].text().lower()
 
 
 def privateuse1_is_free() -> bool:
@@ -41,7 +44,7 @@ def privateuse1_is_free() -> bool:
         return False
     if asked_for():
         return True
-    if os.environ.get("DITORCH_DEVICE", "").strip():
+    if _framework():
         return False
     return all(point.name == "dipu" for point in entry_points(group="torch.backends"))
 

@@ -21,6 +21,7 @@ from diopi.conformance.results import Result
 from diopi.conformance.selection import Selection
 from diopi.conformance.source import Source, case_id, parted
 from diopi.library import Library, LibraryError
+from diopi.settings import ADAPTOR_REPORT
 from diopi.table import Table, load
 
 # So many errors in a row, and a source is not asked for more.
@@ -100,7 +101,7 @@ def serve(
         _run(connection, opened, sources[task.source], task, selection)
         connection.send(Finished(None))
     connection.close()
-    report = os.environ.get("DIOPI_ADAPTOR_REPORT")
+    report = ADAPTOR_REPORT.get()
     if opened.adaptor is not None and report:
         with suppress(
             OSError

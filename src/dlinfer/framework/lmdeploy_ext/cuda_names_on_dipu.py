@@ -10,7 +10,7 @@ from dlinfer.settings import DEVICE
 
 __all__ = ["install"]
 
-_SETTING = declarations("ditorch")["DITORCH_DEVICE"].name
+_SETTING = declarations("_ditorch")["DITORCH_DEVICE"].name
 _PACKAGE = "torch_dipu"
 
 
