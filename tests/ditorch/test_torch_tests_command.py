@@ -15,7 +15,8 @@ pytest.importorskip("expecttest", reason="torch's operator database needs it")
 
 from _ditorch.torch_tests import State, rows
 from _ditorch.torch_tests.command import program
-from _ditorch.torch_tests.processes import Crew, StartError
+from _ditorch.torch_tests.model import StartError
+from dicore.workers import WorkerPool
 
 HERE = str(Path(__file__).parent)
 KNOWN = """
@@ -108,15 +109,15 @@ def test_a_tolerance_of_the_device_file_is_used(tmp_path: Path) -> None:
 def test_what_was_found_before_the_workers_ran_out_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole_run = Crew.run
+    whole_run = WorkerPool.run
 
-    def short_run(crew: Crew) -> Any:
-        for number, event in enumerate(whole_run(crew)):
+    def short_run(pool: WorkerPool) -> Any:
+        for number, event in enumerate(whole_run(pool)):
             if number == 3:  # ready, plan, one pair
                 raise StartError("the library is gone")
             yield event
 
-    monkeypatch.setattr(Crew, "run", short_run)
+    monkeypatch.setattr(WorkerPool, "run", short_run)
     code, report, text = run("CRASHING", tmp_path)
     assert (code, report["counts"]) == (3, {"forward": {"passed": 1}})
     assert report["not_run"][0] == "forward:planted_after:float32"

@@ -15,11 +15,10 @@ import typer
 
 from _ditorch.torch_tests import changes, device_file, documents, pages, rows, source_tables, tables
 from _ditorch.torch_tests.known import Expectations
-from _ditorch.torch_tests.model import Check, Options, Selection
+from _ditorch.torch_tests.model import Check, Options, Selection, StartError
 from _ditorch.torch_tests.opinfo.plan import dtype_named, name_of
 from _ditorch.torch_tests.opinfo.sweep import Findings, Limits, options_for, sweep
 from _ditorch.torch_tests.places import Place, place_of
-from _ditorch.torch_tests.processes import StartError
 from _ditorch.torch_tests.source.run import SourceRun, chosen_files, open_tree, run_files
 from dicore.console import make_console, progress_bar
 

@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any
 
+from dicore.workers import Lost
+
 __all__ = [
     "Check",
     "Options",
@@ -13,9 +15,11 @@ __all__ = [
     "Pair",
     "Problem",
     "Selection",
+    "StartError",
     "State",
     "ToleranceRule",
     "WorkerFacts",
+    "state_of",
 ]
 
 
@@ -51,6 +55,15 @@ class State(enum.StrEnum):
     @property
     def listed(self) -> bool:
         return self in (State.ARTEFACT, State.REFUSAL, State.GAP)
+
+
+def state_of(lost: Lost) -> State:
+    """How a case ends whose worker gave no answer."""
+    return {"crash": State.CRASH, "timeout": State.TIMEOUT}.get(lost.cause, State.ERROR)
+
+
+class StartError(RuntimeError):
+    """No worker could be prepared: nothing can be run."""
 
 
 _UNEXPECTED = frozenset((State.FAILED, State.ERROR, State.TIMEOUT, State.CRASH))
@@ -94,7 +107,6 @@ class Outcome:
         0  # samples where neither does, and op_tools' verdict finds the device's error a correct one
     )
     refused: int = 0  # samples that both sides refuse
-    spent: bool = False  # the device no longer answers in that process
     known: State | None = None  # kind and reason from the device's file
     reason: str = ""
 

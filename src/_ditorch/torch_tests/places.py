@@ -25,11 +25,9 @@ class Place:
         return self.device.partition(":")[0]
 
     @property
-    def start_method(self) -> str:
+    def can_preload(self) -> bool:
         """Importing the database may touch torch's own accelerators, which a forked process cannot use then."""
-        if torch.version.cuda is not None or self.type not in ("cpu", _privateuse1(self.adapter)):
-            return "spawn"
-        return "forkserver"
+        return torch.version.cuda is None and self.type in ("cpu", _privateuse1(self.adapter))
 
     @property
     def is_privateuse1(self) -> bool:

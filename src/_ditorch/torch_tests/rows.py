@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from _ditorch.torch_tests.model import Outcome, State
+from dicore import files
 
 __all__ = ["BadResults", "Journal", "Row", "default_name", "read", "row_of", "write"]
 
@@ -81,11 +82,8 @@ def row_of(outcome: Outcome, device: str, torch_version: str) -> Row:
 def write(path: Path, rows: Iterable[Row]) -> None:
     """A whole file at once: complete or not there at all."""
     text = ",".join(_COLUMNS) + "\n" + "".join(_line(row) for row in rows)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    path.parent.mkdir(parents=True, exist_ok=True)
     data = text.encode("utf-8", "replace")
-    temporary.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-    temporary.replace(path)
+    files.write_bytes(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
 def read(path: Path) -> list[Row]:

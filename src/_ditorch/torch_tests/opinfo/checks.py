@@ -15,7 +15,7 @@ from _ditorch.torch_tests.opinfo.compare import Comparison, Mismatch
 from _ditorch.torch_tests.opinfo.judge import Arguments, Judge, call, parts_of
 from _ditorch.torch_tests.opinfo.sides import SEED, random_like
 from _ditorch.torch_tests.opinfo.transfer import Transfer
-from _ditorch.torch_tests.processes import one_line
+from dicore.workers import one_line
 
 __all__ = ["judged"]
 

@@ -18,7 +18,7 @@ from _ditorch.torch_tests.opinfo.compare import Mismatch
 from _ditorch.torch_tests.opinfo.judge import Arguments, DeviceError, Judge, call, parts_of
 from _ditorch.torch_tests.opinfo.plan import ALL_DTYPES, name_of
 from _ditorch.torch_tests.opinfo.transfer import Transfer
-from _ditorch.torch_tests.processes import one_line
+from dicore.workers import one_line
 
 __all__ = ["ask", "candidates"]
 

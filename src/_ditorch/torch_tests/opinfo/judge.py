@@ -29,7 +29,7 @@ from _ditorch.torch_tests.opinfo.sides import (
 )
 from _ditorch.torch_tests.opinfo.transfer import Transfer
 from _ditorch.torch_tests.opinfo.wider import Wider, can_be_wider, category_for
-from _ditorch.torch_tests.processes import one_line
+from dicore.workers import one_line
 
 __all__ = ["Arguments", "DeviceError", "Judge", "call", "parts_of"]
 

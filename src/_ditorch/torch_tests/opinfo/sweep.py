@@ -16,17 +16,19 @@ from _ditorch.torch_tests.model import (
     Pair,
     Problem,
     Selection,
+    StartError,
     State,
     ToleranceRule,
     WorkerFacts,
+    state_of,
 )
-from _ditorch.torch_tests.opinfo import worker
 from _ditorch.torch_tests.places import Place
-from _ditorch.torch_tests.processes import Crew, Lost, Ready, StartError
+from dicore.workers import Done, Lost, Ready, WorkerPool
 
 __all__ = ["Findings", "Limits", "options_for", "sweep"]
 
 INTERRUPTED, INTERNAL = 130, 3
+_TASKS_PER_WORKER = 25  # reading the database takes as long as many pairs
 
 
 @dataclass(frozen=True)
@@ -106,19 +108,19 @@ def sweep(
 ) -> None:
     """Fill `findings`. `show` is told what was done, how many are, and of how many."""
     start = time.perf_counter()
-    crew = Crew(
-        worker.main,
+    database = [findings.options.op_db.partition(":")[0], "torch.testing._internal.opinfo.core"]
+    pool = WorkerPool(
+        "_ditorch.torch_tests.opinfo.worker:start",
         findings.options,
-        findings.limits.jobs,
-        lambda _: findings.limits.seconds,
-        place.environment(mapping=False),
-        place.start_method,
-        [findings.options.op_db.partition(":")[0], "torch.testing._internal.opinfo.core"],
-        lambda answer: getattr(answer, "spent", False),
+        workers=findings.limits.jobs,
+        timeout=findings.limits.seconds,
+        environment=place.environment(mapping=False),
+        preload=database if place.can_preload else (),
+        tasks_per_worker=_TASKS_PER_WORKER,
     )
-    with crew:
+    with pool:
         try:
-            _drive(crew, file, findings, selection, show)
+            _drive(pool, file, findings, selection, show)
         except KeyboardInterrupt:
             findings.stopped = INTERRUPTED
         except StartError as error:
@@ -130,35 +132,33 @@ def sweep(
 
 
 def _drive(
-    crew: Crew,
+    pool: WorkerPool,
     file: DeviceFile,
     findings: Findings,
     selection: Selection,
     show: Callable[[str, int, int], None],
 ) -> None:
-    crew.open("")
-    for event in crew.run():
+    pool.open("")
+    for event in pool.run():
+        if isinstance(event, Lost) and not isinstance(event.task, Pair):
+            raise StartError(f"{event.message}\n{event.log}")
         if isinstance(event, Ready):
             if findings.facts is None:
                 findings.facts = event.facts
                 findings.expectations.drop_for(event.facts.vendor.get("features", ()))
-                crew.add("", [selection])
+                pool.add("", [selection])
             continue
-        if isinstance(event.task, Selection):
-            findings.planned = _planned(event.value)
+        if isinstance(event, Done) and isinstance(event.task, Selection):
+            findings.planned = event.value
             todo = [pair for pair in findings.planned if not _skipped(pair, file, findings)]
-            crew.add("", todo)
+            pool.add("", todo)
             continue
-        outcome = _outcome(event.task, event.value)
+        if not isinstance(event, Done | Lost):
+            continue
+        outcome = _outcome(event)
         findings.outcomes.append(findings.expectations.classify(outcome))
         label = f"{outcome.pair.check} {outcome.pair.op[:28]:28}"
         show(label, len(findings.outcomes), len(findings.planned))
-
-
-def _planned(value: list[Pair] | Lost) -> list[Pair]:
-    if isinstance(value, Lost):
-        raise StartError(f"reading the operator database: {value.message}\n{value.detail}")
-    return value
 
 
 def _skipped(pair: Pair, file: DeviceFile, findings: Findings) -> bool:
@@ -169,9 +169,8 @@ def _skipped(pair: Pair, file: DeviceFile, findings: Findings) -> bool:
     return entry is not None
 
 
-def _outcome(pair: Pair | None, value: Outcome | Lost) -> Outcome:
-    if isinstance(value, Outcome):
-        return value
-    if pair is None:
-        raise StartError(f"a worker {value.message} while starting\n{value.detail}")
-    return Outcome(pair, 0, value.seconds, [Problem(value.state, value.message, value.detail)])
+def _outcome(event: Done | Lost) -> Outcome:
+    if isinstance(event, Done):
+        outcome: Outcome = event.value
+        return outcome
+    return Outcome(event.task, 0, event.seconds, [Problem(state_of(event), event.message, event.log)])

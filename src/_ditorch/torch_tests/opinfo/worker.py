@@ -1,4 +1,4 @@
-"""The process that runs pairs. One thread, its own device context, its own log.
+"""The worker that runs pairs: one thread, its own device context.
 
 A pair can kill its process: that is a result, not an accident, so the parent keeps no state here.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -18,39 +17,34 @@ from _ditorch.torch_tests.opinfo.checks import judged
 from _ditorch.torch_tests.opinfo.judge import Judge
 from _ditorch.torch_tests.opinfo.sides import device_function, seed_both
 from _ditorch.torch_tests.places import answers, place_of
-from _ditorch.torch_tests.processes import serve, speak_into
+from dicore.workers import Retire, Service
 
-__all__ = ["main", "same_random_numbers"]
-
-
-def main(connection: Connection, _: str, log: str, options: Options) -> None:
-    """Answer a `Selection` with its pairs, a `Pair` with its `Outcome`."""
-    speak_into(log)
-    facts: list[WorkerFacts] = []
-
-    def prepare() -> WorkerFacts:
-        facts.append(_prepare(options))
-        return facts[0]
-
-    def answer(request: Selection | Pair) -> list[Pair] | Outcome:
-        ops = plan.operators(options.op_db)
-        if isinstance(request, Selection):
-            return plan.build(ops.values(), request, options)
-        return _judge(ops[request.op], request, options, facts[0].bit_equal_rng)
-
-    serve(connection, prepare, answer)
+__all__ = ["same_random_numbers", "start"]
 
 
-def _judge(op: Any, pair: Pair, options: Options, bit_equal_rng: bool) -> Outcome:
+def start(_group: str, options: Options) -> Service:
+    """Answers a `Selection` with its pairs, a `Pair` with its `Outcome`."""
+    facts = _prepare(options)
+    ops = plan.operators(options.op_db)
+
+    def run(task: Selection | Pair) -> list[Pair] | Outcome | Retire:
+        if isinstance(task, Selection):
+            return plan.build(ops.values(), task, options)
+        return _judge(ops[task.op], task, options, facts.bit_equal_rng)
+
+    return Service(run, facts)
+
+
+def _judge(op: Any, pair: Pair, options: Options, bit_equal_rng: bool) -> Outcome | Retire:
     try:
         outcome = judged(Judge(op, pair, options, bit_equal_rng))
     except Exception as error:
         outcome = Outcome(pair, problems=[Problem(State.ERROR, f"harness: {error}", traceback.format_exc())])
     # An assertion inside a kernel ends a device's context: what follows in this process would fail for that reason.
-    outcome.spent = bool(outcome.problems) and not answers(options.device)
+    dead = bool(outcome.problems) and not answers(options.device)
     if outcome.problems and options.torch_skips:
         torch_skips.mark(op, outcome, torch.device(options.device).type)
-    return outcome
+    return Retire(outcome) if dead else outcome
 
 
 def _prepare(options: Options) -> WorkerFacts:

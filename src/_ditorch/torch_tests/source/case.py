@@ -13,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 
 from _ditorch.torch_tests.model import State
-from _ditorch.torch_tests.processes import one_line
 from _ditorch.torch_tests.source.model import CaseOutcome, FileFacts
+from dicore.workers import one_line
 
 __all__ = ["load", "run", "survey"]
 

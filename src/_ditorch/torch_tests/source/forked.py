@@ -10,6 +10,7 @@ import pickle
 import select
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -19,15 +20,15 @@ from pathlib import Path
 import torch
 
 from _ditorch.torch_tests.model import State
-from _ditorch.torch_tests.processes import die_with_parent, tail
 from _ditorch.torch_tests.source.model import CaseOutcome
+from dicore.workers import describe_exit, die_with_parent, tail
 
 __all__ = ["can_fork", "run_forked"]
 
 _PROBE_SECONDS = 30.0
 
 
-def can_fork(device: str, log: Path) -> bool:
+def can_fork(device: str) -> bool:
     """Tried, not assumed: can a forked child use the device after what importing the file has done here?"""
     if threading.active_count() > 1:
         return False
@@ -38,17 +39,21 @@ def can_fork(device: str, log: Path) -> bool:
         right = numbers.grad is not None and numbers.grad.tolist() == [3.0] * 4
         return CaseOutcome(State.PASSED if right else State.FAILED, 0.0)
 
-    return run_forked(probe, _PROBE_SECONDS, log).state is State.PASSED
+    return run_forked(probe, _PROBE_SECONDS).state is State.PASSED
 
 
-def run_forked(run: Callable[[], CaseOutcome], seconds: float, log: Path) -> CaseOutcome:
+def run_forked(run: Callable[[], CaseOutcome], seconds: float) -> CaseOutcome:
     """`run` in a child; a crash or a hang is the child's alone."""
+    with tempfile.NamedTemporaryFile(prefix="torch-tests-", suffix=".log") as log:
+        return _run_forked(run, seconds, Path(log.name))
+
+
+def _run_forked(run: Callable[[], CaseOutcome], seconds: float, log: Path) -> CaseOutcome:
     start = time.monotonic()
-    said = log.stat().st_size if log.exists() else 0
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        _in_child(run, reading, writing)
+        _in_child(run, reading, writing, log)
     os.close(writing)
     try:
         data, in_time = _read(reading, start + seconds)
@@ -57,15 +62,15 @@ def run_forked(run: Callable[[], CaseOutcome], seconds: float, log: Path) -> Cas
         status = _end(child)
     took = time.monotonic() - start
     if not in_time:
-        return CaseOutcome(State.TIMEOUT, took, f"timed out after {seconds:g} s", _said(log, said))
+        return CaseOutcome(State.TIMEOUT, took, f"timed out after {seconds:g} s", tail(log))
     try:
         outcome: CaseOutcome = pickle.loads(data)
     except Exception:  # it died before it had said everything
-        return CaseOutcome(State.CRASH, took, _death(status), _said(log, said))
+        return CaseOutcome(State.CRASH, took, describe_exit(os.waitstatus_to_exitcode(status)), tail(log))
     return outcome
 
 
-def _in_child(run: Callable[[], CaseOutcome], reading: int, writing: int) -> None:
+def _in_child(run: Callable[[], CaseOutcome], reading: int, writing: int, log: Path) -> None:
     """Never returns: what the parent was about to do is not the child's business."""
     code = 1
     try:
@@ -73,6 +78,9 @@ def _in_child(run: Callable[[], CaseOutcome], reading: int, writing: int) -> Non
         die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.close(reading)
+        output = os.open(log, os.O_WRONLY | os.O_APPEND)
+        os.dup2(output, 1)
+        os.dup2(output, 2)  # where the worker has told faulthandler to write
         data = pickle.dumps(run())
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(data)
@@ -108,16 +116,3 @@ def _end(child: int, grace: float = 0.5) -> int:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
     return os.waitpid(child, 0)[1] if status is None else status
-
-
-def _death(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        return f"crashed (signal {number}, {signal.Signals(number).name})"
-    return f"left with exit code {os.waitstatus_to_exitcode(status)}"
-
-
-def _said(log: Path, before: int) -> str:
-    """What the child added to the log."""
-    added = (log.stat().st_size if log.exists() else 0) - before
-    return tail(log, min(added, 4000)) if added > 0 else ""

@@ -37,4 +37,3 @@ class CaseOutcome:
     seconds: float
     message: str = ""
     detail: str = ""
-    spent: bool = False  # the device no longer answers in that process

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 import time
@@ -13,19 +12,19 @@ from pathlib import Path
 
 from _ditorch.torch_tests.device_file import DeviceFile
 from _ditorch.torch_tests.known import Expectations, covers_case
-from _ditorch.torch_tests.model import Problem, State
+from _ditorch.torch_tests.model import Problem, State, state_of
 from _ditorch.torch_tests.places import Place
-from _ditorch.torch_tests.processes import Crew, Lost, Ready
 from _ditorch.torch_tests.rows import Journal, Row
-from _ditorch.torch_tests.source import worker
 from _ditorch.torch_tests.source.model import CaseOutcome, FileFacts, Setup
 from _ditorch.torch_tests.source.operators import dtype_in, operator_in
+from dicore.workers import Done, Lost, Ready, WorkerPool
 
 __all__ = ["BadTree", "SourceRun", "Tree", "open_tree", "run_files"]
 
 INTERRUPTED = 130
 COLLECTION = "(import)"  # the case that stands for a file that cannot be imported
-_GRACE = 30.0  # a process that forks ends its cases itself; this is for the process
+_GRACE = 30.0  # a worker that forks ends its cases itself; this is for the worker
+_TASKS_PER_WORKER = 25  # importing a test file takes as long as many of its cases
 
 
 class BadTree(ValueError):
@@ -106,19 +105,16 @@ def run_files(
     start = time.perf_counter()
     run.rows, run.resumed = list(done), len(done)
     with tempfile.TemporaryDirectory(prefix="torch-tests-cwd-") as folder:
-        before = Path.cwd()
-        os.chdir(folder)  # some tests leave files where they are run
         try:
-            with _crew(run, file) as crew:
-                _drive(crew, run, file, journal, {row.key for row in done}, show)
+            with _pool(run, file, folder) as pool:
+                _drive(pool, run, file, journal, {row.key for row in done}, show)
         except KeyboardInterrupt:
             run.stopped = INTERRUPTED
-        finally:
-            os.chdir(before)
     run.seconds = time.perf_counter() - start
 
 
-def _crew(run: SourceRun, file: DeviceFile) -> Crew:
+def _pool(run: SourceRun, file: DeviceFile, folder: str) -> WorkerPool:
+    """Nothing is preloaded: torch's helpers look for devices when they are imported, and the device must be there."""
     only = "privateuse1" if run.place.is_privateuse1 else run.place.type
     environment = {
         **run.place.environment(mapping=run.mapping),
@@ -126,19 +122,19 @@ def _crew(run: SourceRun, file: DeviceFile) -> Crew:
         "CI": None,  # torch's helpers behave differently on torch's own CI
         **file.source.environment,
     }
-    return Crew(
-        worker.main,
+    return WorkerPool(
+        "_ditorch.torch_tests.source.worker:start",
         Setup(run.place.device, str(run.tree.root), run.seconds_each, run.every_class),
-        run.jobs,
-        lambda task: run.seconds_each + (_GRACE if run.facts[task[0]].forks else 0.0),
-        environment,
-        "spawn",  # torch's helpers look for devices when they are imported: nothing may be there before the device
-        spent=lambda answer: getattr(answer, "spent", False),
+        workers=run.jobs,
+        timeout=lambda task, _: run.seconds_each + (_GRACE if run.facts[task[0]].forks else 0.0),
+        environment=environment,
+        folder=folder,  # some tests leave files where they are run
+        tasks_per_worker=_TASKS_PER_WORKER,
     )
 
 
 def _drive(
-    crew: Crew,
+    pool: WorkerPool,
     run: SourceRun,
     file: DeviceFile,
     journal: Journal,
@@ -147,32 +143,32 @@ def _drive(
 ) -> None:
     planned = len(done)
     for name in run.files:
-        crew.open(name)
-    for event in crew.run():
+        pool.open(name)
+    for event in pool.run():
         name = event.group
-        if isinstance(event, Ready) or event.task is None:
+        if isinstance(event, Ready) or (isinstance(event, Lost) and event.task is None):
             if name not in run.facts:
                 run.facts[name] = _facts(event)
                 todo = _todo(run, file, journal, name, done)
-                crew.add(name, [(name, case) for case in todo])
+                pool.add(name, [(name, case) for case in todo])
                 planned += len(todo)
-        else:
-            _add(run, journal, name, event.task[1], _of(event.value))
+        elif isinstance(event, Done | Lost):
+            _add(run, journal, name, event.task[1], _outcome(event))
         show(name, len(run.rows), planned)
 
 
-def _facts(event: object) -> FileFacts:
+def _facts(event: Ready | Lost) -> FileFacts:
     if isinstance(event, Ready):
         facts: FileFacts = event.facts
         return facts
-    lost: Lost = event.value  # type: ignore[attr-defined]
-    return FileFacts(error=f"{lost.message} while it was imported\n{lost.detail}")
+    return FileFacts(error=f"{event.message}, while the file was imported\n{event.log}")
 
 
-def _of(value: CaseOutcome | Lost) -> CaseOutcome:
-    if isinstance(value, CaseOutcome):
-        return value
-    return CaseOutcome(value.state, value.seconds, value.message, value.detail)
+def _outcome(event: Done | Lost) -> CaseOutcome:
+    if isinstance(event, Done):
+        outcome: CaseOutcome = event.value
+        return outcome
+    return CaseOutcome(state_of(event), event.seconds, event.message, event.log)
 
 
 def _todo(
