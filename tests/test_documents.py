@@ -405,7 +405,7 @@ class TestNames:
         assert "DIPU_HOST_ALIAS" in named
         assert {name for name in named if f'"{name}"' not in source} == set()
 
-    @pytest.mark.parametrize("page", ["README.md", "docs/dlinfer.md"])
+    @pytest.mark.parametrize("page", ["README.md", "docs/dlinfer.md", "docs/op_tools.md"])
     def test_tables_of_settings_are_those_of_the_declarations(self, page: str) -> None:
         """Or else: python tools/settings_tables.py"""
         settings_tables = load("tools/settings_tables.py")

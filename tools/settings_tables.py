@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from _ditorch.configuration import tool_variables
 from dicore.settings import Variable, declarations
 from diopi.vendors.host import VENDOR
 
@@ -21,14 +22,14 @@ BEGIN = "<!-- settings:begin (made by tools/settings_tables.py) -->"
 END = "<!-- settings:end -->"
 
 
-def tables() -> dict[str, list[Variable]]:
-    """Which variables are in the table of which page, in order."""
-    of_the_device = [
-        v for package in ("_ditorch", "diopi", "torch_dipu") for v in declarations(package).values()
-    ]
+def tables() -> dict[str, str]:
+    """The table of each page."""
+    packages = ("_ditorch", "diopi", "torch_dipu")
+    of_the_device = [variable for package in packages for variable in declarations(package).values()]
     return {
-        "README.md": [*of_the_device, *VENDOR.settings],
-        "docs/dlinfer.md": list(declarations("dlinfer").values()),
+        "README.md": table([*of_the_device, *VENDOR.settings]),
+        "docs/dlinfer.md": table(declarations("dlinfer").values()),
+        "docs/op_tools.md": table_of_tools(),
     }
 
 
@@ -37,17 +38,31 @@ def default_of(variable: Variable) -> str:
 
 
 def table(variables: Iterable[Variable]) -> str:
+    """Name, default and meaning of each variable."""
     rows = [f"| `{v.name}` | {default_of(v)} | {v.help} |".replace("|  |", "| |") for v in variables]
     return "\n".join(["| Variable | Default | Meaning |", "|---|---|---|", *rows])
 
 
-def page(text: str, variables: Iterable[Variable]) -> str:
+def table_of_tools() -> str:
+    """The same for the settings of the operator tools, with the name of the argument."""
+    sections = tool_variables()
+    common = sections["op_tools"]
+    rows = [
+        f"| `{v.name}` | {default_of(v) or 'empty'} | {v.help} | `{argument}` |"
+        for section, variables in sections.items()
+        for argument, v in variables.items()
+        if section == "op_tools" or argument not in common
+    ]
+    return "\n".join(["| Variable | Default | Meaning | Argument |", "|---|---|---|---|", *rows])
+
+
+def page(text: str, table: str) -> str:
     """The page with the table in its place between the two marks."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise SystemExit(f"the page lacks the marks {BEGIN} and {END} between which the table belongs")
-    return f"{before}{BEGIN}\n\n{table(variables)}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
 
 
 def main() -> int:
@@ -57,10 +72,10 @@ def main() -> int:
     )
     check: bool = parser.parse_args().check
     different = []
-    for name, variables in tables().items():
+    for name, table in tables().items():
         path = ROOT / name
         text = path.read_text(encoding="utf-8")
-        if (made := page(text, variables)) != text:
+        if (made := page(text, table)) != text:
             different.append(name)
             if not check:
                 path.write_text(made, encoding="utf-8")

@@ -24,6 +24,7 @@ from dicore.settings import (
     read,
     setting,
     settings_file,
+    text_of,
     unknown_variables,
     variables_of,
 )
@@ -42,7 +43,6 @@ __all__ = [
     "example",
     "read_all",
     "show",
-    "text_of",
     "tool_variables",
 ]
 
@@ -345,13 +345,6 @@ def _toml(name: str, value: Any) -> str:
     if isinstance(value, int | float):
         return f"{name} = {value!r}"
     return f"{name} = {json.dumps(text_of(value), ensure_ascii=False)}"
-
-
-def text_of(value: Any) -> str:
-    """A value as one would write it in the file."""
-    if isinstance(value, set | frozenset):
-        value = sorted(value)
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dicore.settings import variables_of
+from dicore.settings import SettingError, variables_of
 from dicore.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Plan:
 
 def _results_of(tool: ToolName) -> str:
     """The folder that the environment, the settings file or the default names."""
-    from op_tools.settings import SettingError, ToolSettings, read
+    from op_tools.settings import ToolSettings, read
 
     try:
         return read(ToolSettings, tool.section, {})[0].results

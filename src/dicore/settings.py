@@ -32,6 +32,7 @@ __all__ = [
     "setting",
     "settings_file",
     "size",
+    "text_of",
     "unknown_variables",
     "variables_of",
 ]
@@ -110,7 +111,7 @@ class Variable:
         """The default as one would write it."""
         if isinstance(self.default, bool):
             return str(int(self.default))
-        return "" if self.default is None else str(self.default)
+        return "" if self.default is None else text_of(self.default)
 
     @property
     def plain_help(self) -> str:
@@ -120,6 +121,13 @@ class Variable:
     def matches(self, name: str) -> bool:
         """Whether a variable of that name is this one, or one of this family."""
         return name == self.name or bool(self.pattern and re.fullmatch(self.pattern, name))
+
+
+def text_of(value: Any) -> str:
+    """A value as one would write it in the environment or the file."""
+    if isinstance(value, set | frozenset):
+        value = sorted(value)
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def flag(text: str) -> bool:
@@ -289,8 +297,7 @@ def read(
             values[name] = _from_text(variable, environ[variable.name], origin)
         elif name in in_file:
             value = in_file[name]
-            text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-            values[name], origin = _from_text(variable, text, f"{name} in {file}"), file
+            values[name], origin = _from_text(variable, text_of(value), f"{name} in {file}"), file
         else:
             values[name], origin = variable.default, "default"
         sources[name] = Source(values[name], origin)

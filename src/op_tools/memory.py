@@ -23,10 +23,11 @@ from typing import Any, ClassVar
 
 import torch
 
+from dicore.settings import SettingError, setting
 from op_tools.engine import ENGINE
 from op_tools.memory_plot import Curve, plot, size_text
 from op_tools.results import Results, place_in_run
-from op_tools.settings import SettingError, ToolSettings, setting
+from op_tools.settings import ToolSettings
 from op_tools.tool import Tool
 
 __all__ = ["MemoryMonitor", "MemorySettings", "ProcessTree", "main"]
@@ -52,7 +53,9 @@ def interval(text: str) -> float:
 class MemorySettings(ToolSettings):
     """Settings of MemoryMonitor."""
 
-    interval: float = setting(0.5, "OP_TOOLS_MEMORY_INTERVAL", interval, "seconds between two samples")
+    interval: float = setting(
+        0.5, "OP_TOOLS_MEMORY_INTERVAL", interval, "seconds between two samples of memory"
+    )
 
     def __post_init__(self) -> None:
         try:

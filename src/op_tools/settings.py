@@ -14,22 +14,9 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from dicore import settings as schema_reader
-from dicore.settings import SettingError, Source, Variable, flag, one_of, setting, size
+from dicore.settings import SettingError, Source, Variable, flag, setting
 
-__all__ = [
-    "ROOT",
-    "RUN_ID",
-    "TOLERANCE",
-    "Names",
-    "SettingError",
-    "Source",
-    "ToolSettings",
-    "flag",
-    "one_of",
-    "read",
-    "setting",
-    "size",
-]
+__all__ = ["ROOT", "RUN_ID", "TOLERANCE", "Names", "ToolSettings", "read", "tolerance"]
 
 ROOT = "op_tools"
 Schema = TypeVar("Schema")
@@ -74,7 +61,7 @@ class ToolSettings:
         "auto",
         "OP_TOOLS_DEVICE",
         str,
-        "device types whose calls count, separated by commas; `auto`: all but the CPU",
+        "device types whose calls are taken, separated by commas; `auto`: all but the CPU",
     )
     max_cache_size: int = setting(1000, "OP_TOOLS_MAX_CACHE_SIZE", int, "rows kept before they are written")
     print_stack: bool = setting(

@@ -20,8 +20,8 @@ from op_tools.results import Results, mark_run, place_in_run, run_id
 from op_tools.settings import Names, ToolSettings, read
 
 if TYPE_CHECKING:
+    from dicore.settings import Source
     from op_tools.engine.call import Origin
-    from op_tools.settings import Source
 
 
 class Tool:

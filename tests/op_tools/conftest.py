@@ -15,8 +15,9 @@ import torch
 from forked_python import clean_environment, run_program
 from warm_python import WarmPython
 
+from dicore.settings import setting
 from op_tools.engine import ENGINE, Call
-from op_tools.settings import ToolSettings, setting
+from op_tools.settings import ToolSettings
 from op_tools.tool import Tool
 
 if os.environ.get("OP_TOOLS_TEST_DEVICE", "dipu") == "dipu":

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 
 import op_tools
 import torch_dipu  # noqa: F401  registers the device
+from dicore.settings import SettingError
 from op_tools.engine import ENGINE
-from op_tools.settings import SettingError
 
 pytestmark = pytest.mark.device
 DEVICE = "dipu"

@@ -17,6 +17,7 @@ from small_trainings import TRAININGS
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from dicore.settings import SettingError
 from op_tools.diff.layer_growth import Measured, grown, measured_growth
 from op_tools.diff.layer_values import (
     Difference,
@@ -28,7 +29,6 @@ from op_tools.diff.layer_values import (
 )
 from op_tools.diff.layers import LayerReport, compare_layers, print_layers
 from op_tools.runs import BadInput, open_run
-from op_tools.settings import SettingError
 from op_tools.tools.layers import OpLayers
 
 pytestmark = pytest.mark.device

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import op_tools
+from dicore.settings import SettingError
 from op_tools.engine import ENGINE
-from op_tools.settings import SettingError
 from op_tools.tools.dtype_cast import parse
 
 D = "dipu"

@@ -15,12 +15,12 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
+from dicore.settings import SettingError
 from op_tools import memory
 from op_tools.engine import ENGINE
 from op_tools.memory import MemoryMonitor, ProcessTree
 from op_tools.memory_plot import Curve, plot, size_text
 from op_tools.runs import open_run
-from op_tools.settings import SettingError
 
 pytestmark = pytest.mark.device
 MIB = 2**20

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import op_tools
-from op_tools.settings import Names, SettingError, ToolSettings, flag, one_of, read, setting, size
+from dicore.settings import SettingError, flag, one_of, setting, size
+from op_tools.settings import Names, ToolSettings, read
 
 
 @dataclasses.dataclass(frozen=True)

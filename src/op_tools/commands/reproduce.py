@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
+from dicore.settings import size
 from op_tools.reproduce import Reproduction, Request, find_call, write
 from op_tools.reproduce.write import is_wrong
 from op_tools.runs import BadInput
-from op_tools.settings import size
 
 __all__ = ["reproduce_command"]
 

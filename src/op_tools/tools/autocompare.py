@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from dicore.settings import flag, setting
 from op_tools import brief, describe
 from op_tools.categories import category_of, is_random
 from op_tools.comparison import printing, sampling, views
@@ -23,7 +24,7 @@ from op_tools.engine import ENGINE, Call, private, signature
 from op_tools.engine.call import device_types, tensors_of
 from op_tools.reference.recompute import Recomputation, RecomputeError
 from op_tools.results import place_in_run
-from op_tools.settings import ToolSettings, flag, setting
+from op_tools.settings import ToolSettings
 from op_tools.storage import CallInfo, CaptureStore
 from op_tools.tool import Tool
 from op_tools.transfer import Transfer
@@ -38,17 +39,19 @@ class AutoCompareSettings(ToolSettings):
 
     list: str = setting(".*", "OP_AUTOCOMPARE_LIST", str, "operators to compare")
     disable_list: str = setting("", "OP_AUTOCOMPARE_DISABLE_LIST", str, "operators to leave out")
-    mode: str = setting("every", "OP_AUTOCOMPARE_MODE", sampling.mode, "every, sampled or changed")
+    mode: str = setting(
+        "every", "OP_AUTOCOMPARE_MODE", sampling.mode, "which calls: `every`, `sampled` or `changed`"
+    )
     rate: float = setting(0.005, "OP_AUTOCOMPARE_RATE", float, "share of the calls that a sample compares")
     refresh: int = setting(
-        500, "OP_AUTOCOMPARE_REFRESH", int, "steps after which a signature is compared again"
+        500, "OP_AUTOCOMPARE_REFRESH", int, "steps after which a sample compares a signature again"
     )
     reference: str = setting("cpu", "OP_AUTOCOMPARE_REFERENCE", str, "device that computes the reference")
     backward: bool = setting(
-        True, "OP_AUTOCOMPARE_BACKWARD", flag, "compare gradients and what runs in backward"
+        True, "OP_AUTOCOMPARE_BACKWARD", flag, "compare gradients, and what runs in backward"
     )
     save_failures: int = setting(
-        20, "OP_AUTOCOMPARE_SAVE_FAILURES", int, "failing calls whose tensors are saved"
+        20, "OP_AUTOCOMPARE_SAVE_FAILURES", int, "failing calls whose tensors are saved for replay"
     )
 
 

@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 
 import torch
 
+from dicore.settings import flag, one_of, setting, size
 from op_tools import describe, writing
 from op_tools.engine import ENGINE, Call, signature
 from op_tools.engine.call import tensors_of
 from op_tools.results import place_in_run
-from op_tools.settings import ToolSettings, flag, one_of, setting, size
+from op_tools.settings import ToolSettings
 from op_tools.storage import CallInfo, CaptureStore, Limits
 from op_tools.storage.store import folder_of
 from op_tools.tool import LevelTool
@@ -38,18 +39,26 @@ class CaptureSettings(ToolSettings):
     list: str = setting(".*", "OP_CAPTURE_LIST", str, "operators to capture")
     disable_list: str = setting("", "OP_CAPTURE_DISABLE_LIST", str, "operators to leave out")
     level: str = setting(
-        "api", "OP_CAPTURE_LEVEL", one_of("api", "aten"), "api, or aten for what reaches the kernels"
+        "api", "OP_CAPTURE_LEVEL", one_of("api", "aten"), "`api`, or `aten` for what reaches the kernels"
     )
     store: str = setting(
-        "files", "OP_CAPTURE_STORE", one_of("files", "blobs"), "files, or blobs: every tensor once"
+        "files", "OP_CAPTURE_STORE", one_of("files", "blobs"), "`files`, or `blobs`: every tensor once"
     )
     backward: bool = setting(True, "OP_CAPTURE_BACKWARD", flag, "capture gradients too")
-    max_bytes: int | None = setting(None, "OP_CAPTURE_MAX_BYTES", size, "stop after so many bytes")
-    max_calls_per_signature: int | None = setting(
-        None, "OP_CAPTURE_MAX_CALLS_PER_SIGNATURE", int, "calls of a kind"
+    max_bytes: int | None = setting(
+        None, "OP_CAPTURE_MAX_BYTES", size, "stop after so many bytes: `4096`, `64K`, `2G`", unset="no limit"
     )
-    steps: Any = setting(None, "OP_CAPTURE_STEPS", numbers, "optimizer steps to capture: 5, 0,3 or 10-20")
-    ranks: Any = setting(None, "OP_CAPTURE_RANKS", numbers, "ranks to capture")
+    max_calls_per_signature: int | None = setting(
+        None,
+        "OP_CAPTURE_MAX_CALLS_PER_SIGNATURE",
+        int,
+        "calls of the same operator, shapes and dtypes",
+        unset="no limit",
+    )
+    steps: Any = setting(
+        None, "OP_CAPTURE_STEPS", numbers, "optimizer steps to capture: `5`, `0,3` or `10-20`", unset="all"
+    )
+    ranks: Any = setting(None, "OP_CAPTURE_RANKS", numbers, "ranks to capture, written likewise", unset="all")
 
 
 class OpCapture(LevelTool):

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
+from dicore.settings import setting
 from op_tools import running_statistics
 from op_tools.categories import category_of
 from op_tools.engine import Call, private, signature
 from op_tools.engine.call import tensors_of
-from op_tools.settings import ToolSettings, setting
+from op_tools.settings import ToolSettings
 from op_tools.tool import Tool
 
 DEFAULT = "torch.float16->torch.float32,torch.bfloat16->torch.float32"

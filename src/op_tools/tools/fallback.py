@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 
+from dicore.settings import setting
 from op_tools import describe
 from op_tools.categories import category_of, is_random
 from op_tools.device_error import DeviceError
 from op_tools.engine import Call
-from op_tools.settings import ToolSettings, setting
+from op_tools.settings import ToolSettings
 from op_tools.tool import Tool
 from op_tools.transfer import Transfer, copy_tensor
 from op_tools.writing import written, written_arguments

@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 import torch
 from torch.nn.modules import module as torch_module
 
+from dicore.settings import SettingError, one_of, setting
 from op_tools.engine import ENGINE, private, site
 from op_tools.results import place_in_run
-from op_tools.settings import SettingError, ToolSettings, one_of, setting
+from op_tools.settings import ToolSettings
 from op_tools.storage import CallInfo, CaptureStore
 from op_tools.storage.store import folder_of
 from op_tools.tool import Tool
@@ -38,10 +39,13 @@ class LayersSettings(ToolSettings):
     list: str = setting(".*", "OP_LAYERS_LIST", str, "module paths to record")
     disable_list: str = setting("", "OP_LAYERS_DISABLE_LIST", str, "module paths to leave out")
     steps: Any = setting(
-        frozenset({0}), "OP_LAYERS_STEPS", wanted_steps, "iterations to record, from start()"
+        frozenset({0}),
+        "OP_LAYERS_STEPS",
+        wanted_steps,
+        "iterations to record, counted from `start()`: `0`, `0,3`, `10-20` or `all`",
     )
     store: str = setting(
-        "blobs", "OP_LAYERS_STORE", one_of("files", "blobs"), "files, or blobs: every tensor once"
+        "blobs", "OP_LAYERS_STORE", one_of("files", "blobs"), "`files`, or `blobs`: every tensor once"
     )
 
 

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 import torch
 
+from dicore.settings import flag, one_of, setting
 from op_tools import brief, describe
 from op_tools.engine import Call
 from op_tools.engine.call import tensors_of
-from op_tools.settings import ToolSettings, flag, one_of, setting
+from op_tools.settings import ToolSettings
 from op_tools.tool import LevelTool
 
 
@@ -19,11 +20,9 @@ from op_tools.tool import LevelTool
 class ObserveSettings(ToolSettings):
     """Settings of OpObserve."""
 
-    list: str = setting(".*", "OP_OBSERVE_LIST", str, "operators to watch")
+    list: str = setting(".*", "OP_OBSERVE_LIST", str, "operators to observe")
     disable_list: str = setting("", "OP_OBSERVE_DISABLE_LIST", str, "operators to leave out")
-    level: str = setting(
-        "api", "OP_OBSERVE_LEVEL", one_of("api", "aten"), "api, or aten for what reaches the kernels"
-    )
+    level: str = setting("api", "OP_OBSERVE_LEVEL", one_of("api", "aten"), "`api`, or `aten`")
     statistics: bool = setting(False, "OP_OBSERVE_STATISTICS", flag, "note the statistics of every output")
 
 

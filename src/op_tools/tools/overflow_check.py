@@ -15,12 +15,13 @@ from typing import Any, ClassVar
 
 import torch
 
+from dicore.settings import one_of, setting
 from op_tools import brief, writing
 from op_tools.categories import category_of
 from op_tools.device_error import DeviceError
 from op_tools.engine import Call
 from op_tools.engine.call import is_wrapper, tensors_of
-from op_tools.settings import ToolSettings, one_of, setting
+from op_tools.settings import ToolSettings
 from op_tools.tool import LevelTool
 
 
@@ -34,7 +35,7 @@ class OverflowSettings(ToolSettings):
         "aten",
         "OP_OVERFLOW_CHECK_LEVEL",
         one_of("api", "aten"),
-        "aten sees backward too; api only forward calls",
+        "`aten` sees backward too; `api` only forward calls",
     )
     max_rows: int = setting(1000, "OP_OVERFLOW_CHECK_MAX_ROWS", int, "births written in detail")
 

@@ -16,11 +16,12 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 
+from dicore.settings import flag, one_of, setting
 from op_tools import brief, describe
 from op_tools.device_error import DeviceError
 from op_tools.engine import Call, site
 from op_tools.results import PlaceInRun, place_in_run
-from op_tools.settings import ToolSettings, flag, one_of, setting
+from op_tools.settings import ToolSettings
 from op_tools.tool import Tool
 
 
@@ -30,10 +31,13 @@ class TimeSettings(ToolSettings):
 
     list: str = setting(".*", "OP_TIME_MEASURE_LIST", str, "operators to measure")
     disable_list: str = setting("", "OP_TIME_MEASURE_DISABLE_LIST", str, "operators to leave out")
-    level: str = setting(
-        "api", "OP_TIME_MEASURE_LEVEL", one_of("api", "aten"), "api, or aten for what reaches the kernels"
+    level: str = setting("api", "OP_TIME_MEASURE_LEVEL", one_of("api", "aten"), "`api`, or `aten`")
+    sync: bool = setting(
+        False,
+        "OP_TIME_MEASURE_SYNC",
+        flag,
+        "wait for the device around each call instead of recording events",
     )
-    sync: bool = setting(False, "OP_TIME_MEASURE_SYNC", flag, "wait for the device around each call")
     top: int = setting(10, "OP_TIME_MEASURE_TOP", int, "lines of each summary")
 
 

@@ -36,13 +36,15 @@ def test_a_value_comes_from_the_environment_of_the_moment(monkeypatch: pytest.Mo
 
 
 def test_texts_for_tables() -> None:
-    assert [Variable("X", default, "").default_text for default in (True, False, None, "", 4, 0.5)] == [
+    assert [
+        Variable("X", default, "").default_text for default in (True, False, None, "", 4, frozenset({3, 1}))
+    ] == [
         "1",
         "0",
         "",
         "",
         "4",
-        "0.5",
+        "1,3",
     ]
     assert Variable("X", "", "`1`: map `torch.cuda`").plain_help == "1: map torch.cuda"
 
