@@ -16,16 +16,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from _ditorch.main_module import (
+from _ditorch.ranks import Companions, launched_as
+from _ditorch.run_tools import BadRequest, Plan, RunningTools, follow_forked, follow_spawned
+from dicore.main_module import (
     CannotRun,
-    Prepared,
+    Program,
     expect_module,
     prepare_module,
     prepare_script,
     without_our_frames,
 )
-from _ditorch.ranks import Companions, launched_as
-from _ditorch.run_tools import BadRequest, Plan, RunningTools, follow_forked, follow_spawned
 from dicore.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _gates(texts: Sequence[str]) -> list[Gate]:
     return [parse_gate(text) for text in texts]
 
 
-def _prepare(request: Request) -> Callable[[], Prepared]:
+def _prepare(request: Request) -> Callable[[], Program]:
     """A script is read now. A module is only looked for: its packages are part of the program and need the tools."""
     if request.module:
         expect_module(request.target, request.arguments)
@@ -201,9 +201,9 @@ def _start_mapping(wanted: bool) -> None:
 class _Run:
     """One program with its tools and gates."""
 
-    def __init__(self, prepare: Callable[[], Prepared], plan: Plan, gates: Sequence[Gate]) -> None:
+    def __init__(self, prepare: Callable[[], Program], plan: Plan, gates: Sequence[Gate]) -> None:
         self.prepare = prepare
-        self.prepared: Prepared | None = None
+        self.prepared: Program | None = None
         self.plan = plan
         self.gates = gates
         self.place = launched_as()
@@ -322,7 +322,7 @@ def _short(folder: str) -> str:
     return folder if relative.startswith(os.pardir) else relative
 
 
-def _leave(ended: BaseException | None, prepared: Prepared | None) -> NoReturn:
+def _leave(ended: BaseException | None, prepared: Program | None) -> NoReturn:
     """Leave as the program did. The interpreter itself prints, runs exit handlers and finds the exit code."""
     if ended is None:
         sys.exit(0)

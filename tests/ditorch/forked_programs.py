@@ -16,7 +16,8 @@ from pathlib import Path
 _DRIVER = """
 import json, os, sys
 import torch
-from _ditorch import cli, gates, main_module, run, run_tools
+from dicore import main_module
+from _ditorch import cli, gates, run, run_tools
 work = json.loads(sys.stdin.readline())
 if any("--tool" in words or "--gate" in words for words, *_ in work):
     import op_tools.memory, op_tools.tools.autocompare, op_tools.tools.overflow_check, op_tools.tools.time_measure

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from forked_programs import clean_environment, run_all
 
-from _ditorch import main_module, run, run_tools
+from _ditorch import run, run_tools
 from _ditorch.gates import Gate, parse_gate
+from dicore import main_module
 from op_tools.runs import open_run
 
 pytestmark = pytest.mark.device
@@ -333,7 +334,7 @@ def test_a_bad_setting_ends_it_before_the_script_starts(
     monkeypatch.setattr(sys, "argv", ["ditorch", "run"])
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     monkeypatch.setenv("OP_TIME_MEASURE_LIST", "*add")
-    monkeypatch.setattr(main_module.Prepared, "run", lambda self, arguments: pytest.fail("started"))
+    monkeypatch.setattr(main_module.Program, "run", lambda self, arguments: pytest.fail("started"))
     write(tmp_path, "x.py", "pass")
     with pytest.raises(SystemExit) as ended:
         run.main(["--no-ditorch", "--tool", "observe,time", "x.py"])

@@ -159,6 +159,49 @@ def test_a_nan_loss_and_a_suspect_that_is_tried_at_once(script: Callable[[str], 
     assert [run["result"] for run in answer["runs"]] == [["nan"], *[[pytest.approx(math.exp(2))]] * 2]
 
 
+CUDA_STYLE = """
+import sys
+sys.path.append({here!r})
+import torch
+import wrong_kernels
+wrong_kernels.WRONG["exp"] = lambda y: y.mul_(2)
+wrong_kernels.install("exp")
+device = torch.device("cuda")
+print("name", __name__, "package", __package__, "words", sys.argv[1:], file=sys.stderr)
+print("loss", torch.ones(4).cuda().add(1).exp().to(device).mean().item())
+"""
+
+
+@pytest.mark.parametrize("as_module", [False, True])
+def test_a_script_written_for_cuda_needs_no_option(tmp_path: Path, as_module: bool) -> None:
+    package = tmp_path / "model"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "train.py").write_text(CUDA_STYLE.format(here=HERE))
+    words = ["-m", "model.train"] if as_module else ["model/train.py"]
+    code, printed = bisect("--json", "--no-prior", "--keep", "kept", *words, "--lr", "1")
+    answer = json.loads(printed)
+    assert (code, answer["operators"]) == (0, ["aten.exp.default"])
+    assert answer["command"].endswith(f"--tool fallback {' '.join(words)} --lr 1")
+    said = (tmp_path / "kept/run-01/stderr.txt").read_text()
+    name = "model" if as_module else "None"
+    assert f"name __main__ package {name} words ['--lr', '1']" in said
+    assert (tmp_path / "kept/run-01/stdout.txt").read_text().startswith("loss ")
+
+
+def test_a_program_that_cannot_be_started_says_why(
+    script: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = script("print('loss', 1)")
+    with pytest.raises(BadInput, match="module no_such_module was not found"):
+        bisect("-m", "no_such_module")
+    monkeypatch.setenv("DITORCH_DEVICE", "abacus")
+    with pytest.raises(BadInput, match=r"abacus.* to run without it, give --no-ditorch"):
+        bisect(train)
+    with pytest.raises(BadInput, match=r"nothing to search|no operator ran"):
+        bisect("--no-ditorch", "--no-prior", train)
+
+
 def test_a_kernel_that_ends_the_process_is_found(script: Callable[[str], Path]) -> None:
     train = script(
         """

@@ -40,6 +40,26 @@ def test_a_share_that_is_met(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_script_written_for_cuda_and_a_module_need_no_option(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "__init__.py").touch()
+    (tmp_path / "model" / "train.py").write_text(
+        "import sys, torch\nx = torch.ones(4, device='cuda')\n(x + x).cuda()\nprint(__package__, sys.argv[1:])\n"
+    )
+    for words, said in ((["-m", "model.train"], "model"), (["model/train.py"], "None")):
+        done = subprocess.run(
+            [sys.executable, "-m", "dipu", "coverage", "--at-least", "100", *words, "--lr", "1"],
+            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"{said} ['--lr', '1']" in done.stdout and "100.0% by DIOPI" in done.stdout
+    refused = subprocess.run(
+        [sys.executable, "-m", "dipu", "coverage", "--no-ditorch", "model/train.py"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert refused.returncode == 1 and "CUDA" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("end", "code", "shown"),
     [

@@ -1,33 +1,32 @@
-"""The process of one run: `python -m op_tools.bisect.driver JOB.json` runs the script unchanged, with tools around it.
+"""The process of one run: `python -m op_tools.bisect.driver JOB.json` runs a program unchanged, with tools on.
 
-The job says which script and arguments, which operators go to the CPU, and where to write what was seen. The exit code
-is the script's.
+The job says which script or module and arguments, which operators go to the CPU, and where to write what was seen. The exit code
+is the program's.
 """
 
 from __future__ import annotations
 
-import builtins
+import contextlib
 import importlib
-import importlib.machinery
-import io
 import json
-import os
 import re
 import sys
-import types
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-__all__ = ["Job", "main", "run_script"]
+from dicore.main_module import CannotRun, Program, expect_module, prepare_module, prepare_script
+
+__all__ = ["Job", "main"]
 
 
 class Job(TypedDict):
     """What the process is told."""
 
-    script: str
+    target: str  # a script, or the name of a module
+    module: bool
     arguments: list[str]
-    imports: list[str]  # modules that come before the script
+    imports: list[str]  # modules that come before the program
+    refused: str  # the file that says why the program was not started
     fallback: list[str] | None  # None: everything
     operators: str | None  # the file for the names of operators seen
     stayed: str  # the file for operators that the CPU could not run
@@ -35,40 +34,38 @@ class Job(TypedDict):
 
 
 def main(job_file: str) -> None:
-    """Start the tools, run the script as Python would, stop the tools."""
+    """Start the tools, run the program as Python would, stop the tools."""
     job: Job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    for module in job["imports"]:
-        importlib.import_module(module)
+    try:
+        _import(job["imports"])
+        if job["module"]:
+            expect_module(job["target"], job["arguments"], ours_is_first=False)
+    except (ImportError, CannotRun, ValueError) as error:
+        Path(job["refused"]).write_text(str(error), encoding="utf-8")
+        raise
     tools = _tools(job)
     for tool in tools:
         tool.start()
     try:
-        run_script(job["script"], job["arguments"])
+        _program(job).run(job["arguments"])
     finally:
         for tool in reversed(tools):
             tool.stop()
         _note_stayed(tools, job["stayed"])
 
 
-def run_script(script: str, arguments: Sequence[str]) -> None:
-    """Run a file as `python FILE ARGUMENTS` does.
+def _import(names: list[str]) -> None:
+    # What these print is not the program's: its result is read from standard output.
+    with contextlib.redirect_stdout(sys.stderr):
+        for name in names:
+            importlib.import_module(name)
 
-    runpy takes the module away again when the script has run and makes no difference between argv[0], which is as
-    given, and __file__, which is absolute; threads, pickles and exit handlers of the script may need both.
-    """
-    path = os.path.abspath(script)
-    # This process was started without a folder in front of the path; the script expects its own there.
-    if not os.environ.get("PYTHONSAFEPATH"):
-        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
-    sys.argv = [script, *arguments]
-    with io.open_code(path) as file:
-        code = compile(file.read(), path, "exec", dont_inherit=True)
-    main_module = types.ModuleType("__main__")
-    main_module.__file__ = path
-    main_module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
-    main_module.__dict__["__builtins__"] = builtins
-    sys.modules["__main__"] = main_module
-    exec(code, main_module.__dict__)
+
+def _program(job: Job) -> Program:
+    # This process was started without a folder in front of the path; the program expects its own there.
+    if not job["module"]:
+        return prepare_script(job["target"], ours_is_first=False)
+    return prepare_module(job["target"])
 
 
 def _tools(job: Job) -> list[Any]:

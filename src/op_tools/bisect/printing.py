@@ -81,7 +81,9 @@ def _folded(line: str) -> list[str]:
 
 
 def _command(hunt: Hunt) -> str:
-    words = ["ditorch", "run", "--tool", "fallback", str(hunt.runner.script), *hunt.runner.arguments]
+    runner = hunt.runner
+    words = ["ditorch", "run", "--tool", "fallback", *(["-m"] if runner.module else []), runner.script]
+    words += runner.arguments
     return f"OP_FALLBACK_LIST={','.join(hunt.operators or ())} {shlex.join(words)}"
 
 
@@ -115,7 +117,7 @@ def as_json(hunt: Hunt, code: int) -> str:
     """All of it for a machine. NaN and infinities are written as text: JSON has none."""
     search = hunt.search
     document: dict[str, Any] = {
-        "script": str(hunt.runner.script),
+        "script": hunt.runner.script,
         "arguments": hunt.runner.arguments,
         "exit_code": code,
         "operators": list(hunt.operators) if hunt.operators is not None else None,

@@ -19,7 +19,10 @@ from op_tools.bisect.ranking import Suspicion, suspicions
 from op_tools.bisect.readings import Reading
 from op_tools.runs import BadInput
 
-__all__ = ["Runner", "ScriptRun"]
+__all__ = ["MAPPING", "Runner", "ScriptRun"]
+
+# The package that maps the names of cuda onto the device: it may be installed beside this one.
+MAPPING = "ditorch"
 
 _LONGEST_LINE = 300
 
@@ -46,18 +49,21 @@ class ScriptRun:
 
 
 class Runner:
-    """Runs one script with other operators on the CPU each time. Files of run 3 go to <folder>/run-03/."""
+    """Runs one script or module with other operators on the CPU each time. Files of run 3 go to <folder>/run-03/."""
 
     def __init__(
         self,
-        script: Path,
+        script: str | Path,
         arguments: Sequence[str],
         reading: Reading,
         folder: Path,
         timeout: float | None = None,
         imports: Sequence[str] = (),
+        *,
+        module: bool = False,
     ) -> None:
-        self.script = script
+        self.script = str(script)
+        self.module = module
         self.arguments = list(arguments)
         self.reading = reading
         self.folder = folder
@@ -72,9 +78,11 @@ class Runner:
         self.count += 1
         place = self._new_place()
         job = Job(
-            script=str(self.script),
+            target=self.script,
+            module=self.module,
             arguments=self.arguments,
             imports=self.imports,
+            refused=str(place / "refused.txt"),
             fallback=None if fallback is None else list(fallback),
             operators=str(place / "operators.txt") if observe else None,
             stayed=str(place / "stayed.json"),
@@ -84,6 +92,7 @@ class Runner:
         stamp = self._stamp()
         began = time.monotonic()
         code, in_time = self._execute(place)
+        self._check_was_started(place / "refused.txt")
         done = ScriptRun(
             self.count, None if fallback is None else tuple(fallback), code, time.monotonic() - began
         )
@@ -94,6 +103,12 @@ class Runner:
         done.stayed = json.loads(_text(place / "stayed.json") or "{}")
         done.found = suspicions(place / "compared") if compare else {}
         return done
+
+    def _check_was_started(self, refused: Path) -> None:
+        """A program that could not be started is no run: all others would end as this one."""
+        if problem := _text(refused):
+            hint = f" {MAPPING} maps the names of cuda; to run without it, give --no-{MAPPING}."
+            raise BadInput(f"{problem}{hint if MAPPING in self.imports else ''}")
 
     def _new_place(self) -> Path:
         place = self.folder.resolve() / f"run-{self.count:02}"

@@ -18,7 +18,7 @@ import typer
 from op_tools.bisect import printing
 from op_tools.bisect.hunt import Hunt
 from op_tools.bisect.readings import Reading, numbers_in, pattern_of
-from op_tools.bisect.running import Runner, ScriptRun
+from op_tools.bisect.running import MAPPING, Runner, ScriptRun
 from op_tools.runs import BadInput
 
 __all__ = ["bisect_command"]
@@ -27,10 +27,11 @@ _FOUND, _NONE_RESTORES, _INTERRUPTED = 0, 1, 130
 
 
 def bisect_command(
-    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="The script, run unchanged each time.")],
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="The script, run unchanged each time.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[ARGS]...", help="The script's own arguments.")
     ] = None,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, run as `python -m` does.")] = False,
     result: Annotated[
         str,
         typer.Option(
@@ -60,8 +61,12 @@ def bisect_command(
     ] = True,
     imports: Annotated[
         list[str] | None,
-        typer.Option("--import", metavar="MODULE", help="Import this before the script, such as ditorch."),
+        typer.Option("--import", metavar="MODULE", help="Import this before the script."),
     ] = None,
+    mapping: Annotated[
+        bool,
+        typer.Option("--ditorch/--no-ditorch", help="Map the names of cuda, where ditorch is installed."),
+    ] = True,
     keep: Annotated[Path | None, typer.Option(help="Keep what each run prints in this folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -71,12 +76,17 @@ def bisect_command(
     before the script, its own arguments after it. Exit code 0: found; 1: no list restores the result; 2: wrong usage;
     3: internal error; 5: nothing to search; 130: interrupted.
     """
-    _check(script)
+    if not module:
+        _check(Path(script))
+    _check_ranks()
     _check_modules(imports or ())
+    before = [*([MAPPING] if mapping and find_spec(MAPPING) is not None else []), *(imports or ())]
     reading = _reading(result, result_file, exit_code)
     expected = _expected(expect, expect_file, exit_code)
     with _folder(keep) as folder:
-        runner = Runner(script, arguments or (), reading, Path(folder), timeout or None, imports or ())
+        runner = Runner(
+            script, arguments or (), reading, Path(folder), timeout or None, before, module=module
+        )
         show = _Show(as_json)
         hunt = Hunt(runner, show, expected, tolerance, prior)
         try:
@@ -109,6 +119,9 @@ def _check(script: Path) -> None:
         raise BadInput(
             f"{script} cannot be read: {error.strerror}. Check who owns it and its mode."
         ) from error
+
+
+def _check_ranks() -> None:
     if os.environ.get("WORLD_SIZE", "1").strip() not in {"", "0", "1"}:
         raise BadInput(
             f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, but bisect runs scripts of one process only. Unset it, or make "

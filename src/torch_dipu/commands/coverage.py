@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from _ditorch.main_module import CannotRun, Prepared, prepare_script, without_our_frames
 from dicore.console import make_console, make_table
+from dicore.main_module import (
+    CannotRun,
+    Program,
+    exit_code_of,
+    expect_module,
+    prepare_module,
+    prepare_script,
+    without_our_frames,
+)
 from torch_dipu.coverage import Coverage
 
 if TYPE_CHECKING:
@@ -24,6 +35,8 @@ _MEGABYTE = 1e6
 def coverage(
     script: Annotated[str, typer.Argument(help="The program, a Python script.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="What the program is given.")] = None,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, run as `python -m` does.")] = False,
+    mapping: Annotated[bool, typer.Option("--ditorch/--no-ditorch", help="Map the names of cuda.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
     rows: Annotated[int, typer.Option(min=0, help="How many operators that fell back are shown.")] = 20,
     at_least: Annotated[
@@ -41,15 +54,16 @@ def coverage(
     _check_writable(json_file)
     console = make_console()
     try:
-        prepared = prepare_script(script)
+        prepare = _prepare(script, arguments or [], module)
     except CannotRun as problem:
         raise _refused(str(problem)) from None
     except SyntaxError as error:
         sys.excepthook(type(error), error, None)
         raise _refused(f"{script} is not a Python program; it was not run") from None
     _check_vendor()
+    _start_mapping(mapping)
     with Coverage() as found:
-        code = _run(prepared, arguments or [])
+        code = _run(prepare, arguments or [])
     if json_file is not None:
         json_file.write_text(json.dumps({"exit_code": code, **found.as_dict()}, indent=2), encoding="utf-8")
     _print(found, rows, code, console)
@@ -82,16 +96,43 @@ def _check_vendor() -> None:
         raise _refused(f"there is no device to run on: {error}\n`dipu doctor` says more") from None
 
 
-def _run(prepared: Prepared, arguments: list[str]) -> int:
-    """The program's exit code; what it raises is shown as the interpreter would."""
+def _prepare(target: str, arguments: list[str], module: bool) -> Callable[[], Program]:
+    """A script is read now. A module is only looked for: the packages it is in are part of the program."""
+    if module:
+        expect_module(target, arguments)
+        return functools.partial(prepare_module, target)
+    program = prepare_script(target)
+    return lambda: program
+
+
+def _start_mapping(wanted: bool) -> None:
+    """The names of cuda lead to this device, whatever else the machine has; or they stay, whatever the program imports."""
+    from _ditorch.selection import choose
+    from _ditorch.session import of_process
+
+    session = of_process()
+    session.held = not wanted
+    if not wanted:
+        return
     try:
-        prepared.run(arguments)
+        session.start(choose(environment={**os.environ, "DITORCH_DEVICE": "dipu"}), quiet=True)
+    except (ImportError, ValueError) as error:
+        raise _refused(f"{error} To run without the mapping, give --no-ditorch.") from None
+
+
+def _run(prepare: Callable[[], Program], arguments: list[str]) -> int:
+    """The program's exit code; what it raises is shown as the interpreter would."""
+    beginning = prepare_module.__code__
+    try:
+        program = prepare()
+        beginning = program.code
+        program.run(arguments)
+    except CannotRun as problem:
+        raise _refused(str(problem)) from None
     except SystemExit as end:
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
+        return exit_code_of(end)
     except Exception as error:
-        without_our_frames(error, prepared.code)
+        without_our_frames(error, beginning)
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
     return 0

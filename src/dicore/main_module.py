@@ -17,12 +17,20 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-__all__ = ["CannotRun", "Prepared", "expect_module", "prepare_module", "prepare_script", "without_our_frames"]
+__all__ = [
+    "CannotRun",
+    "Program",
+    "exit_code_of",
+    "expect_module",
+    "prepare_module",
+    "prepare_script",
+    "without_our_frames",
+]
 
 _PACKAGES = str(Path(__file__).resolve().parent.parent)
 # What stands between a program and torch. Where an error is raised in one of these it is shown, but the engine of the
 # tools never raises: it calls the operator that does.
-_OURS = tuple(os.path.join(_PACKAGES, name) + os.sep for name in ("_ditorch", "op_tools"))
+_OURS = tuple(os.path.join(_PACKAGES, name) + os.sep for name in ("dicore", "_ditorch", "op_tools"))
 _ENGINE = os.path.join(_PACKAGES, "op_tools", "engine") + os.sep
 
 
@@ -31,7 +39,7 @@ class CannotRun(Exception):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Program:
     """A program that is ready to run: its code and what `__main__` must hold."""
 
     code: CodeType
@@ -53,14 +61,19 @@ class Prepared:
         exec(self.code, vars(main))
 
 
-def _search_here(folder: str) -> None:
-    """The folder of the program takes the place of ours, which the interpreter has put first."""
-    if not sys.flags.safe_path:
+def _search_first(folder: str, ours_is_first: bool) -> None:
+    """Put the folder of the program where the interpreter would: in the place of ours, if it has put ours first."""
+    if ours_is_first and not sys.flags.safe_path:
         sys.path[:1] = [folder]
+    elif not ours_is_first and not os.environ.get("PYTHONSAFEPATH"):
+        sys.path.insert(0, folder)
 
 
-def prepare_script(script: str) -> Prepared:
-    """Read and compile a file. Raises CannotRun, and SyntaxError where Python would."""
+def prepare_script(script: str, *, ours_is_first: bool = True) -> Program:
+    """Read and compile a file. Raises CannotRun, and SyntaxError where Python would.
+
+    `ours_is_first`: sys.path begins with a folder of ours that is to make room; not so in a process started with -P.
+    """
     if not os.path.exists(script):
         raise CannotRun(f"{script} does not exist. Give the path of a Python script, or -m and a module.")
     if os.path.isdir(script):
@@ -68,8 +81,8 @@ def prepare_script(script: str) -> Prepared:
             f"{script} is a folder. Give a Python script in it, or -m and a module that can be imported."
         )
     path = os.path.abspath(script)
-    _search_here(os.path.dirname(os.path.realpath(script)))
-    return Prepared(
+    _search_first(os.path.dirname(os.path.realpath(script)), ours_is_first)
+    return Program(
         code=_compiled(script, path),
         path=path,
         shown_as=script,
@@ -98,9 +111,9 @@ def _compiled(script: str, path: str) -> CodeType:
         raise CannotRun(f"{script} is not a Python program{place}. Give a Python script.") from error
 
 
-def expect_module(name: str, arguments: Sequence[str]) -> None:
+def expect_module(name: str, arguments: Sequence[str], *, ours_is_first: bool = True) -> None:
     """Make ready for prepare_module, and look as far as one can without importing anything. Raises CannotRun."""
-    _search_here(os.getcwd())
+    _search_first(os.getcwd(), ours_is_first)
     sys.argv[:] = ["-m", *arguments]
     if "." in name:
         _found(name.partition(".")[0], shown_as=name)
@@ -108,7 +121,7 @@ def expect_module(name: str, arguments: Sequence[str]) -> None:
         _found(name)
 
 
-def prepare_module(name: str) -> Prepared:
+def prepare_module(name: str) -> Program:
     """Find a module, or the `__main__` of a package, as `python -m` does. Raises CannotRun.
 
     That imports the packages it is in: what they raise comes out as it is, and is the program's own.
@@ -123,7 +136,7 @@ def prepare_module(name: str) -> Prepared:
     code = read(name) if read is not None else None
     if code is None:
         raise CannotRun(f"module {name} holds no Python code that could be run. Give a module in Python.")
-    return Prepared(
+    return Program(
         code=code,
         path=str(spec.origin),
         shown_as=str(spec.origin),
@@ -159,6 +172,14 @@ def _found(name: str, problem: str = "was not found", shown_as: str = "") -> imp
     if spec is None:
         raise CannotRun(f"module {shown_as or name} {problem}. {advice}")
     return spec
+
+
+def exit_code_of(end: SystemExit) -> int:
+    """The exit code that the interpreter would leave with; says on standard error what it would say."""
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return 1
 
 
 def without_our_frames(error: BaseException, program: CodeType) -> None:
