@@ -305,7 +305,8 @@ def defines(path: Path, name: str) -> bool:
             found = [node for parent in found for node in ast.walk(parent) if part in defined_by(node)]
         return bool(found)
     if path.suffix == ".toml":
-        return name in tomllib.loads(source)
+        tables = tomllib.loads(source)
+        return name in tables or any(name in table for table in tables.values() if isinstance(table, dict))
     word = re.escape(name.rpartition("::")[2])
     return re.search(rf"\b{word}\s*[({{:;]|\b(?:struct|class|enum)\s+(?:\w+\s+)?{word}\b", source) is not None
 
@@ -347,7 +348,7 @@ class TestCodeNamedByPages:
         module, header, table = tmp_path / "a.py", tmp_path / "a.h", tmp_path / "a.toml"
         module.write_text("class A:\n    def f(self): ...\nN: int = 1\nB = A\n# def gone(): ...\n")
         header.write_text("struct Call { bool run(int); };\nint settle(int x) { return gone_; }\n")
-        table.write_text('diopiAdd = {aten = ["add.Tensor"]}\n')
+        table.write_text('[op]\ndiopiAdd = {aten = ["add.Tensor"]}\n')
         assert [name for name in ("A", "A.f", "N", "B", "f", "gone", "A.N") if defines(module, name)] == [
             "A", "A.f", "N", "B", "f",
         ]  # fmt: skip
