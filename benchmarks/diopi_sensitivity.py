@@ -45,12 +45,12 @@ def _failures(
     library: Path, functions: frozenset[str], sources: list[str], quick: bool
 ) -> tuple[dict[str, Counter[str]], int]:
     """(function -> reasons of failures, how many cases ran)."""
-    from diopi.conformance.runner import QUICK_CASES, Request, Runner
-    from diopi.conformance.selection import Selection
-    from diopi.conformance.sources import named_sources
+    from dicore.conformance.case_filter import QUICK_CASES, CaseFilter
+    from dicore.conformance.runner import RunOptions, run_suite
+    from diopi.conformance.suite import DiopiSuite, named_sources
 
-    selection = Selection(functions, quick=QUICK_CASES if quick else None)
-    result = Runner(Request(library, selection, named_sources(sources, 0)[0], workers=2)).run()
+    wanted = CaseFilter(functions, quick=QUICK_CASES if quick else None)
+    result = run_suite(DiopiSuite(library, named_sources(sources)[0]), RunOptions(wanted, workers=2))
     found: dict[str, Counter[str]] = {name: Counter() for name in functions}
     for failure in result.failures():
         found[failure.function][failure.reason] += 1
@@ -59,11 +59,11 @@ def _failures(
 
 def measure(options: Options) -> Report:
     """One row for each mistake, then how many were missed and how many false alarms there were."""
-    from diopi.conformance.selection import operators
+    from diopi.conformance.diopi_case import interface_functions
     from diopi.table import load
 
     known = mistakes()
-    others = operators(load()) - set(known)
+    others = interface_functions(load()) - set(known)
     with tempfile.TemporaryDirectory() as folder:
         library = build(Path(folder) / "libmistakes.so")
         found, cases = _failures(library, frozenset(known), ["own", "opinfo", "models"], quick=False)

@@ -9,8 +9,16 @@ __all__ = ["closest", "did_you_mean"]
 
 
 def closest(name: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> list[str]:
-    """The known names that are most like this one, best first."""
-    return difflib.get_close_matches(name, sorted(known), n=most, cutoff=cutoff)
+    """The known names that are most like this one, best first. Small and capital letters count the same, but of two names
+    that are equally like it, the one whose letters fit better comes first."""
+    by_lower = {each.lower(): each for each in sorted(known)}
+    found = [by_lower[each] for each in difflib.get_close_matches(name.lower(), by_lower, 2 * most, cutoff)]
+
+    def likeness(each: str) -> tuple[float, float]:
+        folded = difflib.SequenceMatcher(None, name.lower(), each.lower()).ratio()
+        return folded, difflib.SequenceMatcher(None, name, each).ratio()
+
+    return sorted(found, key=likeness, reverse=True)[:most]
 
 
 def did_you_mean(name: str, known: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> str:

@@ -31,7 +31,7 @@ app.command("table")(table_command)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script: 2 for wrong usage, 3 for our own errors, 130 for Ctrl-C."""
-    from diopi.conformance.selection import SelectionError
+    from dicore.conformance.case_filter import SelectionError
 
     try:
         app(args=list(sys.argv[1:] if arguments is None else arguments))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from dlinfer.commands.conformance import conformance_command
+from dlinfer.commands.conformance import program as conformance
 from dlinfer.commands.doctor import doctor_command
 from dlinfer.commands.serve import serve_command
 from dlinfer.commands.table import table_command
@@ -21,7 +21,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("conformance")(conformance_command)
+app.add_typer(conformance, name="conformance")
 app.command("doctor")(doctor_command)
 app.command("table")(table_command)
 app.command("serve", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
@@ -31,7 +31,7 @@ app.command("serve", context_settings={"allow_extra_args": True, "ignore_unknown
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script: 2 for wrong usage, 130 for Ctrl-C."""
-    from diopi.conformance.selection import SelectionError
+    from dicore.conformance.case_filter import SelectionError
 
     try:
         app(args=list(sys.argv[1:] if arguments is None else arguments))

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from dicore.conformance.cases import DecidedCase
 from diopi.conformance.case_files import CaseFileError, expanded, read
 from diopi.conformance.case_files_source import CaseFileSource, c_function, case_file_sources
 from diopi.conformance.references import evaluate
-from diopi.conformance.source import SkippedCase
 from diopi.table import load
 
 PUBLISHED = """
@@ -204,5 +204,5 @@ def test_what_torch_refuses_is_a_skipped_case(tmp_path):
     text = "a = dict(name=['mm'], interface=['torch'], tensor_para=dict(args=[dict(ins=['input', 'mat2'], shape=[(2, 3)])]))"
     source = CaseFileSource(_written(tmp_path, text))
     (case,) = source.cases("a::mm")
-    assert isinstance(case, SkippedCase) and (case.id, case.function) == ("file:a::mm:0", "diopiMm")
+    assert isinstance(case, DecidedCase) and (case.id, case.function) == ("file:a::mm:0", "diopiMm")
     assert "shapes cannot be multiplied" in case.reason

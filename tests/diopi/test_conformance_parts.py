@@ -6,28 +6,21 @@ import ctypes
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from dicore.conformance.case_filter import SelectionError, functions_like
+from dicore.conformance.cases import CaseSource
 from diopi.cli import app, main
 from diopi.conformance import samples
 from diopi.conformance.buffers import GuardedBuffer, overlapping, read_made, span_of
-from diopi.conformance.case import Case
 from diopi.conformance.description import described, worst_elements
+from diopi.conformance.diopi_case import interface_functions
 from diopi.conformance.own_source import CAP, OwnSource, dtypes_of, variations
 from diopi.conformance.reference_run import NoReferenceError, ReferenceRun
 from diopi.conformance.references.random import Drawn, draw
-from diopi.conformance.selection import (
-    SelectionError,
-    Skip,
-    functions_like,
-    operators,
-    read_skips,
-)
-from diopi.conformance.source import Source, parted
 from diopi.library import Made
 from diopi.table import load
 from diopi.table.model import Argument, Entry, Function
@@ -255,7 +248,7 @@ def test_draws_have_shapes_and_know_whether_they_vary() -> None:
 
 def test_own_cases_are_the_same_every_time_and_meet_all_dtypes_and_layouts() -> None:
     source = OwnSource()
-    assert isinstance(source, Source)
+    assert isinstance(source, CaseSource)
     first, second = (list(source.cases("diopiAdd")) for _ in range(2))
     assert [c.id for c in first] == [f"own:diopiAdd:{n}" for n in range(len(first))]
     assert 20 < len(first) <= CAP + 15
@@ -318,37 +311,13 @@ def test_words_of_torch_that_name_no_dtype_are_no_excuse() -> None:
 
 
 def test_functions_are_found_by_name_pattern_and_expression() -> None:
-    known = operators(load())
+    known = interface_functions(load())
     assert len(known) == 423
     assert functions_like(["diopiAdd"], known) == {"diopiAdd"}
     assert {"diopiConvolution2d", "diopiConvolution2dBackward"} <= functions_like(["diopiConv*"], known)
     assert functions_like(["diopi(Add|Sub)"], known) == {"diopiAdd", "diopiSub"}
     with pytest.raises(SelectionError, match=r"diopiAddd.*near are diopiAdd"):
         functions_like(["diopiAddd"], known)
-
-
-def test_ids_are_parted_and_wrong_ones_refused() -> None:
-    assert parted("opinfo:nn.functional.conv2d:x:7") == ("opinfo", "nn.functional.conv2d:x", 7)
-    with pytest.raises(ValueError, match="own:diopiAdd:12"):
-        parted("diopiAdd")
-
-
-def test_skip_files(tmp_path: Path) -> None:
-    path = tmp_path / "skip.toml"
-    path.write_text('[[skip]]\nfunction = "diopiA*"\ndtype = "float64"\nreason = "no doubles"\n')
-    (skip,) = read_skips(path)
-    assert skip == Skip("no doubles", "diopiA*", "float64")
-    assert skip.fits(Case("own:diopiAdd:1", "diopiAdd", {}, "float64"))
-    assert not skip.fits(Case("own:diopiAdd:1", "diopiAdd", {}, "float32"))
-    for text, message in (
-        ('[[skip]]\nfunction = "diopiAdd"\n', "needs a reason"),
-        ('[[skip]]\nreason = "all"\n', "say what to skip"),
-        ('[[skip]]\nop = "x"\nreason = "r"\n', r"unknown keys \['op'\]"),
-        ("skip = [", "is not TOML"),
-    ):
-        path.write_text(text)
-        with pytest.raises(SelectionError, match=message):
-            read_skips(path)
 
 
 def test_worst_elements_come_first_and_nan_agrees_with_nan() -> None:

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from diopi.conformance import legacy, legacy_output, runner
-from diopi.conformance.case import Case
+from dicore.conformance import runner
+from dicore.conformance.case_filter import SelectionError
+from dicore.conformance.results import CaseResult, RunReport, WrongElement, WrongTensor
+from diopi.conformance import legacy, legacy_output
+from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.legacy_data import DIFFERS, DataSource, data_files, write_data
 from diopi.conformance.legacy_device_config import find, read
 from diopi.conformance.legacy_names import functions_named, snake
 from diopi.conformance.legacy_options import parsed
 from diopi.conformance.legacy_source import AdjustedSource
-from diopi.conformance.results import Result, Worst, WrongTensor
-from diopi.conformance.runner import Report
-from diopi.conformance.selection import SelectionError
 from diopi.vendors import choose
 
 DEVICE_CONFIG = """
@@ -46,8 +46,12 @@ class _Some:
 
     def cases(self, group):
         image = torch.arange(48.0, dtype=torch.float64).view(1, 3, 4, 4) - 20
-        yield Case("some:group:0", "diopiRelu", {"input": image, "out": torch.empty_like(image)}, "float64")
-        yield Case("some:group:1", "diopiRelu", {"input": torch.tensor([-1.0, 2.0])}, "float32")
+        yield DiopiCase(
+            "some:group:0", "diopiRelu", "float64", "", {"input": image, "out": torch.empty_like(image)}
+        )
+        yield DiopiCase(
+            "some:group:1", "diopiRelu", "float32", arguments={"input": torch.tensor([-1.0, 2.0])}
+        )
 
 
 def _run(folder: Path, *flags: str) -> subprocess.CompletedProcess:
@@ -85,9 +89,9 @@ def test_published_names_are_functions_with_their_variants():
 
 def test_lines_look_as_the_documents_show(capsys):
     log = legacy_output.logger()
-    legacy_output.tell(log, Result("own:diopiRelu:0", "diopiRelu", "float32", "", "pass"), 0)
-    wrong = WrongTensor("out", [2], "float32", "2 are off", [Worst([1], "0.5", "0.25")])
-    failed = Result(
+    legacy_output.tell(log, CaseResult("own:diopiRelu:0", "diopiRelu", "float32", "", "pass"), 0)
+    wrong = WrongTensor("out", [2], "float32", "2 are off", [WrongElement([1], "0.5", "0.25")])
+    failed = CaseResult(
         "own:diopiRelu:1", "diopiRelu", "float32", "", "fail", "out is off", arguments=["input: x"]
     )
     failed.wrong.append(wrong)
@@ -101,8 +105,8 @@ def test_lines_look_as_the_documents_show(capsys):
 
 def test_reports_hold_what_failed(tmp_path):
     results = [
-        Result("own:diopiRelu:0", "diopiRelu", "float32", "", "pass"),
-        Result("own:diopiExp:1", "diopiExp", "float16", "strided", "fail", "off", arguments=["input: y"]),
+        CaseResult("own:diopiRelu:0", "diopiRelu", "float32", "", "pass"),
+        CaseResult("own:diopiExp:1", "diopiExp", "float16", "strided", "fail", "off", arguments=["input: y"]),
     ]
     legacy_output.write_errors(results, 1, tmp_path / "error_report.csv")
     rows = list(csv.DictReader((tmp_path / "error_report.csv").open()))
@@ -131,7 +135,7 @@ def test_a_device_config_skips_with_its_reason(tmp_path):
     assert len(notices) == 1 and "atol, rtol not used" in notices[0]
 
     def reason(function, dtype, **arguments):
-        case = Case("a:b:0", function, arguments, dtype)
+        case = DiopiCase("a:b:0", function, dtype, arguments=arguments)
         return next((r for rule in rules if (r := rule.reason(case))), None)
 
     assert reason("diopiRelu", "float64", input=torch.ones(2)) == "device_config: relu: dtype float64"
@@ -149,9 +153,8 @@ def test_a_device_config_skips_with_its_reason(tmp_path):
     assert reason("diopiLeakyRelu", "float32", input=torch.ones(2), negative_slope=0.25) is None
     assert reason("diopiSort", "int64") == "device_config: whole"
     (marked, plain) = AdjustedSource(_Some(), tuple(rules)).cases("group")
-    selection = legacy.LegacySelection()
-    assert selection.skipped(marked) == "device_config: relu: dtype float64"
-    assert selection.skipped(plain) is None
+    assert marked.outcome == ("skipped", "device_config: relu: dtype float64")
+    assert plain.outcome is None
     assert marked.label == "", "the reason belongs to a device, not to the case"
     assert write_data(tmp_path / "data", AdjustedSource(_Some(), tuple(rules)), "group", None).cases == 2
     stored = torch.load(tmp_path / "data" / "some-group.pt", weights_only=True)
@@ -180,7 +183,7 @@ class _Listed:
 
     def cases(self, group):
         for number, (function, dtype, arguments) in enumerate(self.calls):
-            yield Case(f"{self.name}:{group}:{number}", function, arguments, dtype, "mine")
+            yield DiopiCase(f"{self.name}:{group}:{number}", function, dtype, "mine", arguments)
 
 
 def test_data_travels_and_damage_is_seen(tmp_path):
@@ -195,10 +198,9 @@ def test_data_travels_and_damage_is_seen(tmp_path):
     document["cases"][0]["expected"]["out"][0, 0, 0, 0] = 5.0
     torch.save(document, path)
     damaged, sound = source.cases(*source.groups(None))
-    selection = legacy.LegacySelection()
-    told = selection.skipped(damaged)
-    assert told.startswith(f"{DIFFERS}: out of some:group:0") and "gen_data" in told
-    assert selection.skipped(sound) is None
+    status, told = damaged.outcome
+    assert status == "fail" and told.startswith(f"{DIFFERS}: out of some:group:0") and "gen_data" in told
+    assert sound.outcome is None
 
 
 def _differs(folder: Path, change, *call) -> bool:
@@ -209,7 +211,7 @@ def _differs(folder: Path, change, *call) -> bool:
     change(document["cases"][0]["expected"])
     torch.save(document, path)
     (case,) = DataSource(folder).cases("some-group")
-    return legacy.LegacySelection().skipped(case) is not None
+    return case.outcome is not None
 
 
 def test_integers_are_compared_exactly_but_for_positions(tmp_path):
@@ -304,22 +306,15 @@ def test_data_are_used_only_for_what_they_hold(flags, used, told, tmp_path, monk
 def _reported(monkeypatch, tmp_path, **changes) -> int:
     """The exit code of run_test after a run that found this."""
 
-    class Ran:
-        def __init__(self, request, progress):
-            self.report = Report("lib.so", **changes)
-
-        def run(self):
-            return self.report
-
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runner, "Runner", Ran)
+    monkeypatch.setattr(runner, "run_suite", lambda *_: RunReport("lib.so", **changes))
     return legacy.main(["--fname", "relu", "--library", "lib.so"])
 
 
 def test_the_exit_code_is_that_of_the_report(tmp_path, monkeypatch, capsys):
-    unsupported = Result("own:diopiRelu:0", "diopiRelu", "float32", "", "unsupported")
-    passed = Result("own:diopiRelu:1", "diopiRelu", "float32", "", "pass")
-    failed = Result("own:diopiRelu:2", "diopiRelu", "float32", "", "fail")
+    unsupported = CaseResult("own:diopiRelu:0", "diopiRelu", "float32", "", "unsupported")
+    passed = CaseResult("own:diopiRelu:1", "diopiRelu", "float32", "", "pass")
+    failed = CaseResult("own:diopiRelu:2", "diopiRelu", "float32", "", "fail")
     assert _reported(monkeypatch, tmp_path, results=[unsupported]) == 5
     assert "Nothing passed" in capsys.readouterr().out
     assert _reported(monkeypatch, tmp_path, results=[passed], interrupted=True) == 130
@@ -328,7 +323,6 @@ def test_the_exit_code_is_that_of_the_report(tmp_path, monkeypatch, capsys):
     assert _reported(monkeypatch, tmp_path, results=[passed, unsupported]) == 0
     assert _reported(monkeypatch, tmp_path, results=[passed], whole=True, not_covered=["diopiExp"]) == 1
     assert "Without a case: diopiExp" in capsys.readouterr().out
-    assert legacy.LegacySelection().whole and not legacy.LegacySelection(filtered=True).whole
 
 
 @pytest.mark.parametrize(

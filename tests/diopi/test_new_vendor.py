@@ -117,7 +117,7 @@ def test_written_python_is_in_order(tmp_path: Path) -> None:
 def test_the_samples_of_settings_are_valid(tmp_path: Path) -> None:
     from diopi.adaptor import read_rules
     from diopi.adaptor.rules import tensors_of
-    from diopi.conformance.case import Case
+    from diopi.conformance.diopi_case import DiopiCase
     from diopi.conformance.legacy_device_config import read
 
     write_project("mychip", tmp_path / "mychip")
@@ -130,7 +130,7 @@ def test_the_samples_of_settings_are_valid(tmp_path: Path) -> None:
     left_out, notices = read(tmp_path / "mychip" / "config" / "device_config.py")
     assert notices == [] and [rule.entry for rule in left_out] == ["add"]
     reasons = {
-        dtype: left_out[0].reason(Case("own:diopiAdd:0", "diopiAdd", {}, dtype))
+        dtype: left_out[0].reason(DiopiCase("own:diopiAdd:0", "diopiAdd", dtype))
         for dtype in ("float16", "float32")
     }
     assert reasons == {"float16": "device_config: add: dtype float16", "float32": None}

@@ -10,12 +10,12 @@ import torch
 pytest.importorskip("expecttest")
 pytest.importorskip("scipy")
 
+from dicore.conformance.case_filter import CaseFilter
+from dicore.conformance.cases import DecidedCase
 from diopi.conformance import opinfo_source
 from diopi.conformance.capture_mode import CallWatcher, snapshot, template
 from diopi.conformance.opinfo_source import OpInfoSource
 from diopi.conformance.references import evaluate
-from diopi.conformance.selection import Selection
-from diopi.conformance.source import SkippedCase
 from diopi.table import load
 
 
@@ -154,20 +154,20 @@ def test_refused_samples_are_skipped_cases_behind_the_others(monkeypatch):
     run = opinfo_source.run_samples
     monkeypatch.setattr(opinfo_source, "run_samples", refusing)
     *cases, last = OpInfoSource().cases("erf")
-    assert [case.id for case in cases] == before and not any(isinstance(c, SkippedCase) for c in cases)
-    assert isinstance(last, SkippedCase) and (last.function, last.dtype, last.reason) == (
+    assert [case.id for case in cases] == before and not any(isinstance(c, DecidedCase) for c in cases)
+    assert isinstance(last, DecidedCase) and (last.function, last.dtype, last.reason) == (
         "",
         "bfloat16",
         "why",
     )
     assert last.id == f"opinfo:erf:{len(before)}"
-    assert Selection(frozenset({"diopiErf"})).wants(last)
+    assert CaseFilter(frozenset({"diopiErf"})).wants(last)
 
 
 def test_an_entry_that_this_pytorch_does_not_have_is_a_skipped_case(monkeypatch):
     monkeypatch.setattr(opinfo_source, "database", dict)
     (case,) = OpInfoSource().cases("erf")
-    assert isinstance(case, SkippedCase) and case.id == "opinfo:erf:0"
+    assert isinstance(case, DecidedCase) and case.id == "opinfo:erf:0"
     assert case.reason == f"the operator database of PyTorch {torch.__version__} has no entry erf"
 
 

@@ -10,9 +10,12 @@ from types import ModuleType
 
 import pytest
 
+from dicore.conformance.case_filter import QUICK_CASES, CaseFilter
+from dicore.conformance.results import RunReport
+from dicore.conformance.runner import RunOptions, run_suite
+from diopi.conformance.diopi_case import interface_functions
 from diopi.conformance.own_source import OwnSource
-from diopi.conformance.runner import QUICK_CASES, Report, Request, Runner
-from diopi.conformance.selection import Selection, operators
+from diopi.conformance.suite import DiopiSuite
 from diopi.table import load
 
 pytestmark = pytest.mark.unit
@@ -50,12 +53,12 @@ sensitivity = _module("diopi_sensitivity")
 MISTAKES: dict[str, str] = sensitivity.mistakes()
 
 
-def _run(library: Path, functions: frozenset[str], quick: int | None) -> Report:
-    request = Request(library, Selection(functions, quick=quick), [OwnSource()], workers=2)
-    return Runner(request).run()
+def _run(library: Path, functions: frozenset[str], quick: int | None) -> RunReport:
+    options = RunOptions(CaseFilter(functions, quick=quick), workers=2)
+    return run_suite(DiopiSuite(library, [OwnSource()]), options)
 
 
-def _reasons(report: Report) -> dict[str, list[str]]:
+def _reasons(report: RunReport) -> dict[str, list[str]]:
     found = defaultdict(list)
     for failure in report.failures():
         found[failure.function].append(failure.reason)
@@ -77,7 +80,7 @@ def found(library: Path) -> dict[str, list[str]]:
 
 def test_there_are_forty_mistakes_of_different_kinds() -> None:
     assert len(MISTAKES) == len(set(MISTAKES.values())) == 40
-    assert set(MISTAKES) <= operators(load())
+    assert set(MISTAKES) <= interface_functions(load())
     assert len({load().entries[name].category for name in MISTAKES}) >= 8
 
 
@@ -92,7 +95,7 @@ def test_a_report_says_what_is_wrong(found: dict[str, list[str]], function: str)
 
 
 def test_untouched_operators_stay_green(library: Path) -> None:
-    others = sorted(operators(load()) - set(MISTAKES))
+    others = sorted(interface_functions(load()) - set(MISTAKES))
     chosen = frozenset(others[:: len(others) // 40][:40])
     assert len(chosen) == 40
     report = _run(library, chosen, QUICK_CASES)

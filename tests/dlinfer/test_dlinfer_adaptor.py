@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from dicore.conformance.case_filter import CaseFilter
+from dicore.conformance.runner import RunOptions, run_suite
 from dlinfer.adaptor import Cast, Constant, Contiguous, Drop, Fold, Layout, Rename, Rule, adapted
-from dlinfer.conformance.runner import Request, run
+from dlinfer.conformance.suite import DlinferSuite
 from dlinfer.errors import DlinferArgumentError, RuleError
 from dlinfer.interface import OPERATORS
 from dlinfer.reference import KERNELS
@@ -81,7 +83,10 @@ NORM: tuple[Rule, ...] = (
 def test_an_adapted_kernel_passes_the_suite() -> None:
     kernels: dict[str, Callable[..., Any]] = {"paged_decode_attention": _other_decode}
     with using(Vendor("other", "1", kernels, rules={"paged_decode_attention": DECODE})):
-        report = run(Request("other", operators=frozenset(kernels), dtypes=frozenset({"float32"})))
+        report = run_suite(
+            DlinferSuite("other"),
+            RunOptions(CaseFilter(frozenset(kernels), frozenset({"float32"})), in_process=True),
+        )
     refused = [r for r in report.failures() if r.label.startswith(("8 bits", "4 bits"))]
     assert refused and all("kv_scales: is a tensor" in r.reason for r in refused), (
         "what the kernel has not, is refused"

@@ -12,13 +12,15 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from diopi.conformance.json_report import read_json
-from diopi.conformance.selection import SelectionError
+from dicore.conformance.case_filter import QUICK_CASES, CaseFilter, SelectionError
+from dicore.conformance.report_files import read_json
+from dicore.conformance.results import RunReport
+from dicore.conformance.runner import RunOptions, run_suite
 from dlinfer.cli import app, main
 from dlinfer.conformance.judging import check
 from dlinfer.conformance.memory import Placed
-from dlinfer.conformance.runner import QUICK_CASES, Request, run, spread
 from dlinfer.conformance.samples import SAMPLES, count_of, make
+from dlinfer.conformance.suite import DlinferSuite
 from dlinfer.errors import DlinferArgumentError
 from dlinfer.interface import OPERATORS
 from dlinfer.reference import KERNELS
@@ -112,6 +114,12 @@ MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
 }
 
 
+def run(vendor: str, wanted: CaseFilter | None = None, device: str = "cpu", **options: Any) -> RunReport:
+    """In this process, which knows vendors that are not installed."""
+    suite = DlinferSuite(vendor, device)
+    return run_suite(suite, RunOptions(wanted or CaseFilter(), in_process=True, **options))
+
+
 @pytest.fixture
 def faulty() -> Iterator[str]:
     kernels = {**KERNELS, **{name: kernel for name, (kernel, _) in MISTAKES.items()}}
@@ -136,15 +144,15 @@ def test_every_mistake_is_found_where_it_is_and_nothing_else(faulty: str) -> Non
 
 
 def test_the_others_are_not_accused(faulty: str) -> None:
-    report = run(Request(faulty, operators=frozenset(OPERATORS) - set(MISTAKES), quick=True))
+    report = run(faulty, CaseFilter(frozenset(OPERATORS) - set(MISTAKES), quick=QUICK_CASES))
     assert (
         report.failures() == [] and report.counts()["pass"] == (len(OPERATORS) - len(MISTAKES)) * QUICK_CASES
     )
 
 
 def test_a_failure_can_be_run_again_alone(faulty: str) -> None:
-    first = run(Request(faulty, operators=frozenset({"silu_and_mul"}), fail_fast=True)).failures()[0]
-    again = run(Request(faulty, case=first.id)).results
+    first = run(faulty, CaseFilter(frozenset({"silu_and_mul"})), fail_fast=True).failures()[0]
+    again = run(faulty, CaseFilter(case=first.id)).results
     assert [(r.id, r.reason) for r in again] == [(first.id, first.reason)]
     assert first.wrong[0].worst and first.arguments[0].startswith("input_tensor = ")
 
@@ -161,7 +169,7 @@ def test_statuses_of_an_unfinished_vendor() -> None:
 
     with using(Vendor("unfinished", "1", {"rms_norm": not_yet, "linear": breaks})):
         report = run(
-            Request("unfinished", operators=frozenset({"rms_norm", "linear", "silu_and_mul"}), quick=True)
+            "unfinished", CaseFilter(frozenset({"rms_norm", "linear", "silu_and_mul"}), quick=QUICK_CASES)
         )
     seen = {(r.function, r.status, r.reason) for r in report.results}
     assert seen == {
@@ -183,7 +191,7 @@ def test_a_vendor_that_says_it_checks_values_must_do_so() -> None:
 
     for kernel, failures in ((careful, []), (careless, ["accepted a bad kv_indices"] * 2)):
         with using(Vendor("own", "1", {"fill_kv_cache": kernel}, values="own")):
-            report = run(Request("own", operators=frozenset({"fill_kv_cache"})))
+            report = run("own", CaseFilter(frozenset({"fill_kv_cache"})))
         assert [r.reason for r in report.failures()] == failures
 
 
@@ -224,11 +232,6 @@ def test_memory_is_placed_as_it_lies_and_watched() -> None:
     placed.arguments["x"].as_strided((1,), (1,), 3).fill_(0.5)
     assert placed.damaged(["x", "y"]) == ["x and y"], "a gap belongs to somebody else"
     assert whole[0, 3] == 3.0
-
-
-def test_quick_runs_spread_over_all_cases() -> None:
-    assert spread(5, 8) == [0, 1, 2, 3, 4]
-    assert spread(100, 3) == [0, 50, 99]
 
 
 # ---- the program ----
@@ -287,15 +290,15 @@ def test_table_shows_one_operator_or_lists_many() -> None:
 
 def test_the_suite_refuses_a_device_that_is_not_there() -> None:
     with pytest.raises(SelectionError, match="cannot be used"):
-        run(Request("ref", device="meta:x"))
+        run("ref", device="meta:x")
 
 
 @pytest.mark.device
 def test_the_reference_passes_on_dipu() -> None:
     pytest.importorskip("torch_dipu")
-    report = run(Request("ref", device="dipu", quick=True))
+    report = run("ref", CaseFilter(quick=QUICK_CASES), device="dipu")
     assert report.failures() == [] and report.counts()["pass"] == 26 * QUICK_CASES
-    assert report.library == "dlinfer on dipu"
+    assert report.subject == "dlinfer on dipu"
 
 
 @pytest.mark.device

@@ -237,10 +237,10 @@ CASES = {
 
 @pytest.mark.parametrize("operator", CASES)
 def test_some_cases_of_the_conformance_suite(device: str, operator: str) -> None:
+    from dicore.conformance.worker import evenly
     from dlinfer.conformance.judging import check
-    from dlinfer.conformance.runner import spread
     from dlinfer.conformance.samples import SAMPLES, make
 
-    for number in spread(SAMPLES[operator].count, CASES[operator]):
+    for number in evenly(SAMPLES[operator].count, CASES[operator]):
         result = check(make(operator, number, 0), "triton", device)
         assert result.status == "pass", f"{result.id}: {result.reason}"

@@ -37,7 +37,7 @@ def table_command(
 
 
 def _found(table: Table, patterns: list[str]) -> list[Entry]:
-    from diopi.conformance.selection import SelectionError, functions_like
+    from dicore.conformance.case_filter import SelectionError, functions_like
 
     names: set[str] = set()
     for pattern in patterns:
@@ -50,7 +50,7 @@ def _found(table: Table, patterns: list[str]) -> list[Entry]:
 
 def _serving(table: Table, name: str) -> set[str]:
     """The functions that serve an ATen overload (add.Tensor) or any overload of an ATen operator (aten::add, add)."""
-    from diopi.conformance.selection import SelectionError
+    from dicore.conformance.case_filter import SelectionError
     from diopi.library.wording import nearest
 
     by_overload = table.by_overload()

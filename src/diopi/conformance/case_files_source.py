@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
+from dicore.conformance.cases import Case, DecidedCase, case_id
 from diopi.conformance.capture_mode import CallWatcher, each_tensor
-from diopi.conformance.case import Case
 from diopi.conformance.case_files import Call, CaseFileError, TensorSpec, expanded, read
+from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.opinfo_source import SEED, Collector
-from diopi.conformance.source import SkippedCase, case_id
-from diopi.conformance.sources import FILE
+from diopi.conformance.suite import FILE
 from diopi.library.wording import nearest
 from diopi.table import Entry, load
 
@@ -138,18 +138,18 @@ class _Cases(Iterator[Case]):
             self._built.append(self._refused(call, error))
             return
         for function, arguments, dtype in made:
-            self._built.append(Case(self._next_id(), function, arguments, dtype, call.entry))
+            self._built.append(DiopiCase(self._next_id(), function, dtype, call.entry, arguments))
 
     def _next_id(self) -> str:
         self._number += 1
         return case_id(self._source, self._group, self._number - 1)
 
-    def _refused(self, call: Call, error: Exception) -> SkippedCase:
+    def _refused(self, call: Call, error: Exception) -> DecidedCase:
         function = c_function(call.function) or call.function
         dtype = next((spec.dtype for spec in call.tensors if spec.dtype), "float32")
         said = (str(error).strip().partition("\n")[0] or type(error).__name__)[:300]
         reason = f"PyTorch refuses {call.function} on the CPU: {said}"
-        return SkippedCase(self._next_id(), function, {}, dtype, call.entry, reason)
+        return DecidedCase(self._next_id(), function, dtype, call.entry, reason)
 
 
 def _resolved(path: Path, entry: str, call: Call) -> Callable[..., Any] | Entry:

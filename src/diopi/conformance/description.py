@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from diopi.conformance.results import Worst
+from dicore.conformance.results import WrongElement
 from diopi.table import Entry
 
 _SHOWN = 5
@@ -45,10 +45,10 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def worst_elements(got: Any, expected: Any) -> list[Worst]:
+def worst_elements(got: Any, expected: Any) -> list[WrongElement]:
     """The elements that are off most, first the worst."""
     if not isinstance(got, torch.Tensor) or not isinstance(expected, torch.Tensor):
-        return [Worst([], str(expected), str(got))]
+        return [WrongElement([], str(expected), str(got))]
     if got.shape != expected.shape or not got.numel():
         return []
     one, other = (_wide(value).reshape(-1) for value in (got, expected))
@@ -59,7 +59,7 @@ def worst_elements(got: Any, expected: Any) -> list[Worst]:
     places = [place for place in picked.tolist() if rank[place] >= 0]
     flat_got, flat_expected = got.reshape(-1), expected.reshape(-1)
     return [
-        Worst(
+        WrongElement(
             [int(i) for i in torch.unravel_index(torch.tensor(place), got.shape)] if got.dim() else [],
             _number(flat_expected[place]),
             _number(flat_got[place]),

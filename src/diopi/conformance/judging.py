@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from diopi.conformance.case import Case
+from dicore.conformance.results import CaseResult, WrongTensor
 from diopi.conformance.description import argument_lines, worst_elements
+from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.execution import POISONS, UNSUPPORTED, Ran, run_once
 from diopi.conformance.reference_run import NoReferenceError, ReferenceRun, Slot
-from diopi.conformance.results import Result, WrongTensor
-from diopi.conformance.source import SkippedCase
 from diopi.library import Library
 from diopi.table import Entry, Table
 from op_tools.categories import Category
@@ -34,29 +33,23 @@ def category_for(entry: Entry, arguments: Mapping[str, Any]) -> Category:
     return _CATEGORIES.get(entry.tolerance) or _SUMS.get(entry.category, "other")
 
 
-def check(library: Library, table: Table, case: Case) -> Result:
+def check(library: Library, table: Table, case: DiopiCase) -> CaseResult:
     """Runs and judges a case; never raises for what the library does."""
     begin = time.perf_counter()
-    result = Result(case.id, case.function, case.dtype, case.label, "pass")
+    result = CaseResult(case.id, case.function, case.dtype, case.label, "pass")
     entry = table.entries.get(case.function)
-    if isinstance(case, SkippedCase):
-        _set(result, "skipped", case.reason)
-    elif entry is None:
-        _set(result, "fail", f"{case.function} has no entry in the operator table")
+    if entry is None:
+        result.set("fail", f"{case.function} has no entry in the operator table")
     elif not library.has(case.function):
-        _set(result, "unsupported", UNSUPPORTED[13])
+        result.set("unsupported", UNSUPPORTED[13])
     else:
         _Check(library, entry, case, result).run()
     result.seconds = time.perf_counter() - begin
     return result
 
 
-def _set(result: Result, status: Any, reason: str) -> None:
-    result.status, result.reason = status, reason
-
-
 class _Check:
-    def __init__(self, library: Library, entry: Entry, case: Case, result: Result) -> None:
+    def __init__(self, library: Library, entry: Entry, case: DiopiCase, result: CaseResult) -> None:
         self._library = library
         self._entry = entry
         self._case = case
@@ -68,7 +61,7 @@ class _Check:
         try:
             self._reference.own()
         except NoReferenceError as error:
-            _set(self._result, "skipped" if error.expected else "fail", str(error))
+            self._result.set("skipped" if error.expected else "fail", str(error))
             return self._explain()
         first = self._run(POISONS[0])
         if not first.ok:
@@ -78,7 +71,7 @@ class _Check:
             self._judge(first)
             self._repeat(first)
         if self._reasons:
-            _set(self._result, "fail", "; ".join(self._reasons))
+            self._result.set("fail", "; ".join(self._reasons))
         self._explain()
 
     def _run(self, poison: int, seed_shift: int = 0) -> Ran:
@@ -94,7 +87,7 @@ class _Check:
     def _refused(self, ran: Ran) -> None:
         text = f": {ran.error}" if ran.error else ""
         if ran.code in UNSUPPORTED:
-            _set(self._result, "unsupported", UNSUPPORTED[ran.code] + text)
+            self._result.set("unsupported", UNSUPPORTED[ran.code] + text)
             self._reasons += ran.faults
         else:
             self._reasons = [

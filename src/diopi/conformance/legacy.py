@@ -11,53 +11,30 @@ import sys
 import textwrap
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from diopi.conformance import legacy_device_config, legacy_output
-from diopi.conformance.case import Case
+from dicore.conformance.case_filter import CaseFilter, dtypes_named
+from dicore.conformance.cases import CaseSource
+from diopi.conformance import import_torch_without_device, legacy_device_config, legacy_output
+from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.legacy_names import ALL, functions_named
 from diopi.conformance.legacy_options import parsed
-from diopi.conformance.selection import Selection, dtypes_named
-from diopi.conformance.source import SkippedCase, Source
 from diopi.library.wording import counted
 from diopi.vendors import VendorError
 
 if TYPE_CHECKING:
+    from dicore.conformance.results import RunReport
     from diopi.conformance.legacy_data import DataFile, DataSource
-    from diopi.conformance.runner import Report
 
 DATA_DIR = Path("data")
 _SHOWN = 8
 _LIBRARIES = ("libdiopi_impl.so", "lib/libdiopi_impl.so")
 
 
-@dataclass(frozen=True)
-class LegacySelection(Selection):
-    """Does not run what device_config leaves out, nor what has another reference than the stored one."""
-
-    filtered: bool = False
-    """Some dtypes are left out, so not every function need be met."""
-
-    def skipped(self, case: Case) -> str | None:
-        """The reason that a source gave, if it gave one."""
-        from diopi.conformance.legacy_source import MarkedCase
-
-        if isinstance(case, MarkedCase) and (reason := case.left_out or case.differs):
-            return reason
-        return super().skipped(case)
-
-    @property
-    def whole(self) -> bool:
-        """Whether every function should be met."""
-        return super().whole and not self.filtered
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: no failure; 1: failures; 2: bad usage; 5: nothing to do, or nothing passed; 130: interrupted."""
-    import diopi.conformance.alone  # noqa: F401  (torch without a device, which would own the runtime functions)
-
+    import_torch_without_device()
     given = parsed(arguments)
     if given.get_model_list:
         return _model_list()
@@ -102,13 +79,13 @@ def _functions(given: Namespace) -> frozenset[str] | None:
     return found
 
 
-def _sources(given: Namespace, log: logging.Logger) -> list[Source]:
+def _sources(given: Namespace, log: logging.Logger) -> list[CaseSource]:
     """The cases of models, of the user's files, or of the suite and PyTorch's operator database."""
     from diopi.conformance.case_files_source import case_file_sources
     from diopi.conformance.model_source import ModelSource
-    from diopi.conformance.sources import named_sources
+    from diopi.conformance.suite import named_sources
 
-    found: list[Source]
+    found: list[CaseSource]
     if given.model_name:
         found = [ModelSource(given.model_name)]
     elif given.config:
@@ -121,7 +98,7 @@ def _sources(given: Namespace, log: logging.Logger) -> list[Source]:
     return [_adjusted(given, source, log) for source in found]
 
 
-def _adjusted(given: Namespace, source: Source, log: logging.Logger) -> Source:
+def _adjusted(given: Namespace, source: CaseSource, log: logging.Logger) -> CaseSource:
     from diopi.conformance.legacy_source import AdjustedSource
 
     rules: list[legacy_device_config.Rule] = []
@@ -135,7 +112,7 @@ def _adjusted(given: Namespace, source: Source, log: logging.Logger) -> Source:
 
 
 def _library(given: Namespace) -> Path:
-    from diopi.conformance.libraries import default_library
+    from diopi.conformance.suite import default_library
 
     if given.library is not None:
         return Path(given.library)
@@ -185,7 +162,7 @@ def _gen_case(given: Namespace, log: logging.Logger) -> int:
     for source in _sources(given, log):
         for group in source.groups(wanted):
             for case in source.cases(group):
-                if not isinstance(case, SkippedCase) and (wanted is None or case.function in wanted):
+                if isinstance(case, DiopiCase) and (wanted is None or case.function in wanted):
                     cases.setdefault(case.function, []).append(case.id)
     written = write(given.case_output_dir, _library(given), cases, given.model_name)
     number = counted(sum(map(len, cases.values())), "case")
@@ -202,7 +179,7 @@ def _pytest(given: Namespace, log: logging.Logger) -> int:
     return subprocess.run(command, env=environment, check=False).returncode
 
 
-def _tested(given: Namespace, log: logging.Logger) -> list[Source]:
+def _tested(given: Namespace, log: logging.Logger) -> list[CaseSource]:
     """What run_test runs: the data that gen_data wrote if they hold what is asked for, else cases made now."""
     unwanted = given.config or (given.case is not None and not given.case.startswith("data:"))
     stored = None if unwanted else _stored_data(given, log)
@@ -264,27 +241,23 @@ def _missing(given: Namespace, files: list[DataFile]) -> str:
 
 
 def _run_test(given: Namespace, log: logging.Logger) -> int:
-    from diopi.conformance.legacy_data import DIFFERS
-    from diopi.conformance.pool import PoolError
-    from diopi.conformance.results import Result
-    from diopi.conformance.runner import Request, Runner
+    from dicore.conformance.results import CaseResult
+    from dicore.conformance.runner import RunOptions, run_suite
+    from dicore.conformance.suite import SuiteError
+    from diopi.conformance.suite import DiopiSuite
 
     sources = _tested(given, log)
     level = max(given.failure_debug_level, 2 if given.log_level == "DEBUG" else 0)
 
-    def shown(result: Result | None, done: int, total: int) -> None:
+    def tell(result: CaseResult | None, done: int, total: int) -> None:
         if result is not None:
-            if result.reason.startswith(DIFFERS):
-                result.status = "fail"  # it was not run, because nothing can be judged by such data
             legacy_output.tell(log, result, level)
 
-    selection = LegacySelection(
-        functions=_functions(given), filtered=bool(given.filter_dtype), case=given.case
-    )
-    request = Request(_library(given), selection, sources, given.workers, command=_again(given))
+    wanted = CaseFilter(functions=_functions(given), partial=bool(given.filter_dtype), case=given.case)
+    options = RunOptions(wanted, given.workers, command=_again(given))
     try:
-        report = Runner(request, shown).run()
-    except PoolError as error:
+        report = run_suite(DiopiSuite(_library(given), sources), options, tell)
+    except SuiteError as error:
         log.error("%s", error)
         return 2
     _finish(given, report, level, log)
@@ -306,7 +279,7 @@ def _again(given: Namespace) -> tuple[str, ...]:
     return (*words, "--four_bytes") if given.four_bytes else tuple(words)
 
 
-def _finish(given: Namespace, report: Report, level: int, log: logging.Logger) -> None:
+def _finish(given: Namespace, report: RunReport, level: int, log: logging.Logger) -> None:
     counts = report.counts()
     told = ", ".join(f"{counts[status]} {status}" for status in ("pass", "fail", "unsupported", "skipped"))
     log.info("Run test cases number: %s (%s) in %.1f s", len(report.results), told, report.seconds)
@@ -322,14 +295,14 @@ def _finish(given: Namespace, report: Report, level: int, log: logging.Logger) -
         if given.test_result_path.suffix == ".csv":
             legacy_output.write_csv(report.results, given.test_result_path)
         else:
-            from diopi.conformance.json_report import write_json
+            from dicore.conformance.report_files import write_json
 
             write_json(report, given.test_result_path)
     if given.html_report:
-        from diopi.conformance.html_report import write_html
+        from dicore.conformance.html_report import write_html
 
         write_html(report, Path("report.html"))
         log.info("Wrote report.html")
     if given.use_db:
-        legacy_output.write_database(report.results, report.started, report.library, given.db_path)
+        legacy_output.write_database(report.results, report.started, report.subject, given.db_path)
         log.info("Wrote %s", given.db_path)

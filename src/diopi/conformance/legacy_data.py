@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from diopi.conformance.case import Case
-from diopi.conformance.legacy_source import marked
+from dicore.conformance.cases import Case, CaseSource, case_id
+from diopi.conformance.diopi_case import DiopiCase
+from diopi.conformance.legacy_source import ExcludedCase
 from diopi.conformance.reference_run import NoReferenceError, ReferenceRun
-from diopi.conformance.source import SkippedCase, Source, case_id
 from diopi.table import Entry, load
 
 VERSION = 1
@@ -41,14 +41,14 @@ class Written:
         self.left_out[name] = self.left_out.get(name, 0) + 1
 
 
-def write_data(folder: Path, source: Source, group: str, wanted: frozenset[str] | None) -> Written:
+def write_data(folder: Path, source: CaseSource, group: str, wanted: frozenset[str] | None) -> Written:
     """Writes the inputs and references of a group into a file of the folder; none if there is no case."""
     done = Written()
     rows = []
     for case in source.cases(group):
         if wanted is not None and case.function and case.function not in wanted:
             continue
-        if isinstance(case, SkippedCase):
+        if not isinstance(case, DiopiCase):
             done.leave_out(case)
             continue
         entry = load().entries.get(case.function)
@@ -72,7 +72,7 @@ def write_data(folder: Path, source: Source, group: str, wanted: frozenset[str] 
     return done
 
 
-def _row(entry: Entry, case: Case) -> dict[str, Any]:
+def _row(entry: Entry, case: DiopiCase) -> dict[str, Any]:
     run = ReferenceRun(entry, case.arguments, case.dtype)
     run.own()
     outputs = {a.name for a in entry.written() if entry.role(a) in ("out", "outs")}
@@ -164,14 +164,14 @@ class DataSource:
         """The files that hold one of these functions."""
         return [file.stem for file in self.files if functions is None or file.functions & functions]
 
-    def cases(self, group: str) -> Iterator[Case]:
+    def cases(self, group: str) -> Iterator[DiopiCase]:
         """The stored cases. Where the stored reference is another than this machine's, the case is marked with that."""
         document = torch.load(self.folder / f"{group}{_SUFFIX}", weights_only=True)
         for number, row in enumerate(document["cases"]):
             identity = case_id(self.name, group, number)
-            case = Case(identity, row["function"], row["arguments"], row["dtype"], row["label"])
+            case = DiopiCase(identity, row["function"], row["dtype"], row["label"], row["arguments"])
             reason = _difference(row)
-            yield case if reason is None else marked(case, differs=reason)
+            yield case if reason is None else ExcludedCase.of(case, "fail", reason)
 
 
 def _difference(row: dict[str, Any]) -> str | None:

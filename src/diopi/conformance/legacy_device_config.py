@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from diopi.conformance.case import Case
 from diopi.conformance.case_files import TOLERANCES, CaseFileError, Skip, dtype_name, executed, listed
+from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.legacy_names import functions_named
 
 FILE = "device_config.py"
@@ -34,7 +34,7 @@ class Rule:
     tensor_dtypes: dict[str, frozenset[str]] = field(default_factory=dict)
     everything: bool = False
 
-    def reason(self, case: Case) -> str | None:
+    def reason(self, case: DiopiCase) -> str | None:
         """Why a case is left out; None if it is not."""
         if case.function not in self.functions:
             return None
@@ -48,7 +48,7 @@ class Rule:
                 return f"device_config: {self.entry}: {name} = {given!r}"
         return self._tensor_reason(case)
 
-    def _tensor_reason(self, case: Case) -> str | None:
+    def _tensor_reason(self, case: DiopiCase) -> str | None:
         for name, value in case.arguments.items():
             if not isinstance(value, torch.Tensor):
                 continue

@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from diopi.conformance.case import Case
+from dicore.conformance.cases import CaseSource, split_case_id
+from dicore.conformance.results import CaseResult
+from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.legacy_names import snake
-from diopi.conformance.results import Result
-from diopi.conformance.source import Source, parted
 
 LIBRARY = "DIOPI_LIBRARY"
 
@@ -69,9 +69,9 @@ def _library(path: str) -> Any:
     return Library.open(path)
 
 
-def _source(name: str, models: tuple[str, ...]) -> Source:
+def _source(name: str, models: tuple[str, ...]) -> CaseSource:
     from diopi.conformance.model_source import ModelSource
-    from diopi.conformance.sources import named_sources
+    from diopi.conformance.suite import named_sources
 
     if name == "models" and models:
         return ModelSource(models)
@@ -82,16 +82,16 @@ def _source(name: str, models: tuple[str, ...]) -> Source:
 
 
 @cache
-def _group(name: str, group: str, models: tuple[str, ...]) -> dict[str, Case]:
-    return {case.id: case for case in _source(name, models).cases(group)}
+def _group(name: str, group: str, models: tuple[str, ...]) -> dict[str, DiopiCase]:
+    return {case.id: case for case in _source(name, models).cases(group) if isinstance(case, DiopiCase)}
 
 
-def outcome(identity: str, library: str, models: list[str]) -> Result:
+def outcome(identity: str, library: str, models: list[str]) -> CaseResult:
     """Runs one case in this process."""
     from diopi.conformance.judging import check
     from diopi.table import load
 
-    name, group, _ = parted(identity)
+    name, group, _ = split_case_id(identity)
     cases = _group(name, group, tuple(models))
     if identity not in cases:
         raise LookupError(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from dicore.conformance.case_filter import SelectionError
 from diopi.conformance.case_files_source import ALIASES, camel
-from diopi.conformance.selection import SelectionError, operators
+from diopi.conformance.diopi_case import interface_functions
 from diopi.library.wording import nearest
 from diopi.table import load
 
@@ -30,7 +31,7 @@ def _base(function: str) -> str:
 
 def functions_named(name: str, where: str = "") -> frozenset[str]:
     """The functions of a published name, with all variants; a C name is itself. SelectionError if there is none."""
-    known = operators(load())
+    known = interface_functions(load())
     if name in known:
         return frozenset([name])
     wanted = {camel(name).lower(), _base(ALIASES.get(name, camel(name)))}

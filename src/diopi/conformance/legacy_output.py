@@ -9,8 +9,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+from dicore.conformance.results import CaseResult
 from diopi.conformance.legacy_names import snake
-from diopi.conformance.results import Result
 
 ERROR_REPORT = Path("error_report.csv")
 _FORMAT = "%(asctime)s - DIOPI-Test - %(levelname)s - %(message)s"
@@ -29,7 +29,7 @@ def logger(level: str = "INFO") -> logging.Logger:
     return made
 
 
-def tell(log: logging.Logger, result: Result, debug_level: int) -> None:
+def tell(log: logging.Logger, result: CaseResult, debug_level: int) -> None:
     """One line for a case; more for a failure if more is asked for."""
     name = f"diopi_functions.{snake(result.function or result.label)}"
     match result.status:
@@ -45,7 +45,7 @@ def tell(log: logging.Logger, result: Result, debug_level: int) -> None:
             log.info("Run %s skipped [%s]: %s", name, result.id, result.reason)
 
 
-def details(result: Result, level: int) -> list[str]:
+def details(result: CaseResult, level: int) -> list[str]:
     """1: the arguments of a failure; 2: also its worst elements."""
     lines = list(result.arguments) if level >= 1 else []
     if level >= 2:
@@ -55,7 +55,7 @@ def details(result: Result, level: int) -> list[str]:
     return lines
 
 
-def write_errors(results: list[Result], level: int, path: Path = ERROR_REPORT) -> bool:
+def write_errors(results: list[CaseResult], level: int, path: Path = ERROR_REPORT) -> bool:
     """error_report.csv: the failures, with as much as the level (at least the reason) tells; none without failures.
 
     Gives whether it was written.
@@ -72,11 +72,11 @@ def write_errors(results: list[Result], level: int, path: Path = ERROR_REPORT) -
     return True
 
 
-def _rows(results: list[Result]) -> list[tuple[object, ...]]:
+def _rows(results: list[CaseResult]) -> list[tuple[object, ...]]:
     return [tuple(getattr(r, column) for column in _COLUMNS) for r in results]
 
 
-def write_csv(results: list[Result], path: Path) -> None:
+def write_csv(results: list[CaseResult], path: Path) -> None:
     """All results, one line each."""
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
@@ -84,7 +84,7 @@ def write_csv(results: list[Result], path: Path) -> None:
         writer.writerows(_rows(results))
 
 
-def write_database(results: list[Result], started: str, library: str, path: Path) -> None:
+def write_database(results: list[CaseResult], started: str, library: str, path: Path) -> None:
     """Adds a run and its results to a sqlite file; ValueError if it is another file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -94,7 +94,7 @@ def write_database(results: list[Result], started: str, library: str, path: Path
         raise ValueError(f"the results cannot be added to {path}: {error}") from None
 
 
-def _add_run(connection: sqlite3.Connection, results: list[Result], started: str, library: str) -> None:
+def _add_run(connection: sqlite3.Connection, results: list[CaseResult], started: str, library: str) -> None:
     connection.execute(
         "create table if not exists run (number integer primary key, started text, library text)"
     )

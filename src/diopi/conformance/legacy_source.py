@@ -8,36 +8,36 @@ from typing import Any
 
 import torch
 
-from diopi.conformance.case import Case
+from dicore.conformance.cases import Case, CaseSource
+from dicore.conformance.results import Status
+from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.legacy_device_config import Rule
-from diopi.conformance.source import Source
 from diopi.table import load
 
 _FOUR_BYTES = {torch.float64: torch.float32, torch.int64: torch.int32, torch.complex128: torch.complex64}
 
 
 @dataclass(frozen=True, slots=True)
-class MarkedCase(Case):
-    """A case that is not run, and why. Its label stays what it was."""
+class ExcludedCase(DiopiCase):
+    """A case that is not run here, and why: a device does not support it, or its stored reference differs from ours."""
 
-    left_out: str = ""
-    """A device does not support it: it is skipped."""
-    differs: str = ""
-    """Its stored reference is not the one computed here: it fails."""
+    status: Status = "skipped"
+    reason: str = ""
 
+    @classmethod
+    def of(cls, case: DiopiCase, status: Status, reason: str) -> ExcludedCase:
+        return cls(case.id, case.function, case.dtype, case.label, case.arguments, status, reason)
 
-def marked(case: Case, *, left_out: str = "", differs: str = "") -> MarkedCase:
-    """The case with reasons not to run it."""
-    return MarkedCase(
-        case.id, case.function, case.arguments, case.dtype, case.label, left_out=left_out, differs=differs
-    )
+    @property
+    def outcome(self) -> tuple[Status, str] | None:
+        return self.status, self.reason
 
 
 @dataclass
 class AdjustedSource:
     """The cases of another source, changed; what rules leave out is marked with the reason."""
 
-    source: Source
+    source: CaseSource
     rules: tuple[Rule, ...] = ()
     nhwc_min_dim: int | None = None
     four_bytes: bool = False
@@ -56,13 +56,17 @@ class AdjustedSource:
     def cases(self, group: str) -> Iterator[Case]:
         """The source's cases, changed, without those of dtypes that nobody wants."""
         for case in self.source.cases(group):
-            changed = self._changed(case)
+            changed = self._changed(case) if isinstance(case, DiopiCase) else case
             if changed.dtype in self.unwanted_dtypes:
                 continue
-            reason = next((r for rule in self.rules if (r := rule.reason(changed)) is not None), None)
-            yield changed if reason is None else marked(changed, left_out=reason)
+            if isinstance(changed, DiopiCase) and (reason := self._reason_to_skip(changed)) is not None:
+                changed = ExcludedCase.of(changed, "skipped", reason)
+            yield changed
 
-    def _changed(self, case: Case) -> Case:
+    def _reason_to_skip(self, case: DiopiCase) -> str | None:
+        return next((reason for rule in self.rules if (reason := rule.reason(case)) is not None), None)
+
+    def _changed(self, case: DiopiCase) -> DiopiCase:
         if self.nhwc_min_dim is None and not self.four_bytes:
             return case
         entry = load().entries.get(case.function)

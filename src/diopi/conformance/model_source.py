@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from dicore.conformance.cases import case_id
 from diopi.conformance.capture_format import decoded, decoded_result
-from diopi.conformance.case import Case
+from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.opinfo_source import SEED, complete, main_dtype
-from diopi.conformance.source import case_id
 from diopi.library.wording import nearest
 from diopi.mapping import DiopiCall, NotServed, functions_of, map_call
 
@@ -76,7 +76,7 @@ class ModelSource:
             if any(functions_of(document["calls"][n][0]) & functions for n in document["models"][name])
         ]
 
-    def cases(self, group: str) -> Iterator[Case]:
+    def cases(self, group: str) -> Iterator[DiopiCase]:
         """The calls of a model that a DIOPI function serves. A case's number is its place among all calls of the model."""
         document, owners = _document(), _owners()
         for place, number in enumerate(document["models"][group]):
@@ -85,8 +85,8 @@ class ModelSource:
             made = _case(*document["calls"][number])
             if made is not None:
                 call, arguments = made
-                yield Case(
-                    case_id(self.name, group, place), call.function, arguments, main_dtype(call), group
+                yield DiopiCase(
+                    case_id(self.name, group, place), call.function, main_dtype(call), group, arguments
                 )
 
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
+from dicore.conformance.cases import Case, DecidedCase, case_id
 from diopi.conformance.capture_mode import CallWatcher, each_tensor, snapshot, template
-from diopi.conformance.case import Case
-from diopi.conformance.source import SkippedCase, case_id
+from diopi.conformance.diopi_case import DiopiCase
 from diopi.mapping import DiopiCall, NotServed, functions_of, map_call
 
 INDEX = "opinfo_index.json"
@@ -132,7 +132,7 @@ class OpInfoSource:
             if group not in _reached():
                 raise LookupError(f"PyTorch's operator database has no entry {group!r}")
             reason = f"the operator database of PyTorch {torch.__version__} has no entry {group}"
-            yield SkippedCase(case_id(self.name, group, 0), "", {}, "", group, reason)
+            yield DecidedCase(case_id(self.name, group, 0), "", "", group, reason)
             return
         collector = Collector(_own_functions(group))
         refused: list[tuple[str, str]] = []
@@ -141,10 +141,10 @@ class OpInfoSource:
             refused += [(name, why) for why in run_samples(database()[group], dtype, collector.watch)]
         collected = collector.collected
         for number, (call, arguments, about) in enumerate(collected):
-            yield Case(case_id(self.name, group, number), call.function, arguments, about, group)
+            yield DiopiCase(case_id(self.name, group, number), call.function, about, group, arguments)
         # Behind the cases, whose numbers must not change.
         for number, (about, reason) in enumerate(refused, len(collected)):
-            yield SkippedCase(case_id(self.name, group, number), "", {}, about, group, reason)
+            yield DecidedCase(case_id(self.name, group, number), "", about, group, reason)
 
 
 def _own_functions(group: str) -> frozenset[str]:

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
+from dicore.conformance.cases import case_id
 from diopi.conformance import samples
-from diopi.conformance.case import Case
+from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.reference_run import NoReferenceError, ReferenceRun, tensors_in
 from diopi.conformance.samples import Maker, Sample
-from diopi.conformance.source import case_id
 from diopi.table import Entry, load
 from diopi.table.model import DTYPE_GROUPS
 
@@ -114,10 +114,12 @@ class OwnSource:
         entries = load().entries
         return [name for name in entries if name in known and (functions is None or name in functions)]
 
-    def cases(self, group: str) -> Iterator[Case]:
+    def cases(self, group: str) -> Iterator[DiopiCase]:
         entry = load().entries[group]
         for number, (variation, sample) in enumerate(self._picked(entry)):
-            yield Case(case_id(self.name, group, number), group, sample, variation.dtype, variation.label)
+            yield DiopiCase(
+                case_id(self.name, group, number), group, variation.dtype, variation.label, sample
+            )
 
     def _picked(self, entry: Entry) -> Iterator[tuple[Variation, Sample]]:
         planned = variations(entry)

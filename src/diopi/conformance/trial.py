@@ -14,9 +14,11 @@ from collections import Counter
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from diopi.conformance import import_torch_without_device
+
 if TYPE_CHECKING:
+    from dicore.conformance.results import CaseResult
     from diopi.conformance.own_source import OwnSource
-    from diopi.conformance.results import Result
     from diopi.library import Library
 
 
@@ -40,11 +42,11 @@ def main() -> int:
     """Runs the cases; 0 if none failed, 1 otherwise, 2 for a wrong library, 5 if there was none."""
     given = _arguments()
     faulthandler.enable()
-    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    import_torch_without_device()
     import torch
 
+    from dicore.conformance.case_filter import SelectionError
     from diopi.conformance.own_source import CAP, OwnSource
-    from diopi.conformance.selection import SelectionError
     from diopi.library import LibraryError
 
     torch.set_num_threads(1)
@@ -66,7 +68,7 @@ def main() -> int:
 
 
 def _opened(named: str) -> Library:
-    from diopi.conformance.libraries import vendor_library
+    from diopi.conformance.suite import vendor_library
     from diopi.library import Library
 
     is_file = os.sep in named or named.endswith(".so")
@@ -96,7 +98,7 @@ def _tried(library: Library, source: OwnSource, group: str, given: argparse.Name
     return counts
 
 
-def _print_failure(result: Result) -> None:
+def _print_failure(result: CaseResult) -> None:
     print(f"FAIL {result.id} {result.dtype} {result.label}\n     {result.reason}")
     for line in result.arguments:
         print(f"       {line}")

@@ -1,92 +1,77 @@
-"""`dlinfer conformance`: are a vendor's kernels right, operator by operator."""
+"""`dlinfer conformance`: are a vendor's kernels right, operator by operator; and what changed between two runs."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from diopi.conformance.runner import Report
-    from dlinfer.conformance.runner import Request
+from dicore.conformance import command_line as shared
 
-__all__ = ["conformance_command"]
+__all__ = ["program"]
+
+program = typer.Typer(
+    invoke_without_command=True,
+    no_args_is_help=False,
+    help="Check a vendor's kernels case by case, or compare two such checks (diff).",
+)
+shared.add_diff_command(program, "dlinfer")
 
 _VENDOR = "The vendor to check. Default: DLINFER_VENDOR, else the best one for the device."
 
 
-def conformance_command(
+@program.callback()
+def run_command(
+    context: typer.Context,
     vendor: Annotated[str | None, typer.Option(metavar="NAME", help=_VENDOR, show_default=False)] = None,
     device: Annotated[str, typer.Option(metavar="DEVICE", help="cpu, dipu, cuda, ...")] = "cpu",
     operators: Annotated[
         list[str] | None,
         typer.Option("--operators", "-o", metavar="NAMES", help="Only these: rms_norm, 'paged_*'."),
     ] = None,
-    dtype: Annotated[list[str] | None, typer.Option(metavar="NAMES", help="Only these dtypes.")] = None,
+    dtype: shared.DtypeOption = None,
     case: Annotated[
         str | None, typer.Option(metavar="ID", help="Run one case again, such as own:rms_norm:12.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A few cases of every operator.")] = False,
-    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first failure.")] = False,
+    quick: shared.QuickOption = False,
+    skip: shared.SkipOption = None,
+    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each CPU, at most 8.")] = 1,
+    timeout: shared.TimeoutOption = 300.0,
+    fail_fast: shared.FailFastOption = False,
     seed: Annotated[int, typer.Option(help="Another seed draws other values.")] = 0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a case may take.")] = 300.0,
     here: Annotated[
         bool, typer.Option("--here", help="Run in this process, for a debugger: a crash then ends all.")
     ] = False,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write all results as JSON.")] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML.")] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write one HTML page that works offline.")
-    ] = None,
+    json: shared.JsonOption = None,
+    junit: shared.JunitOption = None,
+    html: shared.HtmlOption = None,
 ) -> None:
     """Check a vendor's kernels: every case is judged beside the reference in float64 on the CPU.
 
     Exit code 0: no failure; 1: failures; 2: bad usage; 5: nothing ran; 130: interrupted.
     """
-    from diopi.conformance.files import unwritable, write_reports
-
-    problem = unwritable(json, junit, html)
-    if problem is not None:
-        _refuse(problem)
-    from diopi.conformance.selection import dtypes_named, functions_like, words
-    from dlinfer.conformance.runner import Request
+    if context.invoked_subcommand is not None:
+        return
+    paths = shared.ReportPaths("dlinfer", json, junit, html)
+    paths.check()
+    from dicore.conformance.case_filter import read_case_filter
+    from dicore.conformance.runner import RunOptions
+    from dlinfer.conformance.suite import DlinferSuite
     from dlinfer.interface import OPERATORS
-    from dlinfer.vendors import chosen
+    from dlinfer.vendors import chosen, using
 
     name = vendor or chosen(device.partition(":")[0]).name
-    wanted, dtypes = words(operators or []), words(dtype or [])
-    request = Request(
-        vendor=name,
-        device=device,
-        operators=functions_like(wanted, OPERATORS) if wanted else None,
-        dtypes=dtypes_named(dtypes) if dtypes else None,
-        case=case,
-        quick=quick,
+    options = RunOptions(
+        read_case_filter(operators, OPERATORS, dtype, case, quick, skip),
+        workers=workers,
+        timeout=timeout,
         fail_fast=fail_fast,
         seed=seed,
-        timeout=timeout,
         command=("dlinfer", "conformance", "--vendor", name, "--device", device),
+        in_process=here,
     )
-    report = _run(request, here)
-    unwritten = write_reports(report, json, junit, html)
-    if unwritten:
-        _refuse("; ".join(unwritten))
-    raise typer.Exit(report.exit_code)
-
-
-def _refuse(message: str) -> NoReturn:
-    typer.echo(f"dlinfer conformance: {message}", err=True)
-    raise typer.Exit(2)
-
-
-def _run(request: Request, here: bool) -> Report:
-    from diopi.conformance.console import print_report, progress
-    from dlinfer.conformance.apart import run_apart
-    from dlinfer.conformance.runner import run
-
-    with progress() as shown:
-        report = (run if here else run_apart)(request, shown)
-    print_report(report, sys.stdout)
-    return report
+    suite = DlinferSuite(name, device, seed)
+    suite.check_device()
+    with using(name):  # says what is wrong with the vendor before a worker starts
+        pass
+    shared.run_command(suite, options, paths)

@@ -39,7 +39,7 @@ def table_command(
     ] = False,
 ) -> None:
     """Show declarations of operators: a few in full, many as a list."""
-    from diopi.conformance.selection import functions_like
+    from dicore.conformance.case_filter import functions_like
 
     if markdown:
         typer.echo(markdown_page(), nl=False)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dicore.conformance.results import CaseResult, WrongTensor
 from diopi.conformance.description import described, worst_elements
-from diopi.conformance.results import Result, WrongTensor
 from dlinfer.conformance.case import Case
 from dlinfer.conformance.integers import positions_problem, quantised_problem
 from dlinfer.conformance.memory import Placed
@@ -28,10 +28,10 @@ _ROUNDINGS, _INNER_ROUNDINGS = 8.0, 64.0
 _CATEGORIES: dict[str, Category] = {"exact": "movement", "elementwise": "other", "sum": "matmul"}
 
 
-def check(case: Case, vendor: str, device: str) -> Result:
+def check(case: Case, vendor: str, device: str) -> CaseResult:
     """Runs and judges a case; never raises for what a kernel does."""
     begin = time.perf_counter()
-    result = Result(case.id, case.operator, case.dtype, case.label, "pass")
+    result = CaseResult(case.id, case.operator, case.dtype, case.label, "pass")
     kind = torch.device(device).type
     if served_by(case.operator, kind).name != vendor:
         result.status = "unsupported"
@@ -54,7 +54,7 @@ def _called(operator: Operator, arguments: dict[str, Any]) -> Any:
     return OVERLOADS[operator.name](*bound.values())
 
 
-def _refused(case: Case, device: str, result: Result) -> None:
+def _refused(case: Case, device: str, result: CaseResult) -> None:
     kind = torch.device(device).type
     trusted = resolve(case.operator, kind).values is Values.CHEAP and case.refuses not in case.host
     if kind != "cpu" and trusted:
@@ -82,7 +82,7 @@ def _line(error: Exception) -> str:
 
 
 class _Check:
-    def __init__(self, case: Case, device: str, result: Result) -> None:
+    def __init__(self, case: Case, device: str, result: CaseResult) -> None:
         self._operator = OPERATORS[case.operator]
         self._case = case
         self._device = device

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from diopi.conformance.results import Result
-from diopi.conformance.runner import Report
+from dicore.conformance.results import CaseResult, RunReport
+
+__all__ = ["RunComparison", "compare", "comparison_text"]
 
 
 @dataclass
-class Difference:
+class RunComparison:
     """Cases whose status changed, and cases of one run only. Each pair is (before, after)."""
 
-    failing: list[tuple[Result, Result]] = field(default_factory=list)
-    unsupported: list[tuple[Result, Result]] = field(default_factory=list)
-    skipped: list[tuple[Result, Result]] = field(default_factory=list)
-    passing: list[tuple[Result, Result]] = field(default_factory=list)
-    missing: list[Result] = field(default_factory=list)
-    new: list[Result] = field(default_factory=list)
+    failing: list[tuple[CaseResult, CaseResult]] = field(default_factory=list)
+    unsupported: list[tuple[CaseResult, CaseResult]] = field(default_factory=list)
+    skipped: list[tuple[CaseResult, CaseResult]] = field(default_factory=list)
+    passing: list[tuple[CaseResult, CaseResult]] = field(default_factory=list)
+    missing: list[CaseResult] = field(default_factory=list)
+    new: list[CaseResult] = field(default_factory=list)
     same: int = 0
 
     @property
@@ -29,11 +30,11 @@ class Difference:
         return bool(self.failing) or lost or gone or any(result.status == "fail" for result in self.new)
 
 
-def compare(a: Report, b: Report) -> Difference:
+def compare(a: RunReport, b: RunReport) -> RunComparison:
     """From run A to run B, by the ids of the cases."""
     before = {result.id: result for result in a.results}
     after = {result.id: result for result in b.results}
-    found = Difference()
+    found = RunComparison()
     kinds = {
         "fail": found.failing,
         "unsupported": found.unsupported,
@@ -52,23 +53,23 @@ def compare(a: Report, b: Report) -> Difference:
     return found
 
 
-def printed(difference: Difference, limit: int = 20) -> str:
-    """The difference as text, the summary first; at most `limit` cases of each kind (0: all)."""
+def comparison_text(comparison: RunComparison, limit: int = 20) -> str:
+    """The comparison as text, the summary first; at most `limit` cases of each kind (0: all)."""
     changed = (
-        ("newly failing", difference.failing),
-        ("newly unsupported", difference.unsupported),
-        ("newly skipped", difference.skipped),
-        ("newly passing", difference.passing),
+        ("newly failing", comparison.failing),
+        ("newly unsupported", comparison.unsupported),
+        ("newly skipped", comparison.skipped),
+        ("newly passing", comparison.passing),
     )
     counts = ", ".join(f"{len(pairs)} {title}" for title, pairs in changed)
-    by_status = Counter(result.status for result in difference.new)
+    by_status = Counter(result.status for result in comparison.new)
     of_new = f" ({', '.join(f'{n} {s}' for s, n in sorted(by_status.items()))})" if by_status else ""
-    total = f"{counts}, {len(difference.missing)} missing, {len(difference.new)} new{of_new}, {difference.same} as before"
-    lines = ["worse" if difference.worse else "nothing got worse", total]
+    total = f"{counts}, {len(comparison.missing)} missing, {len(comparison.new)} new{of_new}, {comparison.same} as before"
+    lines = ["worse" if comparison.worse else "nothing got worse", total]
     for title, pairs in changed:
-        lines += _section(title, [f"{_named(b)}  was {a.status}{_reason(b)}" for a, b in pairs], limit)
-    lines += _section("missing", [f"{_named(r)}  was {r.status}" for r in difference.missing], limit)
-    new = [f"{_named(r)}  is {r.status}{_reason(r)}" for r in difference.new]
+        lines += _section(title, [f"{b.title}  was {a.status}{_reason(b)}" for a, b in pairs], limit)
+    lines += _section("missing", [f"{r.title}  was {r.status}" for r in comparison.missing], limit)
+    new = [f"{r.title}  is {r.status}{_reason(r)}" for r in comparison.new]
     lines += _section("new", new, limit)
     return "\n".join(lines)
 
@@ -83,9 +84,5 @@ def _section(title: str, rows: list[str], limit: int) -> list[str]:
     return ["", f"{title} ({len(rows)})", *(f"  {row}" for row in shown), *more]
 
 
-def _named(result: Result) -> str:
-    return " ".join(part for part in (result.id, result.dtype, result.label) if part)
-
-
-def _reason(result: Result) -> str:
+def _reason(result: CaseResult) -> str:
     return f": {result.reason}" if result.reason and result.status != "pass" else ""

@@ -6,28 +6,26 @@ from collections import Counter, defaultdict
 from html import escape
 from pathlib import Path
 
+from dicore.conformance.case_filter import DTYPES
+from dicore.conformance.console import counted, rerun_command
+from dicore.conformance.results import STATUSES, CaseResult, RunReport
 from dicore.page import Page, asset
-from diopi.conformance.console import rerun_command
-from diopi.conformance.results import STATUSES, Result
-from diopi.conformance.runner import Report
-from diopi.conformance.selection import DTYPES
-from diopi.library.wording import counted
 
 # Failures described in full; a library that fails everywhere would make a page that no browser opens.
-_MOST_OF_A_FUNCTION = 12
-_MOST_FAILURES = 1500
+_MAX_OF_A_FUNCTION = 12
+_MAX_FAILURES = 1500
 
 Cells = dict[str, dict[str, Counter[str]]]
 
 
-def write_html(report: Report, path: Path) -> None:
+def write_html(report: RunReport, path: Path) -> None:
     """Writes the page."""
     page_of(report).write(path)
 
 
-def page_of(report: Report) -> Page:
+def page_of(report: RunReport) -> Page:
     """The page of a run."""
-    title = f"Conformance of {Path(report.library).name}{f' ({_vendor(report)})' if report.vendor else ''}"
+    title = f"Conformance of {Path(report.subject).name}{f' ({_vendor(report)})' if report.vendor else ''}"
     body = "\n".join(
         [
             _head(report, title),
@@ -41,15 +39,15 @@ def page_of(report: Report) -> Page:
     return Page(title=title, body=body, styles=[_asset("matrix.css")], scripts=[_asset("matrix.js")])
 
 
-def _vendor(report: Report) -> str:
+def _vendor(report: RunReport) -> str:
     return " ".join(part for part in (report.vendor, report.version) if part)
 
 
 def _asset(name: str) -> str:
-    return asset("diopi.conformance", f"page/{name}")
+    return asset("dicore.conformance", f"page/{name}")
 
 
-def _cells(report: Report) -> Cells:
+def _cells(report: RunReport) -> Cells:
     cells: Cells = defaultdict(lambda: defaultdict(Counter))
     for result in report.results:
         if result.function:
@@ -60,7 +58,7 @@ def _cells(report: Report) -> Cells:
 # ---- the answer ----
 
 
-def _head(report: Report, title: str) -> str:
+def _head(report: RunReport, title: str) -> str:
     counts = report.counts()
     failed = {result.function or result.id for result in report.failures()}
     kind = "bad" if failed or (report.whole and report.not_covered) else "good" if counts["pass"] else "calm"
@@ -77,7 +75,7 @@ def _head(report: Report, title: str) -> str:
     )
 
 
-def _sentence(report: Report, failed: set[str]) -> str:
+def _sentence(report: RunReport, failed: set[str]) -> str:
     counts = report.counts()
     functions = len({result.function for result in report.results if result.function})
     if report.interrupted:
@@ -99,7 +97,7 @@ def _sentence(report: Report, failed: set[str]) -> str:
 # ---- operator x dtype ----
 
 
-def _matrix(report: Report) -> str:
+def _matrix(report: RunReport) -> str:
     cells = _cells(report)
     used = {dtype for row in cells.values() for dtype in row}
     columns = [dtype for dtype in DTYPES if dtype in used] + sorted(used - set(DTYPES) - {""})
@@ -156,15 +154,15 @@ def _cell(name: str, dtype: str, counts: Counter[str]) -> str:
 # ---- failures ----
 
 
-def _failures(report: Report) -> str:
-    by_function: defaultdict[str, list[Result]] = defaultdict(list)
+def _failures(report: RunReport) -> str:
+    by_function: defaultdict[str, list[CaseResult]] = defaultdict(list)
     for result in report.failures():
         by_function[result.function or "suite"].append(result)
     if not by_function:
         return '<section id="failures"><h2>Failures</h2><p class="dim">none</p></section>'
-    left, parts = _MOST_FAILURES, []
+    left, parts = _MAX_FAILURES, []
     for name, results in sorted(by_function.items()):
-        shown = results[: min(_MOST_OF_A_FUNCTION, max(left, 0))]
+        shown = results[: min(_MAX_OF_A_FUNCTION, max(left, 0))]
         left -= len(shown)
         dtypes = ", ".join(dict.fromkeys(r.dtype for r in results if r.dtype))
         more = len(results) - len(shown)
@@ -178,7 +176,7 @@ def _failures(report: Report) -> str:
     return f'<section id="failures"><h2>Failures</h2>\n{chr(10).join(parts)}</section>'
 
 
-def _failure(report: Report, result: Result) -> str:
+def _failure(report: RunReport, result: CaseResult) -> str:
     title = " · ".join(part for part in (result.id, result.dtype, result.label) if part)
     parts = [f'<div class="failure"><h3>{escape(title)}</h3><p class="why">{escape(result.reason)}</p>']
     if result.arguments:
@@ -202,14 +200,14 @@ def _failure(report: Report, result: Result) -> str:
 # ---- the rest ----
 
 
-def _uncovered(report: Report) -> str:
+def _uncovered(report: RunReport) -> str:
     if not report.not_covered:
         return ""
     names = " ".join(escape(name) for name in report.not_covered)
     return f'<section><h2>Not covered by any case ({len(report.not_covered)})</h2><p class="names">{names}</p></section>'
 
 
-def _left_out(report: Report) -> str:
+def _left_out(report: RunReport) -> str:
     rows = []
     for status in ("unsupported", "skipped"):
         reasons = Counter(result.reason for result in report.results if result.status == status)
@@ -224,11 +222,11 @@ def _left_out(report: Report) -> str:
     return f"<section><h2>Unsupported and skipped</h2>{table}</section>"
 
 
-def _facts(report: Report) -> str:
+def _facts(report: RunReport) -> str:
     by_source = Counter(result.source for result in report.results)
     started = report.started.replace("T", " ").replace("+00:00", " UTC")
     facts = {
-        "library": report.library,
+        "library": report.subject,
         "vendor": _vendor(report) or "unknown",
         "started": f"{started}, took {report.seconds:.1f} s",
         "cases": ", ".join(f"{count} of the source {source}" for source, count in by_source.items())

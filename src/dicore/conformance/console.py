@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -14,20 +14,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from diopi.conformance.results import STATUSES, Result
-from diopi.conformance.runner import Report
-from diopi.library.wording import counted
+from dicore.conformance.results import STATUSES, CaseResult, RunReport
+from dicore.conformance.runner import OnProgress
 
 WIDTH = 100
-_MOST_FUNCTIONS = 40
-_MOST_NAMES = 20
+_MAX_FUNCTIONS = 40
+_MAX_NAMES = 20
 _STYLES = {"pass": "green", "fail": "bold red", "unsupported": "yellow", "skipped": "cyan"}
 
-Shown = Callable[[Result | None, int, int], None]
+
+def counted(count: int, noun: str) -> str:
+    """`1 case`, `2 cases`: nouns that take an s."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 @contextmanager
-def progress() -> Iterator[Shown]:
+def progress_bar() -> Iterator[OnProgress]:
     """A bar on stderr if that is a terminal; what it gives is told each result."""
     counts: Counter[str] = Counter()
     console = Console(stderr=True)
@@ -41,22 +43,22 @@ def progress() -> Iterator[Shown]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None, counts="")
 
-        def shown(result: Result | None, done: int, total: int) -> None:
+        def show(result: CaseResult | None, done: int, total: int) -> None:
             if result is not None:
                 counts[result.status] += 1
             text = " ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
             bar.update(task, completed=done, total=total, counts=text)
 
-        yield shown
+        yield show
 
 
-def rerun_command(report: Report, case: str) -> str:
+def rerun_command(report: RunReport, case: str) -> str:
     """What a user types to run one case again."""
     seed = ["--seed", str(report.seed)] if report.seed else []
     return shlex.join([*report.command, "--case", case, *seed])
 
 
-def print_report(report: Report, stream: TextIO = sys.stdout) -> None:
+def print_report(report: RunReport, stream: TextIO = sys.stdout) -> None:
     """The summary of a run."""
     # A line stays a line in a pipe or a file, whatever its length: it may be searched for.
     terminal = Console(file=stream)
@@ -68,10 +70,10 @@ def print_report(report: Report, stream: TextIO = sys.stdout) -> None:
     for problem in report.problems:
         console.print(Text(f"not run: {problem}", style="yellow"))
     if report.not_covered:
-        names = ", ".join(report.not_covered[:_MOST_NAMES])
+        names = ", ".join(report.not_covered[:_MAX_NAMES])
         more = (
-            f" and {len(report.not_covered) - _MOST_NAMES} more"
-            if len(report.not_covered) > _MOST_NAMES
+            f" and {len(report.not_covered) - _MAX_NAMES} more"
+            if len(report.not_covered) > _MAX_NAMES
             else ""
         )
         console.print(
@@ -81,29 +83,28 @@ def print_report(report: Report, stream: TextIO = sys.stdout) -> None:
     _print_counts(console, report)
 
 
-def _print_failures(console: Console, report: Report, failures: list[Result]) -> None:
-    by_function: defaultdict[str, list[Result]] = defaultdict(list)
+def _print_failures(console: Console, report: RunReport, failures: list[CaseResult]) -> None:
+    by_function: defaultdict[str, list[CaseResult]] = defaultdict(list)
     for result in failures:
         by_function[result.function or result.id].append(result)
-    for function, results in list(by_function.items())[:_MOST_FUNCTIONS]:
+    for function, results in list(by_function.items())[:_MAX_FUNCTIONS]:
         first = results[0]
         console.print(Text(f"{function}: {len(results)} failed", style="bold red"))
-        what = " ".join(part for part in (first.id, first.dtype, first.label) if part)
-        console.print(Text(f"  {what}: {first.reason}"))
+        console.print(Text(f"  {first.title}: {first.reason}"))
         console.print(Text(f"  {rerun_command(report, first.id)}", style="dim"), soft_wrap=True)
-    if len(by_function) > _MOST_FUNCTIONS:
-        more = counted(len(by_function) - _MOST_FUNCTIONS, "other function")
+    if len(by_function) > _MAX_FUNCTIONS:
+        more = counted(len(by_function) - _MAX_FUNCTIONS, "other function")
         console.print(f"... and {more} (--json and --html have all)")
     console.print()
 
 
-def _print_skips(console: Console, report: Report) -> None:
+def _print_skips(console: Console, report: RunReport) -> None:
     reasons = Counter(result.reason for result in report.results if result.status == "skipped")
     for reason, count in reasons.most_common():
         console.print(Text(f"skipped {count}: {reason}", style="cyan"))
 
 
-def _print_counts(console: Console, report: Report) -> None:
+def _print_counts(console: Console, report: RunReport) -> None:
     by_source: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for result in report.results:
         by_source[result.source][result.status] += 1
@@ -119,8 +120,7 @@ def _print_counts(console: Console, report: Report) -> None:
         table.add_section()
         table.add_row("all", *(str(total[status]) for status in STATUSES), str(len(report.results)))
     console.print(table, soft_wrap=False)
-    functions = {result.function for result in report.results if result.function}
-    text = f"{counted(len(functions), 'function')} in {report.seconds:.1f} s"
+    text = f"{counted(len(report.functions()), 'function')} in {report.seconds:.1f} s"
     lower = sum(result.status == "pass" and bool(result.reason) for result in report.results)
     text += f"; {lower} passed with lower precision" if lower else ""
     console.print(Text(text))
@@ -128,6 +128,6 @@ def _print_counts(console: Console, report: Report) -> None:
         console.print(Text("interrupted: what had run is counted", style="bold yellow"))
 
 
-def _title(report: Report) -> str:
+def _title(report: RunReport) -> str:
     vendor = " ".join(part for part in (report.vendor, report.version) if part)
-    return f"{report.library}{f' ({vendor})' if vendor else ''}"
+    return f"{report.subject}{f' ({vendor})' if vendor else ''}"

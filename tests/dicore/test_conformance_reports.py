@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from diopi.conformance.console import print_report, rerun_command
-from diopi.conformance.difference import compare, printed
-from diopi.conformance.html_report import page_of
-from diopi.conformance.results import Result, Worst, WrongTensor
-from diopi.conformance.runner import Report
+from dicore.conformance.comparison import compare, comparison_text
+from dicore.conformance.console import print_report, rerun_command
+from dicore.conformance.html_report import page_of
+from dicore.conformance.results import CaseResult, RunReport, WrongElement, WrongTensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
@@ -23,17 +22,19 @@ pytestmark = pytest.mark.unit
 LONG = "out: " + "a very long reason " * 20
 
 
-def _report() -> Report:
-    wrong = WrongTensor("out", [2], "float32", "off", [Worst([1], "0.5", "0.25", "0.25")])
+def _report() -> RunReport:
+    wrong = WrongTensor("out", [2], "float32", "off", [WrongElement([1], "0.5", "0.25", "0.25")])
     results = [
-        Result("own:diopiAbs:0", "diopiAbs", "float32", "", "pass"),
-        Result("own:diopiAbs:1", "diopiAbs", "bfloat16", "strided", "unsupported", "dtype not supported"),
-        Result("own:diopiExp:7", "diopiExp", "float32", "", "fail", LONG, wrong=[wrong]),
-        Result("opinfo:special.i1:3", "", "bfloat16", "special.i1", "skipped", "PyTorch refuses special.i1"),
+        CaseResult("own:diopiAbs:0", "diopiAbs", "float32", "", "pass"),
+        CaseResult("own:diopiAbs:1", "diopiAbs", "bfloat16", "strided", "unsupported", "dtype not supported"),
+        CaseResult("own:diopiExp:7", "diopiExp", "float32", "", "fail", LONG, wrong=[wrong]),
+        CaseResult(
+            "opinfo:special.i1:3", "", "bfloat16", "special.i1", "skipped", "PyTorch refuses special.i1"
+        ),
     ]
     command = ["diopi", "conformance", "--library", "my libs/libchip.so"]
     started = "2026-01-02T03:04:05+00:00"
-    return Report("my libs/libchip.so", "chip", "1.2", started, 1.5, results=results, command=command)
+    return RunReport("my libs/libchip.so", "chip", "1.2", started, 1.5, results=results, command=command)
 
 
 def test_lines_are_not_broken_in_a_pipe_and_one_is_not_several() -> None:
@@ -59,7 +60,7 @@ def test_the_command_to_run_a_case_again_has_the_seed_of_the_run() -> None:
 def test_a_difference_begins_with_its_summary() -> None:
     later = _report()
     later.results[0].status = "fail"
-    lines = printed(compare(_report(), later)).splitlines()
+    lines = comparison_text(compare(_report(), later)).splitlines()
     assert lines[0] == "worse" and lines[1].startswith("1 newly failing, 0 newly unsupported")
     assert lines[3] == "newly failing (1)" and lines[4].startswith("  own:diopiAbs:0 float32  was pass")
 

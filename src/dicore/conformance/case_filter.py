@@ -5,19 +5,37 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from diopi.conformance.case import Case
-from diopi.library.wording import nearest
-from diopi.table import Table
-from diopi.table.model import DTYPE_GROUPS
+from dicore.conformance.cases import Case
+from dicore.suggestions import closest
 
-DTYPES = tuple(name for group in DTYPE_GROUPS.values() for name in group)
-# Headers whose operators a full run must cover.
-COVERED_HEADERS = ("functions.h", "functions_ext.h")
+__all__ = [
+    "DTYPES",
+    "QUICK_CASES",
+    "CaseFilter",
+    "SelectionError",
+    "SkipRule",
+    "dtypes_named",
+    "functions_like",
+    "near_hint",
+    "read_case_filter",
+    "read_skip_rules",
+    "words",
+]
+
+# By PyTorch's names, in the order of columns.
+DTYPES = (
+    "float16", "bfloat16", "float32", "float64",
+    "int8", "uint8", "int16", "int32", "int64",
+    "bool",
+    "complex64", "complex128",
+)  # fmt: skip
+# Cases of each group in a quick run.
+QUICK_CASES = 8
 _SKIP_KEYS = ("function", "dtype", "label", "case", "reason")
 
 
@@ -26,7 +44,7 @@ class SelectionError(ValueError):
 
 
 @dataclass(frozen=True)
-class Skip:
+class SkipRule:
     """Cases that are left out, and why. Patterns as in a shell; what is not given fits all."""
 
     reason: str
@@ -46,15 +64,17 @@ class Skip:
 
 
 @dataclass(frozen=True)
-class Selection:
+class CaseFilter:
     """What is run. None means all."""
 
     functions: frozenset[str] | None = None
     dtypes: frozenset[str] | None = None
     case: str | None = None
     quick: int | None = None
-    """So many cases of each group, spread evenly over it."""
-    skips: tuple[Skip, ...] = field(default=())
+    """So many cases of each group, chosen evenly."""
+    skips: tuple[SkipRule, ...] = ()
+    partial: bool = False
+    """The sources leave cases out, so not every function need be met."""
 
     def wants(self, case: Case) -> bool:
         if self.case is not None:
@@ -64,28 +84,25 @@ class Selection:
             return False
         return self.dtypes is None or case.dtype in self.dtypes
 
-    def skipped(self, case: Case) -> str | None:
+    def skip_reason(self, case: Case) -> str | None:
         """The reason to leave a wanted case out, or None."""
-        return next((skip.reason for skip in self.skips if skip.fits(case)), None)
+        return next((rule.reason for rule in self.skips if rule.fits(case)), None)
 
     @property
     def whole(self) -> bool:
         """Whether every function should be met."""
-        return self.functions is None and self.dtypes is None and self.case is None
+        return self.functions is None and self.dtypes is None and self.case is None and not self.partial
 
 
-def operators(table: Table) -> frozenset[str]:
-    """The operators that a vendor is asked for: what a full run must cover."""
-    return frozenset(
-        f.name
-        for f in table.functions.values()
-        if f.header in COVERED_HEADERS and f.returns == "diopiError_t"
-    )
-
-
-def words(given: Iterable[str]) -> list[str]:
+def words(given: Iterable[str] | None) -> list[str]:
     """`a,b` and repeated options -> a list, blanks trimmed."""
-    return [word.strip() for text in given for word in text.split(",") if word.strip()]
+    return [word.strip() for text in given or () for word in text.split(",") if word.strip()]
+
+
+def near_hint(name: str, known: Iterable[str]) -> str:
+    """`; near are a, b`, for the end of a message about a name that is none; empty when nothing is close."""
+    near = closest(name, known, most=3, cutoff=0.5)
+    return f"; near are {', '.join(near)}" if near else ""
 
 
 def functions_like(patterns: Sequence[str], known: Iterable[str]) -> frozenset[str]:
@@ -95,9 +112,9 @@ def functions_like(patterns: Sequence[str], known: Iterable[str]) -> frozenset[s
     for pattern in patterns:
         fits = {name for name in known if fnmatchcase(name, pattern) or _fullmatch(pattern, name)}
         if not fits:
-            near = nearest(pattern, known)
-            hint = f"; near are {', '.join(near)}" if near else ""
-            raise SelectionError(f"no function of the interface is called {pattern!r}{hint}")
+            raise SelectionError(
+                f"no function of the interface is called {pattern!r}{near_hint(pattern, known)}"
+            )
         found |= fits
     return frozenset(found)
 
@@ -118,7 +135,26 @@ def dtypes_named(names: Sequence[str]) -> frozenset[str]:
     return frozenset(plain)
 
 
-def read_skips(path: Path) -> tuple[Skip, ...]:
+def read_case_filter(
+    functions: Iterable[str] | None,
+    known: Iterable[str],
+    dtypes: Iterable[str] | None,
+    case: str | None,
+    quick: bool,
+    skip_file: Path | None,
+) -> CaseFilter:
+    """The filter that the options of a command ask for; `known` are the functions of the interface."""
+    function_words, dtype_words = words(functions), words(dtypes)
+    return CaseFilter(
+        functions=functions_like(function_words, known) if function_words else None,
+        dtypes=dtypes_named(dtype_words) if dtype_words else None,
+        case=case,
+        quick=QUICK_CASES if quick else None,
+        skips=read_skip_rules(skip_file) if skip_file is not None else (),
+    )
+
+
+def read_skip_rules(path: Path) -> tuple[SkipRule, ...]:
     """Reads a skip file: TOML, one `[[skip]]` for each rule, each with a reason."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -130,10 +166,10 @@ def read_skips(path: Path) -> tuple[Skip, ...]:
         raise SelectionError(
             f"the skip file {path} must hold [[skip]] tables only; it has {sorted(document)}"
         )
-    return tuple(_skip(path, number, rule) for number, rule in enumerate(document.get("skip", []), 1))
+    return tuple(_skip_rule(path, number, rule) for number, rule in enumerate(document.get("skip", []), 1))
 
 
-def _skip(path: Path, number: int, rule: Any) -> Skip:
+def _skip_rule(path: Path, number: int, rule: Any) -> SkipRule:
     where = f"{path}: [[skip]] number {number}"
     if not isinstance(rule, dict) or any(not isinstance(value, str) for value in rule.values()):
         raise SelectionError(f"{where}: only texts are allowed; keys are {', '.join(_SKIP_KEYS)}")
@@ -143,4 +179,4 @@ def _skip(path: Path, number: int, rule: Any) -> Skip:
         raise SelectionError(f"{where}: a skip needs a reason")
     if len(rule) == 1:
         raise SelectionError(f"{where}: say what to skip (function, dtype, label or case)")
-    return Skip(**rule)
+    return SkipRule(**rule)
