@@ -163,6 +163,52 @@ def test_files_stay_short() -> None:
     assert {name: length for name, length in lengths.items() if length >= 500} == {}
 
 
+STARTERS = {"Process", "Pool", "ProcessPoolExecutor", "get_context", "Popen", "fork", "forkpty"}
+# Who may start processes beside dicore.workers, and what for.
+STARTS_PROCESSES = {
+    "src/_ditorch/torch_tests/source/forked.py": "gives each file of PyTorch's tests a fork of its worker",
+    "src/dlinfer/framework/lmdeploy/server.py": "gives LMDeploy the context with which it starts its engine",
+    "src/op_tools/bisect/running.py": "runs the user's script and ends it when it hangs",
+}
+
+
+def starts_processes(tree: ast.AST) -> set[str]:
+    """The names by which a module starts processes that live on; `subprocess.run` waits for its own."""
+    modules = ("multiprocessing", "subprocess", "concurrent.futures", "os")
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(modules)
+        for alias in node.names
+    }
+    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return {_callee(f) for f in called if isinstance(f, ast.Attribute) or _callee(f) in imported} & STARTERS
+
+
+def test_there_is_one_process_pool() -> None:
+    starting = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in _modules_of(package)
+        if starts_processes(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    pool = {name for name in starting if name.startswith("src/dicore/workers/")}
+    assert pool and starting - pool == set(STARTS_PROCESSES)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import multiprocessing as m\nm.get_context('spawn').Process()", {"get_context", "Process"}),
+        ("from subprocess import Popen\nPopen([])", {"Popen"}),
+        ("import subprocess\nsubprocess.run([])", set()),
+        ("class Pool: ...\nPool()", set()),
+    ],
+)
+def test_the_reader_of_processes(source: str, expected: set[str]) -> None:
+    assert starts_processes(ast.parse(source)) == expected
+
+
 GIVEN_NAMES = {"src/dlinfer/utils"}  # serving frameworks import it by this name
 
 
