@@ -1,6 +1,8 @@
 #include "call.h"
 
+#include <algorithm>
 #include <chrono>
+#include <sstream>
 
 namespace adaptor {
 namespace {
@@ -12,6 +14,13 @@ uint64_t now() {
 
 // More tensors than any list has; a larger number is a mistake of the caller.
 constexpr int64_t kMostTensors = 1 << 20;
+
+std::string argument_name(const Shim& shim, int position) {
+    std::istringstream names(shim.arguments);
+    std::string name;
+    for (int i = 0; i <= position; ++i) names >> name;
+    return name;
+}
 
 // Two handles may describe one tensor.
 bool same_tensor(const Tensor& a, const Tensor& b) {
@@ -30,12 +39,13 @@ const Rule* Call::rule(int position) const {
 void Call::fail(int position, const std::string& problem) {
     failed_ = true;
     op_.cost.errors += 1;
-    set_error(std::string(shims[number_].name) + ": " + shims[number_].arguments[position] + ": " + problem);
+    set_error(std::string(shims[number_].name) + ": " + argument_name(shims[number_], position) + ": " + problem);
 }
 
-diopiConstTensorHandle_t Call::replace(int position, diopiConstTensorHandle_t handle, bool read, bool written) {
+diopiConstTensorHandle_t Call::replace(int position, diopiConstTensorHandle_t handle) {
     const Rule* asked = rule(position);
     if (!handle || !asked || failed_) return handle;
+    const bool read = asked->role != Role::out, written = asked->role != Role::in;
     Tensor given, made;
     bool sparse = false;
     if (!describe(handle, given, sparse)) {
@@ -60,30 +70,31 @@ diopiConstTensorHandle_t Call::replace(int position, diopiConstTensorHandle_t ha
 }
 
 template <typename Handle>
-void Call::replace_all(int position, Handle*& handles, int64_t count, bool read, bool written) {
-    if (!handles || !rule(position) || failed_ || count <= 0) return;
+void Call::replace_all(int position, Handle*& handles, const Count* next, const Count* end) {
+    if (!handles || !rule(position) || failed_) return;
+    next = std::find_if(next, end, [](const Count& count) { return count.present; });
+    const int64_t count = next == end ? 0 : next->value;
+    if (count <= 0) return;
     if (count > kMostTensors) return fail(position, "a list of " + std::to_string(count) + " tensors");
     lists_.emplace_back();
-    for (int64_t i = 0; i < count; ++i) lists_.back().push_back(replace(position, handles[i], read, written));
+    for (int64_t i = 0; i < count; ++i) lists_.back().push_back(replace(position, handles[i]));
     handles = const_cast<Handle*>(lists_.back().data());
 }
 
-void Call::in(int position, diopiConstTensorHandle_t& handle) { handle = replace(position, handle, true, false); }
-void Call::in(int position, diopiTensorHandle_t& handle) {
-    handle = const_cast<diopiTensorHandle_t>(replace(position, handle, true, false));
-}
-void Call::out(int position, diopiTensorHandle_t& handle) {
-    handle = const_cast<diopiTensorHandle_t>(replace(position, handle, false, true));
-}
-void Call::update(int position, diopiTensorHandle_t& handle) {
-    handle = const_cast<diopiTensorHandle_t>(replace(position, handle, true, true));
-}
-void Call::ins(int position, diopiConstTensorHandle_t*& handles, int64_t count) { replace_all(position, handles, count, true, false); }
-void Call::outs(int position, diopiTensorHandle_t*& handles, int64_t count) { replace_all(position, handles, count, false, true); }
-void Call::updates(int position, diopiTensorHandle_t*& handles, int64_t count) { replace_all(position, handles, count, true, true); }
+void Call::argument(int position, diopiConstTensorHandle_t& handle, const Count*, const Count*) { handle = replace(position, handle); }
 
-void Call::made(int position, diopiTensorHandle_t* handle, int like) {
-    if (handle && rule(position)) made_.push_back({position, handle, like});
+void Call::argument(int position, diopiTensorHandle_t& handle, const Count*, const Count*) {
+    handle = const_cast<diopiTensorHandle_t>(replace(position, handle));
+}
+
+void Call::argument(int position, diopiConstTensorHandle_t*& handles, const Count* next, const Count* end) {
+    replace_all(position, handles, next, end);
+}
+
+void Call::argument(int position, diopiTensorHandle_t*& handles, const Count* next, const Count* end) {
+    const Rule* asked = rule(position);
+    if (!asked || asked->role != Role::made) return replace_all(position, handles, next, end);
+    if (handles) made_.push_back({position, handles, asked->like});
 }
 
 void Call::number(int position, const diopiScalar_t* number) {
@@ -112,26 +123,26 @@ bool Call::put_back(const Pending& pending) {
 
 // What the caller expects instead of a made tensor of this dtype.
 int Call::expected_dtype(const Made& made, int dtype) const {
-    if (made.like == kCounts) return rule(made.position)->dtype[diopi_dtype_int64] == dtype ? diopi_dtype_int64 : dtype;
+    if (made.like == Rule::kCounts) return rule(made.position)->dtype[diopi_dtype_int64] == dtype ? diopi_dtype_int64 : dtype;
     for (const Pending& input : inputs_)
         if (input.position == made.like && input.replaced.dtype == dtype) return input.original.dtype;
     return dtype;
 }
 
 // The library made a tensor of the dtype it knows; the caller expects the one that the rule replaces.
-bool Call::widen(const Made& made) {
-    Tensor tensor, wide;
+bool Call::cast_back(const Made& made) {
+    Tensor tensor, original;
     bool sparse = false;
     if (!*made.handle || !describe(*made.handle, tensor, sparse)) return true;
     const int dtype = expected_dtype(made, tensor.dtype);
     if (dtype == tensor.dtype) return true;
     std::string problem;
-    if (!require(ctx_, tensor.shape, contiguous_strides(tensor.shape), dtype, tensor.device, wide, problem) ||
-        !convert(ctx_, tensor, wide, Purpose::result, op_.cost, problem)) {
+    if (!require(ctx_, tensor.shape, contiguous_strides(tensor.shape), dtype, tensor.device, original, problem) ||
+        !convert(ctx_, tensor, original, Purpose::result, op_.cost, problem)) {
         fail(made.position, problem);
         return false;
     }
-    *made.handle = const_cast<diopiTensorHandle_t>(wide.handle);
+    *made.handle = const_cast<diopiTensorHandle_t>(original.handle);
     return true;
 }
 
@@ -141,7 +152,7 @@ diopiError_t Call::finish(diopiError_t status) {
     for (const Pending& pending : results_)
         if (!put_back(pending)) return diopiErrorOccurred;
     for (const Made& made : made_)
-        if (!widen(made)) return diopiErrorOccurred;
+        if (!cast_back(made)) return diopiErrorOccurred;
     return diopiSuccess;
 }
 

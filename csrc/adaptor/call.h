@@ -1,7 +1,9 @@
 // One call of an adapted operator: converts its tensors, calls the library's function, converts the results back.
 #pragma once
+#include <array>
 #include <deque>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "conversion.h"
@@ -13,19 +15,15 @@ class Call {
    public:
     Call(int number, diopiContextHandle_t ctx);
 
-    // Each replaces the argument at this position by what the rules ask for. NULL stays NULL.
-    void in(int position, diopiConstTensorHandle_t& handle);
-    void in(int position, diopiTensorHandle_t& handle);
-    void out(int position, diopiTensorHandle_t& handle);
-    void update(int position, diopiTensorHandle_t& handle);
-    void ins(int position, diopiConstTensorHandle_t*& handles, int64_t count);
-    void outs(int position, diopiTensorHandle_t*& handles, int64_t count);
-    void updates(int position, diopiTensorHandle_t*& handles, int64_t count);
-    // A tensor the library makes, of the dtype of the input at position `like`; kCounts: positions or counts, which are int64.
-    static constexpr int kCounts = -1;
-    void made(int position, diopiTensorHandle_t* handle, int like);
-    // A number: it must fit into what integers or reals were narrowed to. Comes after all tensors.
-    void number(int position, const diopiScalar_t* number);
+    // Replaces each argument that has a rule by what the rule asks for; the first one is at position 1. NULL stays NULL.
+    template <typename... Arguments>
+    void replace_arguments(Arguments&... arguments) {
+        const std::array<Count, sizeof...(Arguments)> counts = {count_of(arguments)...};
+        int position = 0;
+        ((++position, argument(position, arguments, counts.data() + position, counts.data() + counts.size())), ...);
+        position = 0;  // numbers last: whether they fit depends on what the tensors were converted to
+        (number(++position, arguments), ...);
+    }
 
     // False if something is wrong already; the library must not be called then.
     bool ready();
@@ -37,6 +35,28 @@ class Call {
     diopiError_t finish(diopiError_t status);
 
    private:
+    // A whole number among the arguments. A list of tensors is followed by its length.
+    struct Count {
+        bool present;
+        int64_t value;
+    };
+    template <typename T>
+    static Count count_of(const T& argument) {
+        if constexpr (std::is_same_v<T, int64_t>) return {true, argument};
+        return {false, 0};
+    }
+
+    void argument(int position, diopiConstTensorHandle_t& handle, const Count* next, const Count* end);
+    void argument(int position, diopiTensorHandle_t& handle, const Count* next, const Count* end);
+    void argument(int position, diopiConstTensorHandle_t*& handles, const Count* next, const Count* end);
+    void argument(int position, diopiTensorHandle_t*& handles, const Count* next, const Count* end);
+    template <typename T>
+    void argument(int, T&, const Count*, const Count*) {}  // no tensor
+    // It must fit into what integers or reals were narrowed to.
+    void number(int position, const diopiScalar_t* number);
+    template <typename T>
+    void number(int, T&) {}  // no such number
+
     struct Pending {
         int position;
         Tensor original, replaced;
@@ -47,12 +67,12 @@ class Call {
         int like;
     };
 
-    diopiConstTensorHandle_t replace(int position, diopiConstTensorHandle_t handle, bool read, bool written);
+    diopiConstTensorHandle_t replace(int position, diopiConstTensorHandle_t handle);
     template <typename Handle>
-    void replace_all(int position, Handle*& handles, int64_t count, bool read, bool written);
+    void replace_all(int position, Handle*& handles, const Count* next, const Count* end);
     bool put_back(const Pending& pending);
     int expected_dtype(const Made& made, int dtype) const;
-    bool widen(const Made& made);
+    bool cast_back(const Made& made);
     void fail(int position, const std::string& problem);
     const Rule* rule(int position) const;
 

@@ -48,9 +48,9 @@ void weighted(Steps& steps, Out out, In input, In product, double beta, double a
 
 diopiError_t Addmm(diopiContextHandle_t ctx, Out out, In input, In mat1, In mat2, const diopiScalar_t* beta, const diopiScalar_t* alpha) {
     Steps steps(ctx, "diopiAddmm");
-    input = steps.wide(input);
-    mat1 = steps.wide(mat1);
-    mat2 = steps.wide(mat2);
+    input = steps.upcast(input);
+    mat1 = steps.upcast(mat1);
+    mat2 = steps.upcast(mat2);
     out = steps.target(out);
     Out product = steps.fresh(out);
     steps.RUN(diopiMm, product, mat1, mat2);
@@ -60,9 +60,9 @@ diopiError_t Addmm(diopiContextHandle_t ctx, Out out, In input, In mat1, In mat2
 
 diopiError_t Baddbmm(diopiContextHandle_t ctx, Out out, In input, In batch1, In batch2, double beta, double alpha) {
     Steps steps(ctx, "diopiBaddbmm");
-    input = steps.wide(input);
-    batch1 = steps.wide(batch1);
-    batch2 = steps.wide(batch2);
+    input = steps.upcast(input);
+    batch1 = steps.upcast(batch1);
+    batch2 = steps.upcast(batch2);
     out = steps.target(out);
     Out product = steps.fresh(out);
     steps.RUN(diopiBmm, product, batch1, batch2);
@@ -72,9 +72,9 @@ diopiError_t Baddbmm(diopiContextHandle_t ctx, Out out, In input, In batch1, In 
 
 diopiError_t BaddbmmInp(diopiContextHandle_t ctx, Out input, In batch1, In batch2, double beta, double alpha) {
     Steps steps(ctx, "diopiBaddbmmInp");
-    In values = steps.wide(input);
-    batch1 = steps.wide(batch1);
-    batch2 = steps.wide(batch2);
+    In values = steps.upcast(input);
+    batch1 = steps.upcast(batch1);
+    batch2 = steps.upcast(batch2);
     Out product = steps.fresh(values), sum = steps.fresh(values);
     steps.RUN(diopiBmm, product, batch1, batch2);
     weighted(steps, sum, values, product, beta, alpha);
@@ -83,9 +83,9 @@ diopiError_t BaddbmmInp(diopiContextHandle_t ctx, Out input, In batch1, In batch
 
 diopiError_t Linear(diopiContextHandle_t ctx, Out out, In input, In weight, In bias) {
     Steps steps(ctx, "diopiLinear");
-    input = steps.wide(input);
-    weight = steps.wide(weight);
-    bias = steps.wide(bias);
+    input = steps.upcast(input);
+    weight = steps.upcast(weight);
+    bias = steps.upcast(bias);
     out = steps.target(out);
     Tensor matrix;
     if (steps.read(weight, matrix) && matrix.shape.size() != 2) steps.unsupported();
@@ -114,9 +114,9 @@ Out scaled_product(Steps& steps, In tensor1, In tensor2, const diopiScalar_t* va
 
 diopiError_t Addcmul(diopiContextHandle_t ctx, Out out, In input, In tensor1, In tensor2, const diopiScalar_t* value) {
     Steps steps(ctx, "diopiAddcmul");
-    input = steps.wide(input);
-    tensor1 = steps.wide(tensor1);
-    tensor2 = steps.wide(tensor2);
+    input = steps.upcast(input);
+    tensor1 = steps.upcast(tensor1);
+    tensor2 = steps.upcast(tensor2);
     out = steps.target(out);
     const diopiScalar_t one = whole(1);
     Out product = scaled_product(steps, tensor1, tensor2, value, out);
@@ -126,9 +126,9 @@ diopiError_t Addcmul(diopiContextHandle_t ctx, Out out, In input, In tensor1, In
 
 diopiError_t AddcmulInp(diopiContextHandle_t ctx, Out input, In tensor1, In tensor2, const diopiScalar_t* value) {
     Steps steps(ctx, "diopiAddcmulInp");
-    In values = steps.wide(input);
-    tensor1 = steps.wide(tensor1);
-    tensor2 = steps.wide(tensor2);
+    In values = steps.upcast(input);
+    tensor1 = steps.upcast(tensor1);
+    tensor2 = steps.upcast(tensor2);
     const diopiScalar_t one = whole(1);
     Out product = scaled_product(steps, tensor1, tensor2, value, values), sum = steps.fresh(values);
     steps.RUN(diopiAdd, sum, values, static_cast<In>(product), &one);
@@ -137,9 +137,9 @@ diopiError_t AddcmulInp(diopiContextHandle_t ctx, Out input, In tensor1, In tens
 
 diopiError_t Addcdiv(diopiContextHandle_t ctx, Out out, In input, In tensor1, In tensor2, const diopiScalar_t* value) {
     Steps steps(ctx, "diopiAddcdiv");
-    input = steps.wide(input);
-    tensor1 = steps.wide(tensor1);
-    tensor2 = steps.wide(tensor2);
+    input = steps.upcast(input);
+    tensor1 = steps.upcast(tensor1);
+    tensor2 = steps.upcast(tensor2);
     out = steps.target(out);
     Out quotient = steps.fresh(tensor1, tensor2, out);
     steps.RUN(diopiDiv, quotient, tensor1, tensor2, RoundModeNone);
@@ -149,9 +149,9 @@ diopiError_t Addcdiv(diopiContextHandle_t ctx, Out out, In input, In tensor1, In
 
 diopiError_t AddcdivInp(diopiContextHandle_t ctx, Out input, In tensor1, In tensor2, const diopiScalar_t* value) {
     Steps steps(ctx, "diopiAddcdivInp");
-    In values = steps.wide(input);
-    tensor1 = steps.wide(tensor1);
-    tensor2 = steps.wide(tensor2);
+    In values = steps.upcast(input);
+    tensor1 = steps.upcast(tensor1);
+    tensor2 = steps.upcast(tensor2);
     Out quotient = steps.fresh(tensor1, tensor2, values), sum = steps.fresh(values);
     steps.RUN(diopiDiv, quotient, tensor1, tensor2, RoundModeNone);
     steps.RUN(diopiAdd, sum, values, static_cast<In>(quotient), value);
@@ -160,7 +160,7 @@ diopiError_t AddcdivInp(diopiContextHandle_t ctx, Out input, In tensor1, In tens
 
 diopiError_t Silu(diopiContextHandle_t ctx, Out out, In input) {
     Steps steps(ctx, "diopiSilu");
-    input = steps.wide(input);
+    input = steps.upcast(input);
     out = steps.target(out);
     Out gate = steps.fresh(input);
     steps.RUN(diopiSigmoid, gate, input);
@@ -170,7 +170,7 @@ diopiError_t Silu(diopiContextHandle_t ctx, Out out, In input) {
 
 diopiError_t SiluInp(diopiContextHandle_t ctx, Out input) {
     Steps steps(ctx, "diopiSiluInp");
-    In values = steps.wide(input);
+    In values = steps.upcast(input);
     Out gate = steps.fresh(values), result = steps.fresh(values);
     steps.RUN(diopiSigmoid, gate, values);
     steps.RUN(diopiMul, result, values, static_cast<In>(gate));
@@ -201,8 +201,8 @@ Out product(Steps& steps, In a, In b) {
 // grad * (s + x * s * (1 - s)), s the sigmoid of x
 diopiError_t SiluBackward(diopiContextHandle_t ctx, Out grad_input, In grad_output, In input) {
     Steps steps(ctx, "diopiSiluBackward");
-    grad_output = steps.wide(grad_output);
-    input = steps.wide(input);
+    grad_output = steps.upcast(grad_output);
+    input = steps.upcast(input);
     grad_input = steps.target(grad_input);
     const diopiScalar_t one = whole(1);
     Out gate = steps.fresh(input), slope = steps.fresh(input);
@@ -217,8 +217,8 @@ diopiError_t SiluBackward(diopiContextHandle_t ctx, Out grad_input, In grad_outp
 diopiError_t chained(diopiContextHandle_t ctx, const char* name, Out grad_input, In grad_output, In output, Out (*slope)(Steps&, In)) {
     Steps steps(ctx, name);
     refuse_complex(steps, output);
-    grad_output = steps.wide(grad_output);
-    output = steps.wide(output);
+    grad_output = steps.upcast(grad_output);
+    output = steps.upcast(output);
     grad_input = steps.target(grad_input);
     steps.RUN(diopiMul, grad_input, grad_output, static_cast<In>(slope(steps, output)));
     return steps.finish();
@@ -236,7 +236,7 @@ diopiError_t TanhBackward(diopiContextHandle_t ctx, Out grad_input, In grad_outp
 
 diopiError_t Rsqrt(diopiContextHandle_t ctx, Out out, In input) {
     Steps steps(ctx, "diopiRsqrt");
-    input = steps.wide(input);
+    input = steps.upcast(input);
     out = steps.target(out);
     Out root = steps.fresh(out);
     steps.RUN(diopiSqrt, root, input);
@@ -246,8 +246,8 @@ diopiError_t Rsqrt(diopiContextHandle_t ctx, Out out, In input) {
 
 diopiError_t LerpScalar(diopiContextHandle_t ctx, Out out, In input, In end, const diopiScalar_t* weight) {
     Steps steps(ctx, "diopiLerpScalar");
-    input = steps.wide(input);
-    end = steps.wide(end);
+    input = steps.upcast(input);
+    end = steps.upcast(end);
     out = steps.target(out);
     const diopiScalar_t one = whole(1);
     Out way = steps.fresh(end, input, out);

@@ -68,20 +68,31 @@ bool read_layouts(const std::string& text, Rule& rule) {
     return true;
 }
 
-// `diopiAdd composite`, or `diopiAdd 2 6:4,10:9 NHWC contiguous` with - for what is not asked for.
+// `in`, `made:2` (like the argument at position 2) or `made:counts`
+bool read_role(const std::string& text, Rule& rule) {
+    static const std::unordered_map<std::string, Role> roles = {
+        {"in", Role::in}, {"out", Role::out}, {"update", Role::update}, {"made", Role::made}};
+    const std::vector<std::string> parts = split(text, ':');
+    const auto found = parts.empty() ? roles.end() : roles.find(parts[0]);
+    if (found == roles.end() || (parts.size() == 2) != (found->second == Role::made) || parts.size() > 2) return false;
+    rule.role = found->second;
+    return parts.size() < 2 || parts[1] == "counts" || (std::istringstream(parts[1]) >> rule.like && rule.like > 0);
+}
+
+// `diopiAdd composite`, or `diopiAdd 2 in 6:4,10:9 NHWC contiguous` with - for what is not asked for.
 bool read_line(const std::string& line) {
     const std::vector<std::string> words = split(line, ' ');
     const int number = words.empty() ? -1 : number_of(words[0].c_str());
     if (number < 0) return false;
     Operator& op = operator_at(number);
     if (words.size() == 2 && words[1] == "composite") return op.may_be_composed = true;
-    if (words.size() != 5) return false;
+    if (words.size() != 6) return false;
     int position = -1;
     if (!(std::istringstream(words[1]) >> position) || position < 1 || position >= shims[number].count) return false;
     if (op.rules.empty()) op.rules.resize(shims[number].count);
     Rule& rule = op.rules[position];
-    rule.contiguous = words[4] == "contiguous";
-    return (words[2] == "-" || read_dtypes(words[2], rule)) && (words[3] == "-" || read_layouts(words[3], rule));
+    rule.contiguous = words[5] == "contiguous";
+    return read_role(words[2], rule) && (words[3] == "-" || read_dtypes(words[3], rule)) && (words[4] == "-" || read_layouts(words[4], rule));
 }
 
 void* composed(const char* name, Operator& op) {

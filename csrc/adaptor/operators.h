@@ -21,11 +21,11 @@ struct Operator {
     Cost cost;
 };
 
-// A generated function that converts, and the names of its arguments for messages.
+// A function of an operator's signature that converts (shims.cpp), and the names of its arguments with blanks between them.
 struct Shim {
     const char* name;
     void* function;
-    const char* const* arguments;
+    const char* arguments;
     int count;
 };
 extern const Shim shims[];

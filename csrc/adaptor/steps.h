@@ -47,7 +47,7 @@ class Steps {
     }
 
     // An argument to compute with: half precision becomes float32, or every step would round once more.
-    In wide(In handle) {
+    In upcast(In handle) {
         Tensor given, made;
         if (!handle || !read(handle, given) || !is_half(given)) return handle;
         std::string problem;

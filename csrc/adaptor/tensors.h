@@ -29,8 +29,21 @@ struct Layout {
     bool any = false;
 };
 
+// What a function does with a tensor argument.
+enum class Role {
+    in,      // reads it
+    out,     // writes it without reading it
+    update,  // reads and writes it
+    made     // makes it by diopiRequireTensor
+};
+
 // What the library wants one argument to be.
 struct Rule {
+    // A made tensor has the dtype of the argument at position `like`; kCounts: it holds positions or counts, which are int64.
+    static constexpr int kCounts = -1;
+
+    Role role = Role::in;
+    int like = kCounts;
     int8_t dtype[kDtypes];        // from -> to; -1: stays
     std::vector<Layout> layouts;  // accepted ones; the first of the tensor's rank is the target
     bool contiguous = false;

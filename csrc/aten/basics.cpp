@@ -29,7 +29,7 @@ bool fills_new_memory() {
     return settings.deterministicAlgorithms() && settings.deterministicFillUninitializedMemory();
 }
 
-at::Tensor known(at::Tensor tensor) {
+at::Tensor filled_if_deterministic(at::Tensor tensor) {
     if (C10_UNLIKELY(fills_new_memory())) at::native::fill_empty_deterministic_(tensor);
     return tensor;
 }
@@ -37,13 +37,13 @@ at::Tensor known(at::Tensor tensor) {
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout, std::optional<at::Device> device,
                  std::optional<bool> pinned, std::optional<at::MemoryFormat> format) {
     OnDevice here(device_for(device, layout, pinned));
-    return known(
+    return filled_if_deterministic(
         at::detail::empty_generic(size, device_allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype), format));
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                          std::optional<at::Device> device, std::optional<bool> pinned) {
-    return known(empty_strided_on(device_for(device, layout, pinned), size, stride, c10::dtype_or_default(dtype)));
+    return filled_if_deterministic(empty_strided_on(device_for(device, layout, pinned), size, stride, c10::dtype_or_default(dtype)));
 }
 
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {

@@ -23,14 +23,14 @@
 
 namespace dipu {
 
-at::Tensor convolution_elsewhere(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+at::Tensor convolution_fallback(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                                  at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                                  at::IntArrayRef output_padding, int64_t groups) {
     static OpRecord& record = op_record("convolution");
     return fall_back<at::Tensor>(record, input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward_elsewhere(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward_fallback(
     const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding,
     at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> output_mask) {
     static OpRecord& record = op_record("convolution_backward");

@@ -10,10 +10,10 @@
 namespace dipu {
 
 // Convolutions that no DIOPI entry covers: the CPU's, by alias or copies.
-DIPU_API at::Tensor convolution_elsewhere(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+DIPU_API at::Tensor convolution_fallback(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                                           at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                                           at::IntArrayRef output_padding, int64_t groups);
-DIPU_API std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward_elsewhere(
+DIPU_API std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward_fallback(
     const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding,
     at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> output_mask);
 

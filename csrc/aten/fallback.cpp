@@ -8,9 +8,9 @@
 #include <memory>
 
 #include "../runtime/generator.h"
-#include "residence.h"
-#include "switches.h"
-#include "watch.h"
+#include "cpu_operands.h"
+#include "instrumentation.h"
+#include "settings.h"
 
 namespace dipu {
 namespace {
@@ -65,17 +65,17 @@ struct Operands {
     }
 };
 
-c10::IValue down_value(const c10::IValue& value, bool written, Residence& residence) {
-    if (value.isTensor()) return residence.down(value.toTensor(), written);
+c10::IValue value_to_cpu(const c10::IValue& value, bool written, CpuOperands& on_cpu) {
+    if (value.isTensor()) return on_cpu.to_cpu(value.toTensor(), written);
     if (value.isTensorList()) {
         c10::List<at::Tensor> list;
-        for (const at::Tensor& tensor : value.toTensorList()) list.push_back(residence.down(tensor, written));
+        for (const at::Tensor& tensor : value.toTensorList()) list.push_back(on_cpu.to_cpu(tensor, written));
         return list;
     }
     if (value.isOptionalTensorList()) {
         c10::List<std::optional<at::Tensor>> list;
         for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList())
-            list.push_back(tensor ? std::optional<at::Tensor>(residence.down(*tensor, written)) : std::nullopt);
+            list.push_back(tensor ? std::optional<at::Tensor>(on_cpu.to_cpu(*tensor, written)) : std::nullopt);
         return list;
     }
     return value;
@@ -111,18 +111,18 @@ void call_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack, bool by_k
         op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
 }
 
-void up_results(Operands& operands, Residence& residence) {
+void results_to_device(Operands& operands, CpuOperands& on_cpu) {
     const size_t count = operands.record.op.schema().returns().size();
     const size_t first = operands.stack.size() - count;
     for (size_t i = 0; i < count; ++i) {
         c10::IValue& value = operands.stack[first + i];
         if (value.isTensor()) {
-            value = residence.up(std::move(value).toTensor(), operands.device);
+            value = on_cpu.to_device(std::move(value).toTensor(), operands.device);
         } else if (value.isTensorList()) {
             std::vector<at::Tensor> tensors = value.toTensorVector();
             value = c10::IValue();  // the list must not count as another owner
             c10::List<at::Tensor> list;
-            for (auto& tensor : tensors) list.push_back(residence.up(std::move(tensor), operands.device));
+            for (auto& tensor : tensors) list.push_back(on_cpu.to_device(std::move(tensor), operands.device));
             value = std::move(list);
         }
     }
@@ -155,14 +155,14 @@ bool deferrable(const Operands& operands) {
            operands.stack[operands.first].isTensor() && operands.stack[operands.first].toTensor().numel() > 0;
 }
 
-void defer(Operands& operands, Residence& residence) {
+void defer(Operands& operands, CpuOperands& on_cpu) {
     auto* deferred = new Deferred{operands.record.op, {}, {}};
     at::Tensor self = operands.stack[operands.first].toTensor();
     operands.each_tensor([&](const at::Tensor& tensor, bool) {
         if (on_device(tensor)) deferred->kept.push_back(tensor.storage());
     });
     for (size_t i = 0; i < operands.record.written.size(); ++i)
-        deferred->stack.push_back(down_value(operands.stack[operands.first + i], operands.record.written[i], residence));
+        deferred->stack.push_back(value_to_cpu(operands.stack[operands.first + i], operands.record.written[i], on_cpu));
     operands.stack.resize(operands.first);
     operands.stack.emplace_back(std::move(self));
     check(vendor()->stream_run(current_stream_handle(operands.device), operands.record.name.c_str(), run_deferred,
@@ -171,21 +171,21 @@ void defer(Operands& operands, Residence& residence) {
 }
 
 // What the user asked to be told of calls that fall back.
-void report(OpRecord& record, bool by_alias, Asked asked) {
-    if (switches.dump > 0) announce(record, "fallback to cpu");
-    if (!switches.log_fallback) return;
+void report(OpRecord& record, bool by_alias, FallbackSetting setting) {
+    if (settings.dump > 0) print_call(record, "fallback to cpu");
+    if (!settings.log_fallback) return;
     std::string why = "no DIOPI function takes this call";
-    if (asked != Asked::None) why = std::string(variable_of(asked)) + (asked == Asked::WithoutLibrary ? "=DISABLE" : " names it");
+    if (setting != FallbackSetting::None) why = std::string(variable_of(setting)) + (setting == FallbackSetting::WithoutLibrary ? "=DISABLE" : " names it");
     std::fprintf(stderr, "dipu: %s falls back to the cpu, %s: %s\n", record.name.c_str(), by_alias ? "by alias" : "by copies", why.c_str());
 }
 
 // Counts why a call falls back.
-Asked count_asked(OpRecord& record, Form form) {
-    const bool may_be = switches.any_list.load(std::memory_order_relaxed) || switches.without_diopi.load(std::memory_order_relaxed);
-    if (C10_LIKELY(!may_be)) return Asked::None;
-    const Asked asked = asked_by(record, form);
-    record.asked[static_cast<int>(asked)].fetch_add(1, std::memory_order_relaxed);
-    return asked;
+FallbackSetting count_fallback_setting(OpRecord& record, Form form) {
+    const bool may_be = settings.any_list.load(std::memory_order_relaxed) || settings.without_diopi.load(std::memory_order_relaxed);
+    if (C10_LIKELY(!may_be)) return FallbackSetting::None;
+    const FallbackSetting setting = setting_that_falls_back(record, form);
+    record.by_setting[static_cast<int>(setting)].fetch_add(1, std::memory_order_relaxed);
+    return setting;
 }
 
 }  // namespace
@@ -197,33 +197,33 @@ void fallback(OpRecord& record, torch::jit::Stack* stack) {
     translate_settings(operands);
 
     const bool by_alias = vendor().has(DIPU_FEATURE_ALIAS);
-    Residence residence(by_alias, record.asks_requires_grad);
+    CpuOperands on_cpu(by_alias, record.asks_requires_grad);
     const Way way = by_alias ? Way::Alias : Way::Copy;
-    Asked asked = Asked::None;
+    FallbackSetting setting = FallbackSetting::None;
     if (operands.device >= 0) {
         record.count(way);
-        asked = count_asked(record, operands.cpu_operand && !operands.cpu_tensor ? Form::Scalar : Form::Tensors);
+        setting = count_fallback_setting(record, operands.cpu_operand && !operands.cpu_tensor ? Form::Scalar : Form::Tensors);
     }
-    if (C10_UNLIKELY(switches.dump.load(std::memory_order_relaxed) > 0 || switches.log_fallback.load(std::memory_order_relaxed)) &&
-        operands.device >= 0 && !watched_quietly())
-        report(record, by_alias, asked);
+    if (C10_UNLIKELY(settings.dump.load(std::memory_order_relaxed) > 0 || settings.log_fallback.load(std::memory_order_relaxed)) &&
+        operands.device >= 0 && !instrumentation_is_silent())
+        report(record, by_alias, setting);
     std::optional<Stopwatch> stopwatch;
-    if (C10_UNLIKELY(switches.timing.load(std::memory_order_relaxed)) && operands.device >= 0) {
+    if (C10_UNLIKELY(settings.timing.load(std::memory_order_relaxed)) && operands.device >= 0) {
         stopwatch.emplace(record, way);
         if (!by_alias) operands.each_tensor([&](const at::Tensor& tensor, bool) { record.bytes += on_device(tensor) ? tensor.nbytes() : 0; });
     }
     if (vendor().has(DIPU_FEATURE_ASYNCHRONOUS) && operands.device >= 0) {
-        if (by_alias && deferrable(operands)) return defer(operands, residence);
+        if (by_alias && deferrable(operands)) return defer(operands, on_cpu);
         synchronize_device(operands.device);
     }
-    if (!by_alias) operands.each_tensor([&](const at::Tensor& tensor, bool written) { residence.announce(tensor, written); });
+    if (!by_alias) operands.each_tensor([&](const at::Tensor& tensor, bool written) { on_cpu.add(tensor, written); });
     for (size_t i = 0; i < record.written.size(); ++i) {
         c10::IValue& value = (*stack)[operands.first + i];
-        if (value.isTensor() || value.isTensorList() || value.isOptionalTensorList()) value = down_value(value, record.written[i], residence);
+        if (value.isTensor() || value.isTensorList() || value.isOptionalTensorList()) value = value_to_cpu(value, record.written[i], on_cpu);
     }
     call_cpu(record.op, stack, operands.sparse);
-    if (record.writes) residence.write_back();
-    up_results(operands, residence);
+    if (record.writes) on_cpu.write_back();
+    results_to_device(operands, on_cpu);
 }
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) { fallback(op_record(op), stack); }
@@ -234,11 +234,11 @@ namespace {
 
 void boxed_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     OpRecord& record = op_record(op);
-    if (!must_watch()) return fallback(record, stack);
+    if (!must_instrument()) return fallback(record, stack);
     const auto results = static_cast<std::ptrdiff_t>(op.schema().returns().size());
-    Watch watch(record, torch::jit::Stack(stack->end() - static_cast<std::ptrdiff_t>(record.written.size()), stack->end()));
+    InstrumentedCall call(record, torch::jit::Stack(stack->end() - static_cast<std::ptrdiff_t>(record.written.size()), stack->end()));
     fallback(record, stack);
-    watch.finish(torch::jit::Stack(stack->end() - results, stack->end()));
+    call.finish(torch::jit::Stack(stack->end() - results, stack->end()));
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>()); }

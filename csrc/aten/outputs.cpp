@@ -24,7 +24,7 @@ void check_in_place(const at::Tensor& self, at::IntArrayRef sizes, at::ScalarTyp
     TORCH_CHECK(sizes == self.sizes(), "Bad in-place call: input tensor size ", self.sizes(), " and output tensor size ", sizes, " should match");
 }
 
-void resize_given(const at::Tensor& out, at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions& options) {
+void resize_out(const at::Tensor& out, at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions& options) {
     TORCH_CHECK(options.dtype() == out.dtype(), "Expected out tensor to have dtype ", options.dtype(), ", but got ", out.dtype(), " instead");
     const bool resized = at::native::resize_output(out, sizes);
     if (!resized) return;

@@ -28,10 +28,10 @@ namespace dipu {
 DIPU_API at::Tensor empty_on(int device, at::IntArrayRef sizes, at::ScalarType type);
 DIPU_API at::Tensor empty_strided_on(int device, at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType type);
 
-enum class Kind { Fresh, InPlace, Given };
+enum class Kind { Functional, InPlace, Out };
 
 DIPU_API void check_in_place(const at::Tensor& self, at::IntArrayRef sizes, at::ScalarType type);
-DIPU_API void resize_given(const at::Tensor& out, at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions& options);
+DIPU_API void resize_out(const at::Tensor& out, at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions& options);
 
 // A structured operator's shape function whose outputs live on the device. `meta(...)` is torch's own.
 template <class Meta, size_t N, Kind kind>
@@ -51,7 +51,7 @@ class Outputs final : public Meta {
             if (operand.scalar_type() != first.scalar_type() || operand.sizes() != first.sizes() || !operand.is_contiguous()) return false;
             if (kind == Kind::InPlace && operand.storage().is_alias_of(first.storage())) return false;
         }
-        if constexpr (kind == Kind::Fresh) tensors_[0] = empty_on(device_, first.sizes(), first.scalar_type());
+        if constexpr (kind == Kind::Functional) tensors_[0] = empty_on(device_, first.sizes(), first.scalar_type());
         return true;
     }
 
@@ -63,22 +63,22 @@ class Outputs final : public Meta {
 
     void set_output_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options
                             DIPU_NAMES_PARAMETER) override {
-        place(i, sizes, strides, options);
-        if constexpr (kind != Kind::Fresh)
+        allocate(i, sizes, strides, options);
+        if constexpr (kind != Kind::Functional)
             if (!strides.empty() && tensors_[i].strides() != strides)
                 proxies_[i] = empty_strided_on(device_, sizes, strides, options.dtype().toScalarType());
-        announce(i, sizes, strides, options DIPU_NAMES);
+        set_base_output(i, sizes, strides, options DIPU_NAMES);
     }
     void set_output_raw_strided(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options
                                 DIPU_NAMES_PARAMETER) override {
-        place(i, sizes, strides, options);
-        announce(i, sizes, strides, options DIPU_NAMES);
+        allocate(i, sizes, strides, options);
+        set_base_output(i, sizes, strides, options DIPU_NAMES);
     }
     const at::Tensor& maybe_get_output(int64_t i) override { return proxies_[i].defined() ? proxies_[i] : tensors_[i]; }
 
    private:
-    void place(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions& options) {
-        if constexpr (kind == Kind::Fresh) {
+    void allocate(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, const at::TensorOptions& options) {
+        if constexpr (kind == Kind::Functional) {
             const auto type = options.dtype().toScalarType();
             tensors_[i] = strides.empty() ? empty_on(device_, sizes, type) : empty_strided_on(device_, sizes, strides, type);
             if (const auto format = options.memory_format_opt(); format && strides.empty())
@@ -86,10 +86,10 @@ class Outputs final : public Meta {
         } else if constexpr (kind == Kind::InPlace) {
             check_in_place(tensors_[i], sizes, options.dtype().toScalarType());
         } else {
-            resize_given(tensors_[i], sizes, strides, options);
+            resize_out(tensors_[i], sizes, strides, options);
         }
     }
-    void announce(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options DIPU_NAMES_PARAMETER) {
+    void set_base_output(int64_t i, at::IntArrayRef sizes, at::IntArrayRef strides, at::TensorOptions options DIPU_NAMES_PARAMETER) {
         if constexpr (std::is_base_of_v<at::TensorIteratorBase, Meta>) Meta::set_output_raw_strided(i, sizes, strides, options DIPU_NAMES);
     }
 

@@ -79,7 +79,7 @@ void reset_op_records() {
     for (auto& record : records().all) {
         for (auto& runs : record.runs) runs = 0;
         for (auto& spent : record.nanoseconds) spent = 0;
-        for (auto& calls : record.asked) calls = 0;
+        for (auto& calls : record.by_setting) calls = 0;
         record.bytes = 0;
     }
 }

@@ -14,10 +14,10 @@ namespace dipu {
 enum class Way { Diopi, Alias, Copy };
 
 // Which setting of the user sent a call to the fallback.
-enum class Asked { None, ForceList, KeepList, WithoutLibrary };
+enum class FallbackSetting { None, ForceList, KeepList, WithoutLibrary };
 
-// What is looked after while operators run: files that lists of operators are in (switches.cpp).
-DIPU_API void now_and_then();
+// Reads the files of operator lists again if they changed; called now and then while operators run (settings.cpp).
+DIPU_API void poll_list_files();
 
 struct OpRecord {
     explicit OpRecord(c10::OperatorHandle op);
@@ -27,19 +27,19 @@ struct OpRecord {
     int generator = -1;         // position of its Generator? argument
     bool writes = false;        // some argument is written
     bool in_place = false;      // its results are its written arguments, none of them an out=
-    bool copies = false;        // between places: operands may be anywhere
+    bool copies = false;        // between devices: operands may be anywhere
     bool cpu_indices = false;   // a device tensor may be indexed by CPU tensors
     bool asks_requires_grad = false; // its CPU kernel looks at requires_grad of its operands
     std::vector<bool> written;  // by argument
     std::atomic<int64_t> runs[3]{};
-    std::atomic<int64_t> nanoseconds[3]{};  // while the switch `timing` is on
+    std::atomic<int64_t> nanoseconds[3]{};  // while the setting `timing` is on
     std::atomic<int64_t> bytes{};           // copied between host and device by the fallback, likewise
-    std::atomic<int64_t> asked[4]{};        // calls that fell back, by the setting that asked for it
-    std::atomic<uint64_t> wishes[2]{};      // of the user's lists for both forms of a call, as last decided (switches.cpp)
+    std::atomic<int64_t> by_setting[4]{};        // calls that fell back, by FallbackSetting
+    std::atomic<uint64_t> op_flags[2]{};      // what the user's lists say of both forms of a call, as last decided (settings.cpp)
 
     void count(Way way) {
-        constexpr int64_t kNowAndThen = 16;
-        if (C10_UNLIKELY(runs[static_cast<int>(way)].fetch_add(1, std::memory_order_relaxed) % kNowAndThen == 0)) now_and_then();
+        constexpr int64_t kCallsBetweenPolls = 16;
+        if (C10_UNLIKELY(runs[static_cast<int>(way)].fetch_add(1, std::memory_order_relaxed) % kCallsBetweenPolls == 0)) poll_list_files();
     }
 };
 

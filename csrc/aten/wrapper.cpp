@@ -19,9 +19,9 @@ namespace {
 [[noreturn]] void raise(const OpRecord& record, diopiError_t status, const std::string& message) {
     const std::string text = c10::str("dipu: ", record.name, " failed (error ", static_cast<int>(status), "): ");
     const auto without = [&](const char* kind) -> std::optional<std::string> {
-        const auto place = message.find(std::string(": ") + kind + ": ");
-        if (place == std::string::npos) return std::nullopt;
-        return text + message.substr(0, place + 2) + message.substr(place + 4 + std::strlen(kind));
+        const auto at = message.find(std::string(": ") + kind + ": ");
+        if (at == std::string::npos) return std::nullopt;
+        return text + message.substr(0, at + 2) + message.substr(at + 4 + std::strlen(kind));
     };
     if (const auto found = without("IndexError")) TORCH_CHECK_INDEX(false, *found);
     if (const auto found = without("ValueError")) TORCH_CHECK_VALUE(false, *found);
@@ -32,7 +32,7 @@ namespace {
 
 }  // namespace
 
-bool settle(diopiError_t status, const Operator& op, const OpRecord& record) {
+bool succeeded(diopiError_t status, const Operator& op, const OpRecord& record) {
     switch (status) {
         case diopiSuccess: return true;
         case diopiNoImplement:

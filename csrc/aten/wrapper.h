@@ -21,8 +21,8 @@
 #include "rules/loss.h"
 #include "rules/selection.h"
 #include "rules/vision.h"
-#include "switches.h"
-#include "watch.h"
+#include "settings.h"
+#include "instrumentation.h"
 
 namespace dipu {
 
@@ -54,7 +54,7 @@ class DIPU_API Operator {
 };
 
 // True if the call is done, false if the vendor leaves it to the fallback; raises the vendor's error.
-DIPU_API bool settle(diopiError_t status, const Operator& op, const OpRecord& record);
+DIPU_API bool succeeded(diopiError_t status, const Operator& op, const OpRecord& record);
 
 // A tensor that the vendor makes by diopiRequireTensor because its size depends on the data.
 class Made {
@@ -86,7 +86,7 @@ class Call {
 
     template <class... Tensors>
     bool accepts(DtypeMask mask, const Tensors&... tensors) {
-        return op_.function() && (takes(mask, tensors) && ...) && device_ >= 0 && !turned_away(record_, form_);
+        return op_.function() && (takes(mask, tensors) && ...) && device_ >= 0 && !must_fall_back(record_, form_);
     }
     // Outputs the user gave: on the same device, dense.
     template <class... Tensors>
@@ -97,9 +97,9 @@ class Call {
     bool run(Arguments&&... arguments) {
         OnDevice here(device_);
         Context context(device_);
-        if (C10_UNLIKELY(switches.dump.load(std::memory_order_relaxed) > 0)) announce(record_, op_.symbol(), op_.line());
+        if (C10_UNLIKELY(settings.dump.load(std::memory_order_relaxed) > 0)) print_call(record_, op_.symbol(), op_.line());
         std::optional<Stopwatch> stopwatch;
-        if (C10_UNLIKELY(switches.timing.load(std::memory_order_relaxed))) stopwatch.emplace(record_, Way::Diopi);
+        if (C10_UNLIKELY(settings.timing.load(std::memory_order_relaxed))) stopwatch.emplace(record_, Way::Diopi);
         const diopiError_t status = reinterpret_cast<Function>(op_.function())(context.handle(), std::forward<Arguments>(arguments)...);
         if (C10_LIKELY(status == diopiSuccess)) {
             record_.count(Way::Diopi);
@@ -107,7 +107,7 @@ class Call {
             return true;
         }
         if (context.failure) std::rethrow_exception(context.failure);
-        return settle(status, op_, record_);
+        return succeeded(status, op_, record_);
     }
 
    private:

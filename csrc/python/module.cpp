@@ -10,7 +10,7 @@
 
 #include "../aten/alias.h"
 #include "../aten/record.h"
-#include "../aten/switches.h"
+#include "../aten/settings.h"
 #include "../runtime/allocator.h"
 #include "../runtime/generator.h"
 #include "../runtime/vendor.h"
@@ -75,8 +75,8 @@ py::dict op_counts() {
         ways["copy_ns"] = spent(dipu::Way::Copy);
         ways["copied_bytes"] = record->bytes.load();
         py::dict asked;  // by the variable of the setting that sent calls to the fallback
-        for (const auto who : {dipu::Asked::ForceList, dipu::Asked::KeepList, dipu::Asked::WithoutLibrary})
-            if (const auto calls = record->asked[static_cast<int>(who)].load()) asked[dipu::variable_of(who)] = calls;
+        for (const auto who : {dipu::FallbackSetting::ForceList, dipu::FallbackSetting::KeepList, dipu::FallbackSetting::WithoutLibrary})
+            if (const auto calls = record->by_setting[static_cast<int>(who)].load()) asked[dipu::variable_of(who)] = calls;
         ways["asked"] = asked;
         counts[py::str("aten::" + record->name)] = ways;
     }
@@ -139,7 +139,7 @@ int follow_environment(const char* event, PyObject* arguments, void*) {
     }
     if (std::strncmp(name, "DIPU_", 5) != 0) return 0;
     try {
-        dipu::set_switch(name, value);
+        dipu::set_setting(name, value);
         return 0;
     } catch (const c10::Error& error) {
         PyErr_SetString(PyExc_ValueError, error.what_without_backtrace());
@@ -182,11 +182,12 @@ PYBIND11_MODULE(_C, m) {
     m.def("set_memory_fraction", &dipu::set_memory_fraction);
     m.def("memory_fraction", &dipu::memory_fraction);
 
-    m.def("read_switches", &dipu::read_switches);
+    m.def("read_settings", &dipu::read_settings);
+    m.def("read_switches", &dipu::read_settings);
     m.def("follow_environment", [] {
         if (PySys_AddAuditHook(follow_environment, nullptr) != 0) throw py::error_already_set();
     });
-    m.def("set_timing", [](bool on) { dipu::switches.timing = on; });
+    m.def("set_timing", [](bool on) { dipu::settings.timing = on; });
     m.def("op_counts", &op_counts);
     m.def("reset_op_counts", &dipu::reset_op_records);
     m.def("has_alias", [] { return vendor().has(DIPU_FEATURE_ALIAS); });

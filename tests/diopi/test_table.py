@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from diopi.generate.__main__ import MADE_WITH
 from diopi.table import TableError, load
 from diopi.table.reader import _entry
 
@@ -89,39 +85,3 @@ def test_headers_compile_alone(header: Path, language: str, tmp_path: Path) -> N
         ],
         check=True,
     )
-
-
-needs_the_generator = pytest.mark.skipif(
-    not importlib.metadata.version("torch").startswith(MADE_WITH),
-    reason=f"files are generated with torch {MADE_WITH}",
-)
-
-
-@needs_the_generator
-def test_generated_files_are_what_the_table_says() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "diopi.generate", "--check", "--root", str(ROOT)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@needs_the_generator
-def test_a_stale_file_is_found(tmp_path: Path) -> None:
-    (tmp_path / "src" / "diopi" / "table").mkdir(parents=True)
-    shutil.copytree(ROOT / "include", tmp_path / "include")
-    for folder in ("csrc", "docs", "src/diopi/library"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    header = tmp_path / "include" / "diopi" / "functions.h"
-    header.write_text(header.read_text().replace("diopiAdd(", "diopiPlus("))
-    done = subprocess.run(
-        [sys.executable, "-m", "diopi.generate", "--check", "--root", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "1 generated files are not what the table says" in done.stderr
-    assert "diopiPlus" in done.stdout

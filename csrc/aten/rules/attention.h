@@ -24,13 +24,13 @@ inline at::Tensor rms_stat(const at::Tensor& input, at::IntArrayRef normalized_s
 }
 
 // What no DIOPI entry covers: torch's own composition, operator by operator on the device.
-inline std::tuple<at::Tensor, at::Tensor> rms_norm_elsewhere(const at::Tensor& input, at::IntArrayRef normalized_shape,
+inline std::tuple<at::Tensor, at::Tensor> rms_norm_fallback(const at::Tensor& input, at::IntArrayRef normalized_shape,
                                                              const std::optional<at::Tensor>& weight, std::optional<double> eps) {
     return at::compositeimplicitautograd::_fused_rms_norm(input, normalized_shape, weight, eps);
 }
 
 // torch has a kernel for this on a few devices only and none on the CPU, so this is the definition.
-inline std::tuple<at::Tensor, at::Tensor> rms_norm_backward_elsewhere(const at::Tensor& grad_out, const at::Tensor& input,
+inline std::tuple<at::Tensor, at::Tensor> rms_norm_backward_fallback(const at::Tensor& grad_out, const at::Tensor& input,
                                                                       at::IntArrayRef normalized_shape, const at::Tensor& rstd,
                                                                       const std::optional<at::Tensor>& weight,
                                                                       std::array<bool, 2> output_mask) {

@@ -30,7 +30,33 @@ COMPOSITES = (
     "diopiLerpScalar",
     "diopiNeg",
 )
-_HEADERS = ("functions.h", "functions_ext.h")
+HEADERS = ("functions.h", "functions_ext.h")
+"""What can be adapted."""
+
+# Tensors the library makes have the dtype of an input, or hold positions or counts, which are int64. Others have a dtype that
+# no rule changes, such as the float32 sums of attention in half precision.
+_COUNTS = "counts"
+_MADE = {
+    ("diopiIndex", "out"): "input",
+    ("diopiMaskedSelect", "out"): "input",
+    ("diopiUnique", "out"): "input",
+    ("diopiUnique", "counts"): _COUNTS,
+    ("diopiNonzero", "out"): _COUNTS,
+    ("diopiNms", "out"): _COUNTS,
+    ("diopiContiguous", "out"): "input",
+    ("diopiNativeMemoryFormatCast", "out"): "in",
+    ("diopiCustomizedFlashAttention", "softmax_out"): "q",
+    ("diopiCustomizedFlashAttentionVarLen", "softmax_out"): "q",
+}
+# In-place by name, but nothing of the old value is read: it may be memory that was never written, whose values do not fit.
+_OVERWRITTEN = {
+    ("diopiFill", "input"),
+    ("diopiZeroInp", "self"),
+    ("diopiCopyInp", "dest"),
+    ("diopiUniformInp", "inout"),
+    ("diopiNormalInp", "inout"),
+    ("diopiRandomInp", "inout"),
+}
 
 
 class RulesError(LibraryError):
@@ -79,9 +105,12 @@ class Rules:
             yield f"{name} composite"
         for name, arguments in self.operators.items():
             for position, rule in arguments.items():
+                role = role_word(adaptable()[name], position)
+                if role is None:
+                    continue
                 dtypes = ",".join(f"{DTYPES[a][0]}:{DTYPES[b][0]}" for a, b in rule.dtypes.items())
                 contiguous = "contiguous" if rule.contiguous else "-"
-                yield f"{name} {position} {dtypes or '-'} {','.join(rule.layouts) or '-'} {contiguous}"
+                yield f"{name} {position} {role} {dtypes or '-'} {','.join(rule.layouts) or '-'} {contiguous}"
 
 
 @cache
@@ -90,7 +119,7 @@ def adaptable() -> dict[str, Entry]:
     return {
         name: entry
         for name, entry in load().entries.items()
-        if entry.function.header in _HEADERS and entry.function.returns == "diopiError_t"
+        if entry.function.header in HEADERS and entry.function.returns == "diopiError_t"
     }
 
 
@@ -99,6 +128,22 @@ def tensors_of(name: str) -> dict[str, int]:
     entry = adaptable()[name]
     roles = ((i, a.name, entry.role(a)) for i, a in enumerate(entry.function.arguments))
     return {argument: position for position, argument, role in roles if role not in (None, "value")}
+
+
+def role_word(entry: Entry, position: int) -> str | None:
+    """What the function does with a tensor argument, as the adaptor reads it: in, out, update, made:2 (like the argument at
+    position 2), made:counts. None: a tensor that it makes in a dtype of its own, which no rule changes."""
+    argument = entry.function.arguments[position]
+    role = entry.role(argument)
+    if role == "made":
+        like = _MADE.get((entry.name, argument.name))
+        if like is None:
+            return None
+        names = [a.name for a in entry.function.arguments]
+        return f"made:{like if like == _COUNTS else names.index(like)}"
+    if (entry.name, argument.name) in _OVERWRITTEN:
+        return "out"
+    return {"ins": "in", "outs": "out", "updates": "update"}.get(role or "", role)
 
 
 def combined(common: Section, sections: Mapping[str, Section]) -> Rules:

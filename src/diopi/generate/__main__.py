@@ -7,18 +7,28 @@ import difflib
 import importlib.metadata
 import importlib.util
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from diopi.generate import adaptor, documents, headers, registrations, runtime, signatures
-from diopi.table import load
+from diopi.table import Table, load
 
 MADE_WITH = "2.13"
 
 
-def _rendered() -> dict[str, str]:
-    table = load()
-    rooms = (headers, runtime, registrations, signatures, adaptor, documents)
-    return {name: text for room in rooms for name, text in room.render_all(table).items()}
+def rendered(table: Table) -> dict[str, str]:
+    """All generated files of a table: path below the repository -> text."""
+    makers = (headers, runtime, registrations, signatures, adaptor, documents)
+    return {name: text for maker in makers for name, text in maker.render_all(table).items()}
+
+
+def _leftover(root: Path, files: Iterable[str]) -> list[Path]:
+    """Files in folders of generated ones that the table no longer makes."""
+    folders = {(root / name).parent for name in files if (root / name).parent.name == "generated"}
+    kept = {root / name for name in files}
+    return sorted(
+        path for folder in folders if folder.is_dir() for path in folder.iterdir() if path not in kept
+    )
 
 
 def _difference(path: Path, text: str) -> list[str]:
@@ -40,13 +50,13 @@ def _obstacle() -> str | None:
     return None
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m diopi.generate", description=__doc__)
     parser.add_argument(
         "--check", action="store_true", help="compare with the committed files; exit 1 if they differ"
     )
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="the repository (default: this folder)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if not (options.root / "src" / "diopi" / "table").is_dir():
         print(
             f"{options.root} is not the repository: it has no src/diopi/table. Run it there or give --root.",
@@ -57,7 +67,7 @@ def main() -> int:
         print(obstacle, file=sys.stderr)
         return 2
     stale = 0
-    files = _rendered()
+    files = rendered(load())
     for name, text in files.items():
         path = options.root / name
         if options.check:
@@ -67,6 +77,12 @@ def main() -> int:
         elif _difference(path, text):  # an unchanged file keeps its time, so that nothing is built again
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
+    for path in _leftover(options.root, files):
+        if options.check:
+            stale += 1
+            print(f"{path} is made by no entry of the table")
+        else:
+            path.unlink()
     if stale:
         print(
             f"{stale} generated files are not what the table says. Run `python -m diopi.generate` and commit.",

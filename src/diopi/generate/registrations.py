@@ -14,7 +14,7 @@ from pathlib import Path
 from diopi.generate.expressions import in_cpp
 from diopi.table import Argument, Entry, Table, TableError
 
-FILES = 4  # translation units of about equal weight, compiled in parallel
+FOLDER = "csrc/aten/generated"
 
 _VALUE_TYPES = {
     "bool",
@@ -99,6 +99,7 @@ def _native_functions() -> tuple[dict, dict]:
     return functions, groups
 
 
+@cache
 def describe(name: str) -> Overload:
     """One overload, by its ATen name such as `add.Tensor`."""
     from torchgen.api import structured
@@ -211,7 +212,7 @@ _LOCAL = {"made": "Made", "bool": "bool", "double": "double", "int64": "int64_t"
 def _allocation(entry: Entry, overload: Overload) -> list[str]:
     if overload.structured and not entry.outputs:
         given = {"functional": "", "inplace": "self", "out": ", ".join(overload.outs)}[overload.kind]
-        kind = {"functional": "Fresh", "inplace": "InPlace", "out": "Given"}[overload.kind]
+        kind = {"functional": "Functional", "inplace": "InPlace", "out": "Out"}[overload.kind]
         lines = [
             f"Outputs<{overload.structured}, {overload.results}, Kind::{kind}> "
             f"results(call.device(){', ' + given if given else ''});"
@@ -333,7 +334,7 @@ def _wrapper(overload: Overload, entries: list[Entry]) -> str:
     return (
         f"{overload.returns} {overload.symbol}({parameters}) {{\n"
         f'    static OpRecord& record = op_record("{overload.name}");\n'
-        f"    if (must_watch()) return watched<&::dipu::{overload.symbol}>({', '.join(['record', *given])});\n"
+        f"    if (must_instrument()) return instrumented<&::dipu::{overload.symbol}>({', '.join(['record', *given])});\n"
         f"{attempts}\n"
         f"    {fallback};\n"
         "}\n"
@@ -341,7 +342,7 @@ def _wrapper(overload: Overload, entries: list[Entry]) -> str:
 
 
 def render(overloads: list[Overload], served: dict[str, list[Entry]]) -> str:
-    """One translation unit."""
+    """The wrappers of one file of the table."""
     headers = sorted({f"#include <ATen/ops/{o.header}_meta.h>" for o in overloads if o.structured})
     wrappers = "\n".join(_wrapper(o, served[o.name]) for o in overloads)
     registrations = "\n".join(f'    m.impl("{o.name}", TORCH_FN({o.symbol}));' for o in overloads)
@@ -358,11 +359,10 @@ def render(overloads: list[Overload], served: dict[str, list[Entry]]) -> str:
 
 
 def render_all(table: Table) -> dict[str, str]:
-    """Path below the repository -> text."""
+    """Path below the repository -> text: one file for each of the table's that serves an overload."""
     served = table.by_overload()
-    overloads = [describe(name) for name in sorted(served)]
-    files = {}
-    for part in range(FILES):
-        mine = overloads[part::FILES]
-        files[f"csrc/aten/generated/operators_{part}.cpp"] = render(mine, served)
-    return files
+    files: dict[str, list[Overload]] = {}
+    for name in sorted(served):
+        category = served[name][0].source.removesuffix(".toml")
+        files.setdefault(f"{FOLDER}/{category}.cpp", []).append(describe(name))
+    return {path: render(overloads, served) for path, overloads in sorted(files.items())}

@@ -1,4 +1,4 @@
-#include "switches.h"
+#include "settings.h"
 
 #include <c10/util/Exception.h>
 #include <time.h>
@@ -10,14 +10,14 @@
 
 namespace dipu {
 
-Switches switches;
+Settings settings;
 
 namespace {
 
 struct Lists {
     std::mutex mutex;
     std::atomic<uint64_t> epoch{1};
-    std::array<List, 3> all{{{"DIPU_FORCE_FALLBACK_OPS_LIST", ".dipu_force_fallback_op_list.config", kFallBack},
+    std::array<OpList, 3> all{{{"DIPU_FORCE_FALLBACK_OPS_LIST", ".dipu_force_fallback_op_list.config", kFallBack},
                              {"DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS", "", kKeepDefault},
                              {"DIPU_AUTOCOMPARE_OPS_LIST", ".specified_autocompare_op_list.config", kCompare}}};
 };
@@ -31,11 +31,11 @@ void refresh() {
     bool any = false, compares = false;
     for (auto& list : lists().all) {
         any = any || list.used();
-        compares = compares || (list.used() && list.wish == kCompare);
-        if (const std::string text = list.misses(); !text.empty()) std::fputs(text.c_str(), stderr);
+        compares = compares || (list.used() && list.flag == kCompare);
+        if (const std::string text = list.unmatched(); !text.empty()) std::fputs(text.c_str(), stderr);
     }
-    switches.any_list = any;
-    switches.watching = compares || switches.dump >= 2;
+    settings.any_list = any;
+    settings.instrument = compares || settings.dump >= 2;
     lists().epoch += 1;
 }
 
@@ -46,7 +46,7 @@ int number(const std::string& name, const std::string& value, int most) {
 }
 
 // What is wrong with the file, "" if nothing is; `changed` if it was read. The caller holds the mutex.
-std::string follow_file(List& list, bool& changed) {
+std::string follow_file(OpList& list, bool& changed) {
     try {
         changed = list.follow_file() || changed;
         return "";
@@ -67,7 +67,7 @@ void follow_files() {
 }  // namespace
 
 // Called for every sixteenth call of an operator. The clock that is only as fine as a tick costs next to nothing.
-void now_and_then() {
+void poll_list_files() {
     constexpr int64_t kPause = 200'000'000;
     static std::atomic<int64_t> next{0};
     timespec time{};
@@ -77,17 +77,17 @@ void now_and_then() {
     if (now >= due && next.compare_exchange_strong(due, now + kPause)) follow_files();
 }
 
-unsigned wishes(OpRecord& record, Form form) {
-    auto& known = record.wishes[static_cast<int>(form)];
+unsigned op_flags(OpRecord& record, Form form) {
+    auto& cached = record.op_flags[static_cast<int>(form)];
     const uint64_t now = lists().epoch.load(std::memory_order_acquire);
-    const uint64_t decided = known.load(std::memory_order_acquire);
-    if (decided >> kWishBits == now) return decided & ((1u << kWishBits) - 1);
+    const uint64_t decided = cached.load(std::memory_order_acquire);
+    if (decided >> kOpFlagBits == now) return decided & ((1u << kOpFlagBits) - 1);
     std::lock_guard<std::mutex> lock(lists().mutex);
     const auto names = names_of(record, form);
     unsigned found = 0;
     for (const auto& list : lists().all)
-        if (list.names(names)) found |= list.wish;
-    known.store(lists().epoch.load() << kWishBits | found, std::memory_order_release);
+        if (list.names(names)) found |= list.flag;
+    cached.store(lists().epoch.load() << kOpFlagBits | found, std::memory_order_release);
     return found;
 }
 
@@ -101,22 +101,22 @@ Form form_of(const torch::jit::Stack& arguments) {
     return on_device && number ? Form::Scalar : Form::Tensors;
 }
 
-Asked asked_by(OpRecord& record, Form form) {
-    if (switches.without_diopi) return Asked::WithoutLibrary;
-    const unsigned found = switches.any_list ? wishes(record, form) : 0;
-    return found & kFallBack ? Asked::ForceList : found & kKeepDefault ? Asked::KeepList : Asked::None;
+FallbackSetting setting_that_falls_back(OpRecord& record, Form form) {
+    if (settings.without_diopi) return FallbackSetting::WithoutLibrary;
+    const unsigned found = settings.any_list ? op_flags(record, form) : 0;
+    return found & kFallBack ? FallbackSetting::ForceList : found & kKeepDefault ? FallbackSetting::KeepList : FallbackSetting::None;
 }
 
-const char* variable_of(Asked asked) {
-    switch (asked) {
-        case Asked::ForceList: return "DIPU_FORCE_FALLBACK_OPS_LIST";
-        case Asked::KeepList: return "DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS";
-        case Asked::WithoutLibrary: return "DIPU_WITH_DIOPI_LIBRARY";
+const char* variable_of(FallbackSetting setting) {
+    switch (setting) {
+        case FallbackSetting::ForceList: return "DIPU_FORCE_FALLBACK_OPS_LIST";
+        case FallbackSetting::KeepList: return "DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS";
+        case FallbackSetting::WithoutLibrary: return "DIPU_WITH_DIOPI_LIBRARY";
         default: return "";
     }
 }
 
-bool set_switch(const std::string& name, const std::string& value) {
+bool set_setting(const std::string& name, const std::string& value) {
     std::lock_guard<std::mutex> lock(lists().mutex);
     for (auto& list : lists().all) {
         if (name != list.variable) continue;
@@ -128,18 +128,18 @@ bool set_switch(const std::string& name, const std::string& value) {
         return true;
     }
     if (name == "DIPU_DUMP_OP_ARGS")
-        switches.dump = number(name, value, 3);
+        settings.dump = number(name, value, 3);
     else if (name == "DIPU_LOG_FALLBACK_INFO")
-        switches.log_fallback = number(name, value, 1) != 0;
+        settings.log_fallback = number(name, value, 1) != 0;
     else if (name == "DIPU_WITH_DIOPI_LIBRARY")
-        switches.without_diopi = value == "DISABLE" || value == "disable";
+        settings.without_diopi = value == "DISABLE" || value == "disable";
     else
         return false;
     refresh();
     return true;
 }
 
-std::string read_switches() {
+std::string read_settings() {
     std::string problems;
     {
         std::lock_guard<std::mutex> lock(lists().mutex);
@@ -150,7 +150,7 @@ std::string read_switches() {
                              "DIPU_DUMP_OP_ARGS", "DIPU_LOG_FALLBACK_INFO", "DIPU_WITH_DIOPI_LIBRARY"}) {
         const char* value = std::getenv(name);
         try {
-            set_switch(name, value ? value : "");
+            set_setting(name, value ? value : "");
         } catch (const c10::Error& error) {
             problems += std::string(error.what_without_backtrace()) + "\n";
         }

@@ -1,4 +1,4 @@
-#include "residence.h"
+#include "cpu_operands.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/SparseCsrTensorImpl.h>
@@ -34,17 +34,17 @@ void check_layout(const at::Tensor& tensor) {
                                 " are not supported; move the tensor to the CPU first");
 }
 
-at::Tensor to_device(const at::Tensor& tensor, int device) { return at::_to_copy(tensor, tensor.options().device(dipu_device(device))); }
+at::Tensor copy_to_device(const at::Tensor& tensor, int device) { return at::_to_copy(tensor, tensor.options().device(dipu_device(device))); }
 
 }  // namespace
 
-int Residence::window_of(const c10::StorageImpl* storage) {
+int CpuOperands::window_of(const c10::StorageImpl* storage) {
     for (size_t i = 0; i < windows_.size(); ++i)
         if (windows_[i].storage == storage) return static_cast<int>(i);
     return -1;
 }
 
-void Residence::announce(const at::Tensor& tensor, bool written) {
+void CpuOperands::add(const at::Tensor& tensor, bool written) {
     if (by_alias_ || !on_device(tensor) || tensor.layout() != at::kStrided) return;
     const auto* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     const size_t item = tensor.dtype().itemsize();
@@ -61,15 +61,15 @@ void Residence::announce(const at::Tensor& tensor, bool written) {
     }
 }
 
-at::Tensor Residence::down(const at::Tensor& tensor, bool written) {
+at::Tensor CpuOperands::to_cpu(const at::Tensor& tensor, bool written) {
     if (!on_device(tensor)) return tensor;
     check_layout(tensor);
-    at::Tensor host = tensor.layout() == at::kStrided ? down_dense(tensor, written) : down_sparse(tensor, written);
+    at::Tensor host = tensor.layout() == at::kStrided ? dense_to_cpu(tensor, written) : sparse_to_cpu(tensor, written);
     if (C10_UNLIKELY(keep_requires_grad_) && tensor.requires_grad()) host.set_requires_grad(true);
     return host;
 }
 
-at::Tensor Residence::down_dense(const at::Tensor& tensor, bool written) {
+at::Tensor CpuOperands::dense_to_cpu(const at::Tensor& tensor, bool written) {
     TORCH_CHECK_NOT_IMPLEMENTED(tensor.has_storage(), "dipu: a tensor without storage cannot be used here");
     if (by_alias_) {
         at::Tensor host = cpu_alias(tensor);
@@ -79,7 +79,7 @@ at::Tensor Residence::down_dense(const at::Tensor& tensor, bool written) {
     const auto* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     int index = window_of(storage);
     if (index < 0) {  // a part of a sparse tensor, found only now
-        announce(tensor, written);
+        add(tensor, written);
         index = window_of(storage);
     }
     Window& window = windows_[index];
@@ -101,23 +101,23 @@ at::Tensor Residence::down_dense(const at::Tensor& tensor, bool written) {
     return host;
 }
 
-at::Tensor Residence::down_sparse(const at::Tensor& tensor, bool written) {
+at::Tensor CpuOperands::sparse_to_cpu(const at::Tensor& tensor, bool written) {
     const auto options = tensor.options().device(at::kCPU);
     at::Tensor host;
     if (tensor.layout() == at::kSparse) {
-        host = at::_sparse_coo_tensor_unsafe(down(tensor._indices(), written), down(tensor._values(), written), tensor.sizes(), options);
+        host = at::_sparse_coo_tensor_unsafe(to_cpu(tensor._indices(), written), to_cpu(tensor._values(), written), tensor.sizes(), options);
         host._coalesced_(tensor.is_coalesced());
     } else {
         auto* csr = static_cast<at::SparseCsrTensorImpl*>(tensor.unsafeGetTensorImpl());
-        host = at::_sparse_compressed_tensor_unsafe(down(csr->compressed_indices(), written), down(csr->plain_indices(), written),
-                                                    down(csr->values(), written), tensor.sizes(), options);
+        host = at::_sparse_compressed_tensor_unsafe(to_cpu(csr->compressed_indices(), written), to_cpu(csr->plain_indices(), written),
+                                                    to_cpu(csr->values(), written), tensor.sizes(), options);
     }
     operands_.push_back({tensor, host, written, -1});
     return host;
 }
 
 // The kernel worked on an alias: it may have resized it.
-void Residence::settle_alias(Operand& operand) {
+void CpuOperands::write_back_alias(Operand& operand) {
     auto* host = operand.host.unsafeGetTensorImpl();
     auto* device = operand.device.unsafeGetTensorImpl();
     auto* host_storage = host->unsafe_storage().unsafeGetStorageImpl();
@@ -138,7 +138,7 @@ void Residence::settle_alias(Operand& operand) {
     }
 }
 
-void Residence::settle_copy(Operand& operand) {
+void CpuOperands::write_back_copy(Operand& operand) {
     Window& window = windows_[operand.window];
     auto* storage = operand.device.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     const int device = operand.device.device().index();
@@ -156,21 +156,21 @@ void Residence::settle_copy(Operand& operand) {
     }
 }
 
-int64_t Residence::base(const Operand& operand) const {
+int64_t CpuOperands::base(const Operand& operand) const {
     return operand.window < 0 ? 0 : static_cast<int64_t>(windows_[operand.window].low / operand.host.dtype().itemsize());
 }
 
-void Residence::write_back() {
+void CpuOperands::write_back() {
     for (auto& operand : operands_) {
         if (!operand.written) continue;
         if (operand.device.layout() != at::kStrided) {
-            settle_sparse(operand);
+            write_back_sparse(operand);
             continue;
         }
         if (by_alias_)
-            settle_alias(operand);
+            write_back_alias(operand);
         else
-            settle_copy(operand);
+            write_back_copy(operand);
         auto* host = operand.host.unsafeGetTensorImpl();
         auto* device = operand.device.unsafeGetTensorImpl();
         const int64_t offset = host->storage_offset() + base(operand);
@@ -181,13 +181,13 @@ void Residence::write_back() {
     }
 }
 
-at::Tensor Residence::up(at::Tensor result, int device) {
+at::Tensor CpuOperands::to_device(at::Tensor result, int device) {
     if (!result.defined() || !result.is_cpu()) return result;
     for (auto& operand : operands_)
         if (operand.host.is_same(result)) return operand.device;
     if (device < 0) return result;
     check_layout(result);
-    if (result.layout() != at::kStrided) return up_sparse(result, device);
+    if (result.layout() != at::kStrided) return sparse_to_device(result, device);
     const auto* storage = result.storage().unsafeGetStorageImpl();
     for (auto& operand : operands_)
         if (operand.host.layout() == at::kStrided && operand.host.storage().unsafeGetStorageImpl() == storage) {
@@ -195,30 +195,30 @@ at::Tensor Residence::up(at::Tensor result, int device) {
             return device_view(operand.device.storage(), result, result.storage_offset() + low);
         }
     if (by_alias_ && adoptable(result)) return adopt_tensor(std::move(result), device);
-    return to_device(result, device);
+    return copy_to_device(result, device);
 }
 
-at::Tensor Residence::up_sparse(const at::Tensor& result, int device) {
+at::Tensor CpuOperands::sparse_to_device(const at::Tensor& result, int device) {
     if (result.layout() == at::kSparse)
-        return make_coo(up(result._indices(), device), up(result._values(), device), result.sizes(), result.is_coalesced());
+        return make_coo(to_device(result._indices(), device), to_device(result._values(), device), result.sizes(), result.is_coalesced());
     auto* csr = static_cast<at::SparseCsrTensorImpl*>(result.unsafeGetTensorImpl());
-    return make_compressed(up(csr->compressed_indices(), device), up(csr->plain_indices(), device), up(csr->values(), device), result.sizes(),
+    return make_compressed(to_device(csr->compressed_indices(), device), to_device(csr->plain_indices(), device), to_device(csr->values(), device), result.sizes(),
                            result.layout());
 }
 
 // A written sparse operand takes over the parts its CPU twin ended with.
-void Residence::settle_sparse(Operand& operand) {
+void CpuOperands::write_back_sparse(Operand& operand) {
     const int device = operand.device.device().index();
     const at::Tensor& host = operand.host;
     if (host.layout() == at::kSparse) {
         auto* impl = static_cast<at::SparseTensorImpl*>(operand.device.unsafeGetTensorImpl());
         impl->raw_resize_(host.sparse_dim(), host.dense_dim(), host.sizes());
-        impl->set_indices_and_values_unsafe(up(host._indices(), device), up(host._values(), device));
+        impl->set_indices_and_values_unsafe(to_device(host._indices(), device), to_device(host._values(), device));
         impl->set_coalesced(host.is_coalesced());
     } else {
         auto* from = static_cast<at::SparseCsrTensorImpl*>(host.unsafeGetTensorImpl());
         auto* impl = static_cast<at::SparseCsrTensorImpl*>(operand.device.unsafeGetTensorImpl());
-        impl->set_member_tensors(up(from->compressed_indices(), device), up(from->plain_indices(), device), up(from->values(), device),
+        impl->set_member_tensors(to_device(from->compressed_indices(), device), to_device(from->plain_indices(), device), to_device(from->values(), device),
                                  host.sizes());
     }
 }

@@ -10,18 +10,18 @@
 
 namespace dipu {
 
-class Residence {
+class CpuOperands {
    public:
-    explicit Residence(bool by_alias, bool keep_requires_grad = false) : by_alias_(by_alias), keep_requires_grad_(keep_requires_grad) {}
+    explicit CpuOperands(bool by_alias, bool keep_requires_grad = false) : by_alias_(by_alias), keep_requires_grad_(keep_requires_grad) {}
 
-    // First every operand is announced, then taken down.
-    void announce(const at::Tensor& tensor, bool written);
-    at::Tensor down(const at::Tensor& tensor, bool written);
+    // First every operand is added, then each is asked for.
+    void add(const at::Tensor& tensor, bool written);
+    at::Tensor to_cpu(const at::Tensor& tensor, bool written);
 
     // After the kernel: data, sizes and storage of written operands reach the device.
     void write_back();
     // A result of the kernel as a device tensor: the operand itself, a view of one, or a new tensor.
-    at::Tensor up(at::Tensor result, int device);
+    at::Tensor to_device(at::Tensor result, int device);
 
    private:
     struct Window {
@@ -38,12 +38,12 @@ class Residence {
     };
 
     int window_of(const c10::StorageImpl* storage);
-    at::Tensor down_dense(const at::Tensor& tensor, bool written);
-    at::Tensor down_sparse(const at::Tensor& tensor, bool written);
-    at::Tensor up_sparse(const at::Tensor& result, int device);
-    void settle_alias(Operand& operand);
-    void settle_copy(Operand& operand);
-    void settle_sparse(Operand& operand);
+    at::Tensor dense_to_cpu(const at::Tensor& tensor, bool written);
+    at::Tensor sparse_to_cpu(const at::Tensor& tensor, bool written);
+    at::Tensor sparse_to_device(const at::Tensor& result, int device);
+    void write_back_alias(Operand& operand);
+    void write_back_copy(Operand& operand);
+    void write_back_sparse(Operand& operand);
     int64_t base(const Operand& operand) const;
 
     bool by_alias_, keep_requires_grad_;

@@ -1,4 +1,4 @@
-#include "lists.h"
+#include "op_lists.h"
 
 #include <c10/util/Exception.h>
 #include <sys/stat.h>
@@ -146,8 +146,8 @@ std::vector<std::string> names_of(const OpRecord& record, Form form) {
     // the out= form that torch would have called
     for (const std::string& out : {std::string("out"), overload + "_out", std::string("grad_input")})
         if (exists(base, out)) names.push_back(base + "." + out);
-    if (const auto place = overload.find("Tensor"); form == Form::Scalar && place != std::string::npos) {
-        const std::string scalar = overload.substr(0, place) + "Scalar" + overload.substr(place + 6);
+    if (const auto at = overload.find("Tensor"); form == Form::Scalar && at != std::string::npos) {
+        const std::string scalar = overload.substr(0, at) + "Scalar" + overload.substr(at + 6);
         if (exists(full, scalar)) names.push_back(full + "." + scalar);
         if (exists(base, scalar + "_out")) names.push_back(base + "." + scalar + "_out");
     }
@@ -156,7 +156,7 @@ std::vector<std::string> names_of(const OpRecord& record, Form form) {
     return names;
 }
 
-bool List::names(const std::vector<std::string>& names) const {
+bool OpList::names(const std::vector<std::string>& names) const {
     for (const auto* patterns : {&given_, &from_file_})
         for (const Pattern& pattern : *patterns)
             for (const std::string& name : names)
@@ -164,13 +164,13 @@ bool List::names(const std::vector<std::string>& names) const {
     return false;
 }
 
-void List::set(const std::string& value) {
+void OpList::set(const std::string& value) {
     std::vector<Pattern> patterns;
     read_patterns(patterns, variable, value);
     given_ = std::move(patterns);
 }
 
-bool List::follow_file() {
+bool OpList::follow_file() {
     if (file_.empty()) return false;
     // where the program was started; it may go elsewhere later
     std::error_code lost;  // that folder may be gone
@@ -191,7 +191,7 @@ bool List::follow_file() {
     return true;
 }
 
-std::string List::misses() {
+std::string OpList::unmatched() {
     std::string text;
     std::optional<Names> known;
     for (const auto* patterns : {&given_, &from_file_})

@@ -1,4 +1,4 @@
-// What a user switches while the program runs: variables DIPU_..., read at start and followed when Python changes them.
+// Settings that may change while the program runs: variables DIPU_..., read at start and followed when Python changes them.
 //
 //   DIPU_FORCE_FALLBACK_OPS_LIST       operators that go to the fallback although the table serves them
 //   DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS operators that keep torch's own implementation: to a device that is the fallback, too
@@ -15,35 +15,35 @@
 #include <chrono>
 #include <string>
 
-#include "lists.h"
+#include "op_lists.h"
 #include "record.h"
 
 namespace dipu {
 
-struct Switches {
+struct Settings {
     std::atomic<bool> any_list{false};  // some operator is to fall back or to be compared
-    std::atomic<bool> watching{false};  // wrappers must show what they are given: comparison, or a dump of arguments
+    std::atomic<bool> instrument{false};  // wrappers must show what they are given: comparison, or a dump of arguments
     std::atomic<int> dump{0};
     std::atomic<bool> log_fallback{false};
     std::atomic<bool> without_diopi{false};
     std::atomic<bool> timing{false};
 };
-DIPU_API extern Switches switches;
+DIPU_API extern Settings settings;
 
-// What the lists say of a call of one operator.
-DIPU_API unsigned wishes(OpRecord& record, Form form);
+// What the lists say of a call of one operator: OpFlag, several added up.
+DIPU_API unsigned op_flags(OpRecord& record, Form form);
 // The form of a boxed call.
 DIPU_API Form form_of(const torch::jit::Stack& arguments);
 
 // Whether a wrapper leaves its DIOPI functions alone.
-inline bool turned_away(OpRecord& record, Form form) {
-    if (C10_LIKELY(!switches.any_list.load(std::memory_order_relaxed))) return switches.without_diopi.load(std::memory_order_relaxed);
-    return switches.without_diopi.load(std::memory_order_relaxed) || (wishes(record, form) & (kFallBack | kKeepDefault)) != 0;
+inline bool must_fall_back(OpRecord& record, Form form) {
+    if (C10_LIKELY(!settings.any_list.load(std::memory_order_relaxed))) return settings.without_diopi.load(std::memory_order_relaxed);
+    return settings.without_diopi.load(std::memory_order_relaxed) || (op_flags(record, form) & (kFallBack | kKeepDefault)) != 0;
 }
 // Which setting sends a call to the fallback; None if none does.
-DIPU_API Asked asked_by(OpRecord& record, Form form);
+DIPU_API FallbackSetting setting_that_falls_back(OpRecord& record, Form form);
 // The variable's name.
-DIPU_API const char* variable_of(Asked asked);
+DIPU_API const char* variable_of(FallbackSetting setting);
 
 // Adds the time until its end to a record.
 class Stopwatch {
@@ -60,9 +60,9 @@ class Stopwatch {
     std::chrono::steady_clock::time_point start_;
 };
 
-// One variable gets a value ("" as if it were not set). False if it is not a switch; throws c10::ValueError if the value is wrong.
-DIPU_API bool set_switch(const std::string& name, const std::string& value);
+// One variable gets a value ("" as if it were not set). False if there is no such setting; throws c10::ValueError if the value is wrong.
+DIPU_API bool set_setting(const std::string& name, const std::string& value);
 // All of them, from the environment and the files; returns what was wrong with them, one line each.
-DIPU_API std::string read_switches();
+DIPU_API std::string read_settings();
 
 }  // namespace dipu

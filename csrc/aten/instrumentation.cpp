@@ -1,4 +1,4 @@
-#include "watch.h"
+#include "instrumentation.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Formatting.h>
@@ -12,16 +12,16 @@
 #include <map>
 #include <sstream>
 
-#include "residence.h"
+#include "cpu_operands.h"
 
 namespace dipu {
 
-bool& watched_now() {
+bool& inside_instrumented_call() {
     thread_local bool now = false;
     return now;
 }
 
-bool& watched_quietly() {
+bool& instrumentation_is_silent() {
     thread_local bool quietly = false;
     return quietly;
 }
@@ -29,8 +29,8 @@ bool& watched_quietly() {
 namespace {
 
 struct Quietly {
-    Quietly() { watched_quietly() = true; }
-    ~Quietly() { watched_quietly() = false; }
+    Quietly() { instrumentation_is_silent() = true; }
+    ~Quietly() { instrumentation_is_silent() = false; }
 };
 
 // What a printed line calls an operator's wrapper: add.out is dipu_add_out.
@@ -210,7 +210,7 @@ torch::jit::Stack cpu_results(OpRecord& record, torch::jit::Stack stack) {
 
 bool is_random(const OpRecord& record) { return record.generator >= 0 || record.op.hasTag(at::Tag::nondeterministic_seeded); }
 
-// The same of a tensor or a list of tensors; the first difference of a list with its place.
+// The same of a tensor or a list of tensors; the first difference of a list with its index.
 std::string differences(const c10::IValue& expected, const c10::IValue& device) {
     if (expected.isTensor()) return difference(expected.toTensor(), device.toTensor());
     const auto one = expected.toTensorVector(), other = device.toTensorVector();
@@ -267,19 +267,19 @@ std::string comparison(OpRecord& record, const torch::jit::Stack& before, const 
 
 }  // namespace
 
-void announce(const OpRecord& record, const char* function, int line) {
+void print_call(const OpRecord& record, const char* function, int line) {
     print("[" + wrapper_name(record) + (line ? ":" + std::to_string(line) : "") + "]:" + record.name + "  " + function + "\n");
 }
 
-Watch::Watch(OpRecord& record, torch::jit::Stack arguments) : record_(record), arguments_(std::move(arguments)) {
-    watched_now() = true;
+InstrumentedCall::InstrumentedCall(OpRecord& record, torch::jit::Stack arguments) : record_(record), arguments_(std::move(arguments)) {
+    inside_instrumented_call() = true;
     Quietly quietly;
     try {
-        const int level = switches.dump;
+        const int level = settings.dump;
         const auto& schema = record_.op.schema().arguments();
         for (size_t i = 0; level >= 2 && i < arguments_.size(); ++i)
             given_ += "\t" + record_.name + ": " + schema[i].name() + ":" + shown(arguments_[i], level >= 3) + "\n";
-        compares_ = switches.any_list && (wishes(record_, form_of(arguments_)) & kCompare);
+        compares_ = settings.any_list && (op_flags(record_, form_of(arguments_)) & kCompare);
         if (compares_) on_cpu_ = Copies(record_, arguments_).of(arguments_);
     } catch (const std::exception& error) {
         compares_ = false;
@@ -287,16 +287,16 @@ Watch::Watch(OpRecord& record, torch::jit::Stack arguments) : record_(record), a
     }
 }
 
-Watch::~Watch() { watched_now() = false; }
+InstrumentedCall::~InstrumentedCall() { inside_instrumented_call() = false; }
 
-void Watch::finish(const torch::jit::Stack& results) {
+void InstrumentedCall::finish(const torch::jit::Stack& results) {
     Quietly quietly;
     try {
-        if (switches.dump >= 2) {
+        if (settings.dump >= 2) {
             std::string text = given_;
             for (size_t i = 0; i < results.size(); ++i) {
                 const std::string name = results.size() == 1 ? "out" : "out" + std::to_string(i);
-                text += "\t" + record_.name + ": " + name + ":" + shown(results[i], switches.dump >= 3) + "\n";
+                text += "\t" + record_.name + ": " + name + ":" + shown(results[i], settings.dump >= 3) + "\n";
             }
             print(text);
         }

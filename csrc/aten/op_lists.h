@@ -1,4 +1,4 @@
-// The lists of operators in variables DIPU_..._LIST and in their files: patterns, the names they may mean, what they miss.
+// The lists of operators in variables DIPU_..._LIST and in their files: patterns, the names they may mean, what matches nothing.
 #pragma once
 #include <regex>
 #include <set>
@@ -9,8 +9,8 @@
 
 namespace dipu {
 
-enum Wish : unsigned { kFallBack = 1, kKeepDefault = 2, kCompare = 4 };
-constexpr int kWishBits = 3;
+enum OpFlag : unsigned { kFallBack = 1, kKeepDefault = 2, kCompare = 4 };
+constexpr int kOpFlagBits = 3;
 
 // How an operator is called. What the user writes as `x + 3` reaches the device as add.Tensor with a number for a tensor; it is
 // named add.Scalar as well.
@@ -34,12 +34,12 @@ struct FileState {
 };
 
 // One list: a variable and, for some, a file in the folder the program was started in. The owner locks.
-class List {
+class OpList {
    public:
-    List(const char* variable, const char* file, Wish wish) : variable(variable), wish(wish), file_(file) {}
+    OpList(const char* variable, const char* file, OpFlag flag) : variable(variable), flag(flag), file_(file) {}
 
     const char* const variable;
-    const Wish wish;
+    const OpFlag flag;
 
     bool used() const { return !given_.empty() || !from_file_.empty(); }
     bool names(const std::vector<std::string>& names) const;
@@ -48,7 +48,7 @@ class List {
     // Reads the file if it is another one than last time. True if it did. What is wrong with it is thrown; the old patterns stay.
     bool follow_file();
     // A line for each pattern that no operator of the device has, told once each.
-    std::string misses();
+    std::string unmatched();
 
    private:
     std::string file_;
