@@ -67,9 +67,10 @@ class Ended:
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """This process's environment without any setting of ours."""
+    """This process's environment without any setting of ours, and without cards where torch could use some."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
-    return {"OMP_NUM_THREADS": "1", **kept, **settings}
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if torch.backends.cuda.is_built() else {}
+    return {"OMP_NUM_THREADS": "1", **kept, **hidden, **settings}
 
 
 def installed(folder: Path, *packages: str) -> Path:

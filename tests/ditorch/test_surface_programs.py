@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.device, pytest.mark.usefixtures("mapped")]
 
 
 @pytest.mark.parametrize(
-    ("place", "name", "values"),
+    ("module", "name", "values"),
     [
         ("cuda.matmul", "allow_tf32", (True, False)),
         ("cuda.matmul", "allow_fp16_reduced_precision_reduction", (False, True)),
@@ -32,13 +32,13 @@ pytestmark = [pytest.mark.device, pytest.mark.usefixtures("mapped")]
 )
 @pytest.mark.filterwarnings("ignore")
 def test_a_flag_gives_back_what_was_set(
-    place: str, name: str, values: tuple, monkeypatch: pytest.MonkeyPatch
+    module: str, name: str, values: tuple, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # torch's own testing modules, which other tests import, forbid it for the process.
     frozen = torch.backends.flags_frozen.__globals__
     monkeypatch.setitem(frozen, "__allow_nonbracketed_mutation_flag", True)
     owner = torch.backends
-    for part in place.split("."):
+    for part in module.split("."):
         owner = getattr(owner, part)
     before = getattr(owner, name)
     try:

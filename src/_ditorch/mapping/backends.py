@@ -20,12 +20,13 @@ _PLANS = 4096  # what torch documents as the limit to start with
 
 
 def apply(patches: Patches, target: Target) -> None:
+    # A cache of plans belongs to a device, and the one that is asked for is no longer cuda's.
+    _plan_cache(patches, target)
     if torch.backends.cuda.is_built():
-        return  # cuda's own libraries are there and keep the settings
+        return  # cuda's own libraries are there and keep the other settings, also without a card
     # torch._C is private, but torch's own functions above it check the arguments and word the errors.
     _preferences(patches)
     _workspaces(patches)
-    _plan_cache(patches, target)
 
 
 def _keep(patches: Patches, getter: str, setter: str, initial: Any) -> None:
