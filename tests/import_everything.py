@@ -1,9 +1,10 @@
-"""Imports every module of the packages that it is given, one by one, and prints as JSON what each import changed elsewhere.
+"""Imports every module of some packages, one by one, and prints as JSON what each import changed elsewhere.
 
-    python tests/import_everything.py '["op_tools", "diopi"]' '["diopi.switch"]'
+    python tests/import_everything.py '[{"packages": ["op_tools", "diopi"], "switches": [], "path": "."}]'
 
-The second list names packages that may change something: they are imported, and then their modules as all others. torch is
-complete before the first look: parts of it that it loads late (its compiler) change other parts, and that is torch's own doing.
+Each entry runs in a fork of its own, so that torch is loaded once for all. `switches` are packages that may change something:
+they are imported, and then their modules as all others. `path` is a further folder to import from. torch is complete before the
+first look: parts of it that it loads late (its compiler) change other parts, and that is torch's own doing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pkgutil
 import signal
 import sys
 import threading
+import traceback
 import warnings
 from types import ModuleType
 from typing import Any
@@ -99,21 +101,39 @@ def look(name: str, found: dict[str, list[str]], switches: list[str]) -> None:
         found[name] = changed
 
 
-def main() -> None:
-    packages, switches = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+def look_at_all(packages: list[str], switches: list[str], path: str) -> dict[str, Any]:
+    """In a process that is thrown away: how many modules there are, and what their imports changed."""
+    sys.path.insert(0, path)
     warnings.simplefilter("ignore")
     found: dict[str, list[str]] = {}
     count = 0
     for package in packages:
         look(package, found, switches)
-        for module in pkgutil.walk_packages(
-            getattr(sys.modules[package], "__path__", ()), f"{package}.", onerror=lambda name: None
-        ):
+        folders = getattr(sys.modules[package], "__path__", [])
+        for module in pkgutil.walk_packages(folders, f"{package}.", onerror=lambda name: None):
             if not module.name.endswith(".__main__"):
                 look(module.name, found, switches)
                 count += 1
-    print(json.dumps({"count": count, "found": found}))
+    return {"count": count, "found": found}
+
+
+def in_fork(entry: dict[str, Any]) -> dict[str, Any]:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writer, json.dumps(look_at_all(**entry)).encode())
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    os.close(writer)
+    with open(reader, "rb") as answer:
+        told = answer.read()
+    if os.waitpid(child, 0)[1]:
+        raise SystemExit(f"{entry['packages']} cannot be imported; the reason is above")
+    return json.loads(told)
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps([in_fork(entry) for entry in json.loads(sys.argv[1])]))
