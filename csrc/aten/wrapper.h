@@ -232,7 +232,7 @@ inline WrittenList handles_to(at::TensorList list) {
     return made;
 }
 
-// ---- what the conditions of the table ask; diopi.mapping has the same in Python ----
+// ---- what the conditions of the table ask; diopi.lowering has the same in Python ----
 
 inline bool is_bool(const at::Scalar& number) { return number.isBoolean(); }
 inline bool is_integer(const at::Scalar& number) { return number.isIntegral(/*includeBool=*/true); }

@@ -34,6 +34,9 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
-    """Write a whole file."""
+    """Write a whole file. What is there and is no file, such as `/dev/stdout` or a pipe, is written to and not replaced."""
+    if Path(path).exists() and not Path(path).is_file():
+        Path(path).write_bytes(data)
+        return
     with replaced(path) as temporary:
         temporary.write_bytes(data)

@@ -22,11 +22,11 @@ class PathsError(RuntimeError):
 def include_folder() -> Path:
     """The folder to give to a compiler with -I."""
     # beside the packages once installed; the repository's own where the sources are used in place
-    places = (_PACKAGE.parent / "torch_dipu" / "include", _PACKAGE.parents[1] / "include")
-    for place in places:
-        if (place / "diopi" / "functions.h").is_file() and (place / "dipu" / "vendor.h").is_file():
-            return place
-    looked = " and ".join(str(place) for place in places)
+    candidates = (_PACKAGE.parent / "torch_dipu" / "include", _PACKAGE.parents[1] / "include")
+    for folder in candidates:
+        if (folder / "diopi" / "functions.h").is_file() and (folder / "dipu" / "vendor.h").is_file():
+            return folder
+    looked = " and ".join(str(folder) for folder in candidates)
     raise PathsError(f"the headers are missing; looked in {looked}. Install ditorch again (pip install).")
 
 
@@ -40,13 +40,13 @@ def library_folder() -> Path:
 
 def main(arguments: Sequence[str]) -> int:
     """Prints what was asked for; 2 for wrong usage, 1 if it is not there."""
-    known = {"--include": include_folder, "--lib": library_folder}
-    if len(arguments) != 1 or arguments[0] not in known:
+    folders = {"--include": include_folder, "--lib": library_folder}
+    if len(arguments) != 1 or arguments[0] not in folders:
         asked = arguments[:1] in (["--help"], ["-h"])
         print(_USAGE, file=sys.stdout if asked else sys.stderr)
         return 0 if asked else 2
     try:
-        print(known[arguments[0]]())
+        print(folders[arguments[0]]())
     except PathsError as error:
         print(f"diopi.paths: {error}", file=sys.stderr)
         return 1

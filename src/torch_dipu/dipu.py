@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from torch_dipu import _C
+from torch_dipu.device_index import Device, device_index
 from torch_dipu.memory import (
     empty_cache,
     get_per_process_memory_fraction,
@@ -22,7 +23,6 @@ from torch_dipu.memory import (
     reset_peak_memory_stats,
     set_per_process_memory_fraction,
 )
-from torch_dipu.place import Place, index_of
 from torch_dipu.random import (
     default_generators,
     get_rng_state,
@@ -76,17 +76,17 @@ def current_device() -> int:
     return _C.current_device()
 
 
-def set_device(device: Place) -> None:
+def set_device(device: Device) -> None:
     """Sets this thread's device; a negative index is ignored, as in torch.cuda."""
-    index = index_of(device)
+    index = device_index(device)
     if index >= 0:
         _C.check_device(index)
         _C.set_device(index)
 
 
-def synchronize(device: Place = None) -> None:
+def synchronize(device: Device = None) -> None:
     """Waits for all work on a device; an error of that work is raised here."""
-    _C.synchronize(index_of(device))
+    _C.synchronize(device_index(device))
 
 
 def _exchange_device(index: int) -> int:
@@ -107,8 +107,8 @@ class device:
 
     __dipu__ = "dipu"
 
-    def __init__(self, device: Place) -> None:
-        self.idx = -1 if device is None else index_of(device)
+    def __init__(self, device: Device) -> None:
+        self.idx = -1 if device is None else device_index(device)
         self._previous = -1
 
     def __enter__(self) -> device:
@@ -169,15 +169,15 @@ class _Properties:
         )
 
 
-def get_device_properties(device: Place = None) -> _Properties:
-    return _Properties(**_C.properties(index_of(device)), vendor=vendor_name())
+def get_device_properties(device: Device = None) -> _Properties:
+    return _Properties(**_C.properties(device_index(device)), vendor=vendor_name())
 
 
-def get_device_name(device: Place = None) -> str:
+def get_device_name(device: Device = None) -> str:
     return get_device_properties(device).name
 
 
-def get_device_capability(device: Place = None) -> tuple[int, int]:
+def get_device_capability(device: Device = None) -> tuple[int, int]:
     properties = get_device_properties(device)
     return properties.major, properties.minor
 
@@ -186,11 +186,11 @@ def get_arch_list() -> list[str]:
     return []
 
 
-def can_device_access_peer(device: Place, peer_device: Place) -> bool:
+def can_device_access_peer(device: Device, peer_device: Device) -> bool:
     """Whether one device can copy from another without the host."""
-    _C.check_device(index_of(device))
-    _C.check_device(index_of(peer_device))
-    return index_of(device) != index_of(peer_device)
+    _C.check_device(device_index(device))
+    _C.check_device(device_index(peer_device))
+    return device_index(device) != device_index(peer_device)
 
 
 def ipc_collect() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from torch_dipu import _C
-from torch_dipu.place import Place, index_of
+from torch_dipu.device_index import Device, device_index
 
 
 def empty_cache() -> None:
@@ -15,58 +15,58 @@ def empty_cache() -> None:
     torch.accelerator.empty_cache()
 
 
-def memory_stats(device: Place = None) -> dict[str, Any]:
-    return dict(torch.accelerator.memory_stats(index_of(device)))
+def memory_stats(device: Device = None) -> dict[str, Any]:
+    return dict(torch.accelerator.memory_stats(device_index(device)))
 
 
-def memory_allocated(device: Place = None) -> int:
+def memory_allocated(device: Device = None) -> int:
     """Bytes held by tensors."""
-    return torch.accelerator.memory_allocated(index_of(device))
+    return torch.accelerator.memory_allocated(device_index(device))
 
 
-def max_memory_allocated(device: Place = None) -> int:
-    return torch.accelerator.max_memory_allocated(index_of(device))
+def max_memory_allocated(device: Device = None) -> int:
+    return torch.accelerator.max_memory_allocated(device_index(device))
 
 
-def memory_reserved(device: Place = None) -> int:
+def memory_reserved(device: Device = None) -> int:
     """Bytes taken from the vendor: held by tensors or cached."""
-    return torch.accelerator.memory_reserved(index_of(device))
+    return torch.accelerator.memory_reserved(device_index(device))
 
 
-def max_memory_reserved(device: Place = None) -> int:
-    return torch.accelerator.max_memory_reserved(index_of(device))
+def max_memory_reserved(device: Device = None) -> int:
+    return torch.accelerator.max_memory_reserved(device_index(device))
 
 
-def reset_peak_memory_stats(device: Place = None) -> None:
-    torch.accelerator.reset_peak_memory_stats(index_of(device))
+def reset_peak_memory_stats(device: Device = None) -> None:
+    torch.accelerator.reset_peak_memory_stats(device_index(device))
 
 
-def reset_accumulated_memory_stats(device: Place = None) -> None:
-    torch.accelerator.reset_accumulated_memory_stats(index_of(device))
+def reset_accumulated_memory_stats(device: Device = None) -> None:
+    torch.accelerator.reset_accumulated_memory_stats(device_index(device))
 
 
-def mem_get_info(device: Place = None) -> tuple[int, int]:
+def mem_get_info(device: Device = None) -> tuple[int, int]:
     """Free and total bytes of the device."""
-    return torch.accelerator.get_memory_info(index_of(device))
+    return torch.accelerator.get_memory_info(device_index(device))
 
 
-def memory_snapshot(device: Place = None) -> list[dict[str, Any]]:
+def memory_snapshot(device: Device = None) -> list[dict[str, Any]]:
     """Every block of device memory: address, size, stream, state."""
-    return _C.memory_snapshot(index_of(device))
+    return _C.memory_snapshot(device_index(device))
 
 
-def set_per_process_memory_fraction(fraction: float, device: Place = None) -> None:
+def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
     """The share of the device's memory this process may take; beyond it torch.OutOfMemoryError is raised."""
-    _C.set_memory_fraction(index_of(device), float(fraction))
+    _C.set_memory_fraction(device_index(device), float(fraction))
 
 
-def get_per_process_memory_fraction(device: Place = None) -> float:
-    return _C.memory_fraction(index_of(device))
+def get_per_process_memory_fraction(device: Device = None) -> float:
+    return _C.memory_fraction(device_index(device))
 
 
-def memory_summary(device: Place = None, abbreviated: bool = False) -> str:
+def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     """The figures above as a small table."""
-    index = index_of(device)
+    index = device_index(device)
     free, total = mem_get_info(index)
     rows = {
         "held by tensors": memory_allocated(index),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torch_dipu import _C
-from torch_dipu.place import Place, index_of
+from torch_dipu.device_index import Device, device_index
 
 
 class _DefaultGenerators(Sequence[torch.Generator]):
@@ -46,8 +46,8 @@ def register_copies() -> None:
     copyreg.pickle(type(torch.Generator()), _reduce)
 
 
-def _generator(device: Place) -> torch.Generator:
-    return _C.default_generator(index_of(device))
+def _generator(device: Device) -> torch.Generator:
+    return _C.default_generator(device_index(device))
 
 
 def manual_seed(seed: int) -> None:
@@ -78,11 +78,11 @@ def initial_seed() -> int:
     return _generator(None).initial_seed()
 
 
-def get_rng_state(device: Place = None) -> torch.Tensor:
+def get_rng_state(device: Device = None) -> torch.Tensor:
     return _generator(device).get_state()
 
 
-def set_rng_state(new_state: torch.Tensor, device: Place = None) -> None:
+def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:
     _generator(device).set_state(new_state)
 
 

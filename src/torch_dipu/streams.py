@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from torch_dipu.place import Place, index_of
+from torch_dipu.device_index import Device, device_index
 
 # Subclasses of torch's own classes, as torch.cuda's are: torch.compile recognises them by that. The classes are kept
 # here, because a mapping of cuda's names may put others under `torch.Stream` and `torch.device` later.
@@ -15,8 +15,8 @@ _TorchEvent: Any = torch.Event
 _TorchDevice: Any = type(torch.empty(0).device)
 
 
-def _device(device: Place) -> torch.device:
-    made: torch.device = _TorchDevice("dipu", index_of(device))
+def _device(device: Device) -> torch.device:
+    made: torch.device = _TorchDevice("dipu", device_index(device))
     return made
 
 
@@ -25,10 +25,10 @@ class Stream(_TorchStream):  # type: ignore[misc]
 
     priority: int = 0
 
-    def __new__(cls, device: Place = None, priority: int = 0, **ids: Any) -> Stream:
+    def __new__(cls, device: Device = None, priority: int = 0, **ids: Any) -> Stream:
         if ids:  # from the numbers of another stream
-            known: Stream = super().__new__(cls, **ids)
-            return known
+            existing: Stream = super().__new__(cls, **ids)
+            return existing
         made: Stream = super().__new__(cls, device=_device(device), priority=priority)
         made.priority = priority
         return made
@@ -106,7 +106,7 @@ def stream(stream: torch.Stream | None) -> StreamContext:
     return StreamContext(stream)
 
 
-def current_stream(device: Place = None) -> Stream:
+def current_stream(device: Device = None) -> Stream:
     """The stream on which this thread queues its work for a device."""
     current = torch.accelerator.current_stream(_device(device))
     return Stream(
@@ -114,7 +114,7 @@ def current_stream(device: Place = None) -> Stream:
     )
 
 
-def default_stream(device: Place = None) -> Stream:
+def default_stream(device: Device = None) -> Stream:
     """The stream that a device's work is queued on unless another was chosen."""
     current = torch.accelerator.current_stream(_device(device))
     return Stream(stream_id=0, device_index=current.device_index, device_type=current.device_type)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,18 @@ def test_keeps_the_old_file_when_writing_fails(tmp_path: Path) -> None:
 def test_a_name_that_is_no_utf8_does_not_stop_a_report(tmp_path: Path) -> None:
     write_text(tmp_path / "page", "folder \udcff")
     assert (tmp_path / "page").read_text() == "folder ?"
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_text(pipe, "through")
+        assert os.read(reader, 100) == b"through"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
 
 
 def test_names_what_was_meant() -> None:

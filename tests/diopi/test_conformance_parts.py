@@ -23,7 +23,7 @@ from diopi.conformance.reference_run import NoReferenceError, ReferenceRun
 from diopi.conformance.references.random import Drawn, draw
 from diopi.library import Made
 from diopi.table import load
-from diopi.table.model import Argument, Entry, Function
+from diopi.table.schema import Argument, Entry, Function
 
 pytestmark = pytest.mark.unit
 

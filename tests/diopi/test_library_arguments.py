@@ -9,6 +9,7 @@ from abi_rows import rows
 from abi_stubs import expected_arguments, stub_library
 from fresh_process import fresh
 
+from diopi.library.errors import counted, writes_out_of_bounds
 from diopi.library.signatures import OPERATORS
 
 
@@ -26,3 +27,12 @@ def test_all_arguments_of_all_operators_arrive(tmp_path: Path) -> None:
         got = stubs.stub_text().decode()
         assert got == wanted, f"{row.name}: {got} instead of {wanted}"
     assert len(operators) == len(library.functions()) == 538
+
+
+def test_one_byte_is_not_several() -> None:
+    assert [counted(n, "byte") for n in (0, 1, 2)] == ["0 bytes", "1 byte", "2 bytes"]
+    assert writes_out_of_bounds("x", 0, 0) == []
+    assert writes_out_of_bounds("x", 1, 3) == [
+        "wrote 3 bytes behind the end of x",
+        "wrote 1 byte in front of x",
+    ]

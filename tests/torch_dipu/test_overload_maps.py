@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from op_ways import ways
 
 import torch_dipu  # noqa: F401
-from diopi.mapping import map_call
+from diopi.lowering import lower_call
 from diopi.table import TableError, load
 from diopi.table.reader import _entry
 
@@ -137,9 +137,9 @@ def test_each_overload_has_the_arguments_of_its_map() -> None:
         "div.out_mode",
     )
     x = numbers(4)
-    call = map_call("div.Tensor_mode", {"self": x, "other": x, "rounding_mode": "floor"})
+    call = lower_call("div.Tensor_mode", {"self": x, "other": x, "rounding_mode": "floor"})
     assert (call.function, call.arguments["rounding_mode"]) == ("diopiDiv", 2)
-    call = map_call("random_.to", {"self": x, "to": 7, "generator": None})
+    call = lower_call("random_.to", {"self": x, "to": 7, "generator": None})
     assert (call.arguments["from"], call.arguments["to"]) == (0, 7)
 
 

@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from dicore.suggestions import closest
 from diopi.adaptor.rules import LAYOUTS, Rules, RulesError, Section, adaptable, combined, tensors_of
 from diopi.library.handles import DTYPES
-from diopi.library.wording import nearest
 from diopi.table import load
 
 _COMMON = "common_config"
 _DTYPES = tuple(name for name in DTYPES if name != "tfloat32")
 _ARROW = re.compile(r"\(\s*([^()]*?)\s*\)\s*->\s*(\w+)")
-_PLACED = re.compile(r"(\w+)\s*\(\s*([^()]*?)\s*\)")
+_TENSOR_LAYOUT = re.compile(r"(\w+)\s*\(\s*([^()]*?)\s*\)")
 _NAME = re.compile(r"[^,\s][^,]*")  # between commas
 _TRUTH = {"true": True, "false": False}
 
 
 class _Wrong(Exception):
-    """A mistake at a place; `offset`: characters into the text of the node."""
+    """A mistake at a node of the document; `offset`: characters into the text of the node."""
 
     def __init__(self, node: Any, message: str, offset: int = 0) -> None:
         super().__init__(message)
@@ -43,9 +43,9 @@ def read_rules(path: str | os.PathLike[str]) -> Rules:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        location = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         raise RulesError(
-            f"{path}{place}: this is not YAML: {getattr(error, 'problem', None) or error}"
+            f"{path}{location}: this is not YAML: {getattr(error, 'problem', None) or error}"
         ) from None
     return _Reader(str(path)).read(root)
 
@@ -61,7 +61,7 @@ def _yaml() -> Any:
 
 def _close(word: str, known: Iterable[str]) -> str:
     names = list(known)
-    near = nearest(word, names, cutoff=0.6)
+    near = closest(word, names, most=3, cutoff=0.6)
     if near:
         return f"did you mean {' or '.join(near)}?"
     return f"known are {', '.join(names)}" if len(names) <= 40 else "see `diopi table` for all names"
@@ -120,9 +120,7 @@ class _Reader:
         name = str(key.value)
         self._check_operator(key, name)
         if name in self._lines:
-            raise _Wrong(
-                key, f"{name} has rules in line {self._lines[name]} already; write them in one place"
-            )
+            raise _Wrong(key, f"{name} has rules in line {self._lines[name]} already; write them together")
         self._lines[name] = key.start_mark.line + 1
         self._operator = None if name == _COMMON else name
         if value.id != "mapping":
@@ -202,7 +200,7 @@ class _Reader:
     def _layout(self, section: Section, node: Any) -> None:
         defaults: list[str] = []
         for part, text, offset in _parts(node):
-            match = _PLACED.fullmatch(text)
+            match = _TENSOR_LAYOUT.fullmatch(text)
             if match is None:
                 defaults += self._layouts(part, text, offset)
                 continue

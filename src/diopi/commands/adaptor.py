@@ -30,9 +30,9 @@ def check_command(
 
     Exit code 0: the rules are right; 2: they are not.
     """
+    from dicore.suggestions import closest
     from diopi.adaptor import COMPOSITES, RulesError, read_rules
     from diopi.adaptor.rules import adaptable
-    from diopi.library.wording import nearest
 
     rules = read_rules(file)
     composed = sorted(rules.composites & set(COMPOSITES))
@@ -41,7 +41,7 @@ def check_command(
     )
     for name in operator or []:
         if name not in adaptable():
-            near = nearest(name, adaptable())
+            near = closest(name, adaptable(), most=3, cutoff=0.5)
             hint = f"did you mean {' or '.join(near)}?" if near else "`diopi table` lists them"
             raise RulesError(f"there is no operator {name}; {hint}")
         typer.echo(_meaning(name, rules))

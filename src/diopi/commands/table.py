@@ -51,7 +51,7 @@ def _found(table: Table, patterns: list[str]) -> list[Entry]:
 def _serving(table: Table, name: str) -> set[str]:
     """The functions that serve an ATen overload (add.Tensor) or any overload of an ATen operator (aten::add, add)."""
     from dicore.conformance.case_filter import SelectionError
-    from diopi.library.wording import nearest
+    from dicore.suggestions import closest
 
     by_overload = table.by_overload()
     bare = (
@@ -59,7 +59,7 @@ def _serving(table: Table, name: str) -> set[str]:
     )
     fits = [bare] if bare in by_overload else [o for o in by_overload if o.partition(".")[0] == bare]
     if not fits and bare != name:
-        near = nearest(bare, by_overload)
+        near = closest(bare, by_overload, most=3, cutoff=0.5)
         hint = f"; near are {', '.join(near)}" if near else ""
         raise SelectionError(f"no function serves the ATen operator {bare!r}{hint}")
     return {entry.name for overload in fits for entry in by_overload[overload]}

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from diopi.library import Made, Memory, Tensor
-from diopi.library.wording import beside, counted
+from diopi.library.errors import counted, writes_out_of_bounds
 
 GUARD = 128
 PATTERN = 0x5A
@@ -98,7 +98,7 @@ class GuardedBuffer:
 
     def _described(self, name: str, changed: torch.Tensor) -> str:
         end = int(self._before.numel()) - GUARD
-        around = beside(name, int(changed.lt(self._begin).sum()), int(changed.ge(end).sum()))
+        around = writes_out_of_bounds(name, int(changed.lt(self._begin).sum()), int(changed.ge(end).sum()))
         if around:
             return "; ".join(around)
         mask = torch.zeros_like(self._before)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from diopi.mapping import bound, overload_name
+from diopi.lowering import bound, overload_name
 
 # Given the overload and its arguments before a call; gives back what to do with the result, or None.
 Watch = Callable[[str, dict[str, Any]], Callable[[Any], None] | None]

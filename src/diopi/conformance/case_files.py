@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diopi.library.wording import nearest
+from dicore.suggestions import closest
 
 ENTRY_KEYS = (
     "name",
@@ -262,7 +262,7 @@ def _known(where: str, given: Any, known: tuple[str, ...]) -> None:
         raise CaseFileError(f"{where}: must be a dictionary, not {type(given).__name__}")
     for key in given:
         if key not in known:
-            close = nearest(str(key), known)
+            close = closest(str(key), known, most=3, cutoff=0.5)
             hint = f"; did you mean {' or '.join(close)}?" if close else f"; known are {', '.join(known)}"
             raise CaseFileError(f"{where}: unknown key {key!r}{hint}")
 
@@ -360,7 +360,7 @@ def _tensor(where: str, argument: dict[str, Any], place: int, kind: int) -> Tens
     options = {k: v for k, v in generator.items() if k != "fn"} if isinstance(generator, dict) else {}
     fill = str(generator["fn"] if isinstance(generator, dict) else generator).rpartition(".")[2]
     if fill not in FILLS:
-        near = nearest(fill, FILLS, 2, 0.6)
+        near = closest(fill, FILLS, most=2, cutoff=0.6)
         hint = f"near are {', '.join(near)}" if near else f"known are {', '.join(FILLS)}"
         raise CaseFileError(f"{where}: unknown gen_fn {fill!r}; {hint}")
     strides = _at(argument["stride"], place) if place < len(argument.get("stride", ())) else None

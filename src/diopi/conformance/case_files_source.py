@@ -17,12 +17,12 @@ from typing import Any
 import torch
 
 from dicore.conformance.cases import Case, DecidedCase, case_id
+from dicore.suggestions import closest
 from diopi.conformance.capture_mode import CallWatcher, each_tensor
 from diopi.conformance.case_files import Call, CaseFileError, TensorSpec, expanded, read
 from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.opinfo_source import SEED, Collector
 from diopi.conformance.suite import FILE
-from diopi.library.wording import nearest
 from diopi.table import Entry, load
 
 # Published names that are not the C name in snake case.
@@ -161,8 +161,8 @@ def _resolved(path: Path, entry: str, call: Call) -> Callable[..., Any] | Entry:
     name = c_function(call.function)
     if name is not None and name in load().entries:
         return load().entries[name]
-    close = nearest(camel(call.function), load().entries, cutoff=0.6)
-    close += nearest(call.function, dir(torch.nn.functional), cutoff=0.7)
+    close = closest(camel(call.function), load().entries, most=3, cutoff=0.6)
+    close += closest(call.function, dir(torch.nn.functional), most=3, cutoff=0.7)
     hint = f"; near are {', '.join(close[:4])}" if close else ""
     raise CaseFileError(
         f"{path}: {entry}: name: {call.function!r} is neither a function of PyTorch nor of DIOPI{hint}"
@@ -220,7 +220,7 @@ def _direct(path: Path, call: Call, entry: Entry, given: dict[str, Any]) -> tupl
     known = [a.name for a in entry.function.arguments]
     for name in given:
         if name not in known:
-            close = nearest(name, known, 2, 0.6)
+            close = closest(name, known, most=2, cutoff=0.6)
             hint = f"; did you mean {' or '.join(close)}?" if close else f"; it has {', '.join(known[1:])}"
             raise CaseFileError(f"{path}: {call.entry}: {entry.name} has no argument {name!r}{hint}")
     plain = {

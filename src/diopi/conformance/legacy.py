@@ -20,7 +20,7 @@ from diopi.conformance import import_torch_without_device, legacy_device_config,
 from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.legacy_names import ALL, functions_named
 from diopi.conformance.legacy_options import parsed
-from diopi.library.wording import counted
+from diopi.library.errors import counted
 from diopi.vendors import VendorError
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from dicore.conformance.case_filter import SelectionError
+from dicore.suggestions import closest
 from diopi.conformance.case_files_source import ALIASES, camel
 from diopi.conformance.diopi_case import interface_functions
-from diopi.library.wording import nearest
 from diopi.table import load
 
 ALL = "all_ops"
@@ -38,7 +38,7 @@ def functions_named(name: str, where: str = "") -> frozenset[str]:
     found = frozenset(f for f in known if f.lower() in wanted or _base(f) in wanted)
     if not found:
         names = {snake(f) for f in known}
-        close = nearest(name, [*names, *known])
+        close = closest(name, [*names, *known], most=3, cutoff=0.5)
         hint = f"; near are {', '.join(close)}" if close else ""
         raise SelectionError(f"{where + ': ' if where else ''}no operator is called {name!r}{hint}")
     return found

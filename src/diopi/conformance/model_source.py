@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from dicore.conformance.cases import case_id
+from dicore.suggestions import closest
 from diopi.conformance.capture_format import decoded, decoded_result
 from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.opinfo_source import SEED, complete, main_dtype
-from diopi.library.wording import nearest
-from diopi.mapping import DiopiCall, NotServed, functions_of, map_call
+from diopi.lowering import DiopiCall, NotServed, functions_of, lower_call
 
 FILE = "models.json.gz"
 
@@ -60,7 +60,7 @@ class ModelSource:
         self.names = list(names) if names is not None else None
         for name in self.names or ():
             if name not in known:
-                close = nearest(name, known, cutoff=0.6)
+                close = closest(name, known, most=3, cutoff=0.6)
                 hint = f"; did you mean {' or '.join(close)}?" if close else ""
                 raise ValueError(f"no model is called {name!r}{hint} (there are {', '.join(known)})")
 
@@ -112,7 +112,7 @@ def _case(
     random = torch.Generator().manual_seed(zlib.crc32(text.encode()) ^ SEED)
     values = _sensible(overload, {name: decoded(value, random) for name, value in given.items()})
     try:
-        call = map_call(overload, values)
+        call = lower_call(overload, values)
     except NotServed:
         return None
     if call.entry.reference is None:

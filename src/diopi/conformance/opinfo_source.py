@@ -23,7 +23,7 @@ import torch
 from dicore.conformance.cases import Case, DecidedCase, case_id
 from diopi.conformance.capture_mode import CallWatcher, each_tensor, snapshot, template
 from diopi.conformance.diopi_case import DiopiCase
-from diopi.mapping import DiopiCall, NotServed, functions_of, map_call
+from diopi.lowering import DiopiCall, NotServed, functions_of, lower_call
 
 INDEX = "opinfo_index.json"
 SEED = 20_231
@@ -169,7 +169,7 @@ class Collector:
         if not functions_of(overload):
             return None
         try:
-            call = map_call(overload, values)
+            call = lower_call(overload, values)
         except NotServed:
             return None
         tensors = [t for v in values.values() for t in each_tensor(v)]

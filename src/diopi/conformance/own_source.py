@@ -20,7 +20,7 @@ from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.reference_run import NoReferenceError, ReferenceRun, tensors_in
 from diopi.conformance.samples import Maker, Sample
 from diopi.table import Entry, load
-from diopi.table.model import DTYPE_GROUPS
+from diopi.table.schema import DTYPE_GROUPS
 
 CAP = 48
 _MAIN = ("float32", "int64", "bool", "complex64")

@@ -14,7 +14,7 @@ import torch
 from diopi.conformance.references import evaluate
 from diopi.conformance.references.random import Drawn
 from diopi.table import Entry
-from diopi.table.model import DTYPE_GROUPS
+from diopi.table.schema import DTYPE_GROUPS
 from op_tools.reference import Reference
 
 _HALF_DTYPES = (torch.float16, torch.bfloat16)

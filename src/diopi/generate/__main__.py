@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from dicore.files import write_text
 from diopi.generate import adaptor, documents, headers, registrations, runtime, signatures
 from diopi.table import Table, load
 
@@ -75,8 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 stale += 1
                 print("\n".join(difference[:20]))
         elif _difference(path, text):  # an unchanged file keeps its time, so that nothing is built again
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            write_text(path, text)
     for path in _leftover(options.root, files):
         if options.check:
             stale += 1

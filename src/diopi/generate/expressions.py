@@ -2,7 +2,7 @@
 
 An expression sees the parameters of an ATen overload by name. What it may use is the common part of both languages: numbers,
 comparisons, and/or/not, `x.dim()` and the other methods that tensors have in both, `.shape`, `.dtype`, dtypes such as
-`torch.bool`, `float(x)`, `len(x)`, and the functions that csrc/aten/wrapper.h and diopi.mapping both define.
+`torch.bool`, `float(x)`, `len(x)`, and the functions that csrc/aten/wrapper.h and diopi.lowering both define.
 """
 
 from __future__ import annotations

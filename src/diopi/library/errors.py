@@ -33,3 +33,14 @@ class LibraryError(RuntimeError):
 def status_name(code: int) -> str:
     """The name of a code in the C interface."""
     return STATUS.get(code, f"unknown code {code}")
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 byte`, `2 bytes`: nouns that take an s."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def writes_out_of_bounds(name: str, front: int, behind: int) -> list[str]:
+    """So many bytes in front of a tensor and behind it were written that must not be."""
+    told = [f"wrote {counted(behind, 'byte')} behind the end of {name}"] if behind else []
+    return told + ([f"wrote {counted(front, 'byte')} in front of {name}"] if front else [])

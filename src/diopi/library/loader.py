@@ -14,11 +14,17 @@ from typing import TYPE_CHECKING, Any
 from diopi.library.arguments import Call, arguments_for, c_type
 from diopi.library.direct import FOLDER, direct
 from diopi.library.elf import check_shared_object
-from diopi.library.errors import ERROR, NOT_IMPLEMENTED, SUCCESS, LibraryError, status_name
+from diopi.library.errors import (
+    ERROR,
+    NOT_IMPLEMENTED,
+    SUCCESS,
+    LibraryError,
+    status_name,
+    writes_out_of_bounds,
+)
 from diopi.library.handles import Made, made_from
 from diopi.library.memory import Memory
 from diopi.library.signatures import OPERATORS, RUNTIME, TEXTS
-from diopi.library.wording import beside
 from diopi.settings import ADAPTOR_CONFIG, ADAPTOR_REPORT
 
 if TYPE_CHECKING:
@@ -237,7 +243,7 @@ def _damaged(context: int, call: Call) -> Iterator[str]:
         if front.value or behind.value:
             temporary = f"a temporary tensor {made_from(th, _runtime_functions()).description}"
             name = results.get(th, temporary)
-            yield from beside(name, front.value, behind.value)
+            yield from writes_out_of_bounds(name, front.value, behind.value)
 
 
 @cache

@@ -13,6 +13,7 @@ import re
 import sys
 from pathlib import Path
 
+from dicore.files import write_text
 from diopi.vendors import installed
 
 __all__ = ["FILES", "OPERATORS", "NewVendorError", "write_project"]
@@ -52,11 +53,10 @@ def write_project(name: str, folder: Path) -> list[Path]:
         path = folder / _filled(target, name)
         text = (_TEMPLATES / f"{template}.in").read_text(encoding="utf-8")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(_filled(text, name), encoding="utf-8")
+            write_text(path, _filled(text, name))
         except OSError as error:
             raise NewVendorError(
-                f"{path} cannot be written: {error.strerror}. Choose another place with --folder."
+                f"{path} cannot be written: {error.strerror}. Choose another folder with --folder."
             ) from None
         written.append(path)
     return written

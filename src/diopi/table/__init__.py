@@ -5,7 +5,7 @@ operator, grouped by what kind of operator it is. `load()` joins both and checks
 names the file, the entry and the fault.
 """
 
-from diopi.table.model import Argument, Entry, Function, Table, TableError
 from diopi.table.reader import load
+from diopi.table.schema import Argument, Entry, Function, Table, TableError
 
 __all__ = ["Argument", "Entry", "Function", "Table", "TableError", "load"]

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from diopi.table.model import (
+from diopi.table.schema import (
     CATEGORIES,
     DTYPE_GROUPS,
     ROLES,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dicore.console import make_console, make_table
+from dicore.files import write_text
 from dicore.main_module import (
     CannotRun,
     Program,
@@ -65,7 +66,7 @@ def coverage(
     with Coverage() as found:
         code = _run(prepare, arguments or [])
     if json_file is not None:
-        json_file.write_text(json.dumps({"exit_code": code, **found.as_dict()}, indent=2), encoding="utf-8")
+        write_text(json_file, json.dumps({"exit_code": code, **found.as_dict()}, indent=2))
     _print(found, rows, code, console)
     missed = code == 0 and at_least is not None and found.share * 100 < at_least
     if missed:

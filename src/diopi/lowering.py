@@ -3,7 +3,7 @@
 The registrations of the device do the same in C++ (diopi.generate.registrations); here it serves the sources of conformance
 cases, which see the calls that PyTorch makes on the CPU, and whoever compiles graphs of ATen calls.
 
-    call = map_call("add.Tensor", {"self": x, "other": y, "alpha": 1})
+    call = lower_call("add.Tensor", {"self": x, "other": y, "alpha": 1})
     call.function, call.arguments        # "diopiAdd", {"input": x, "other": y, "alpha": 1}
 """
 
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from diopi.table import Argument, Entry, load
-from diopi.table.model import DTYPE_GROUPS
+from diopi.table.schema import DTYPE_GROUPS
 
 # On the CPU some operators have names of their own; the table knows those that reach a device.
 _DEVICE_NAMES = {
@@ -146,7 +146,7 @@ def functions_of(overload: str) -> frozenset[str]:
     return frozenset(entry.name for entry in _entries().get(device_name(overload), ()))
 
 
-def map_call(overload: str, arguments: Mapping[str, Any]) -> DiopiCall:
+def lower_call(overload: str, arguments: Mapping[str, Any]) -> DiopiCall:
     """The DIOPI call that serves an ATen call; NotServed, with the reasons, if none does."""
     name = device_name(overload)
     entries = _entries().get(name)

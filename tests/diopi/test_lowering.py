@@ -3,18 +3,18 @@
 import pytest
 import torch
 
-from diopi import mapping
-from diopi.mapping import NotServed, bound, map_call, overload_name
+from diopi import lowering
+from diopi.lowering import NotServed, bound, lower_call, overload_name
 from diopi.table import load
 
 
 def test_tensor_and_number_take_different_functions():
     x, y = torch.ones(2, 3), torch.ones(3)
-    call = map_call("add.Tensor", {"self": x, "other": y, "alpha": 2})
+    call = lower_call("add.Tensor", {"self": x, "other": y, "alpha": 2})
     assert call.function == "diopiAdd"
     assert call.arguments["input"] is x and call.arguments["other"] is y and call.arguments["alpha"] == 2
     assert call.results == ("out",) and "out" not in call.arguments
-    scalar = map_call("add.Tensor", {"self": x, "other": 2.5})
+    scalar = lower_call("add.Tensor", {"self": x, "other": 2.5})
     assert (scalar.function, scalar.arguments["other"], scalar.arguments["alpha"]) == (
         "diopiAddScalar",
         2.5,
@@ -24,16 +24,16 @@ def test_tensor_and_number_take_different_functions():
 
 def test_a_number_in_front_is_exchanged_if_the_operator_commutes():
     x = torch.ones(3)
-    call = map_call("mul.Tensor", {"self": 3, "other": x})
+    call = lower_call("mul.Tensor", {"self": 3, "other": x})
     assert call.function == "diopiMulScalar"
     assert call.arguments["input"] is x and call.arguments["other"] == 3
 
 
 def test_in_place_and_out_forms_name_what_is_written():
     x, out = torch.ones(3), torch.empty(3)
-    assert map_call("exp_", {"self": x}).arguments["input"] is x
-    assert map_call("exp_", {"self": x}).function == "diopiExpInp"
-    given = map_call("exp.out", {"self": x, "out": out})
+    assert lower_call("exp_", {"self": x}).arguments["input"] is x
+    assert lower_call("exp_", {"self": x}).function == "diopiExpInp"
+    given = lower_call("exp.out", {"self": x, "out": out})
     assert given.arguments["input"] is x and given.arguments["out"] is out
 
 
@@ -49,15 +49,15 @@ def test_names_of_the_cpu_become_those_of_a_device():
         "output_padding": [0, 0],
         "groups": 1,
     }
-    call = map_call("convolution", arguments)
+    call = lower_call("convolution", arguments)
     assert call.function == "diopiConvolution2d"
     assert call.arguments["stride"] == [2, 1] and call.arguments["padding"] == [0, 1]
     assert call.arguments["bias"] is None
-    assert map_call("div.Scalar", {"self": torch.ones(2), "other": 4}).function == "diopiDivScalar"
+    assert lower_call("div.Scalar", {"self": torch.ones(2), "other": 4}).function == "diopiDivScalar"
 
 
 def test_a_keyword_of_python_as_a_name():
-    call = map_call("uniform_", {"self": torch.zeros(3), "from": -1.0, "to": 2.0, "generator": None})
+    call = lower_call("uniform_", {"self": torch.zeros(3), "from": -1.0, "to": 2.0, "generator": None})
     assert (call.arguments["from"], call.arguments["to"]) == (-1.0, 2.0)
     assert isinstance(call.arguments["generator"], torch.Generator)
 
@@ -73,7 +73,7 @@ def test_a_keyword_of_python_as_a_name():
 )
 def test_what_no_entry_serves_is_said(overload, arguments, why):
     with pytest.raises(NotServed, match=why):
-        map_call(overload, arguments)
+        lower_call(overload, arguments)
 
 
 def test_bound_fills_defaults_by_name():
@@ -86,5 +86,5 @@ def test_bound_fills_defaults_by_name():
 
 
 def test_every_expression_of_the_table_is_understood():
-    assert mapping.unknown_names() == {}
+    assert lowering.unknown_names() == {}
     assert len(load().by_overload()) > 100
