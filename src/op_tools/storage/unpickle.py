@@ -1,7 +1,7 @@
 """The pickle of a capture, interpreted by a machine that can build tensors and plain data and nothing else.
 
-Stricter than `torch.load(weights_only=True)`: a few dozen opcodes, a fixed table of names, and every tensor held against
-the bytes that are there before it is made. torch's own loader believes the element counts of the file.
+Stricter than `torch.load(weights_only=True)`: a few dozen opcodes, a fixed table of names, every tensor held against the
+bytes that are there, and everything that a file makes is counted before it is made (docs/decisions/020).
 """
 
 from __future__ import annotations
