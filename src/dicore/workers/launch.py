@@ -114,7 +114,7 @@ class Forked:
 
 def _command(role: str, descriptor: int) -> list[str]:
     # -P: a json.py in the working folder is not for us to import.
-    return [sys.executable, "-P", "-m", "dicore.workers.process", role, str(descriptor)]
+    return [sys.executable, "-P", "-m", "dicore.workers", role, str(descriptor)]
 
 
 Process = Child | Forked

@@ -1,7 +1,7 @@
 """The other end of `dicore.workers`: the process of a worker, and the server that forks workers with modules preloaded.
 
-    python -m dicore.workers.process worker FD
-    python -m dicore.workers.process forkserver FD MODULE...
+    python -m dicore.workers worker FD
+    python -m dicore.workers forkserver FD MODULE...
 
 A worker is told what it is for (`Orders`), calls its entry point, and then answers tasks until its parent closes the
 connection. Nothing of this needs `multiprocessing` to import the parent's `__main__`, so a script without a guard is not
@@ -229,8 +229,3 @@ def main(role: str, descriptor: int, modules: list[str]) -> None:
         serve(Connection(descriptor))
     die_with_parent()
     serve_forks(socket.socket(fileno=descriptor), modules)
-
-
-if __name__ == "__main__":
-    # As `dicore.workers.process`, not as `__main__`: what is pickled by reference must be found by the other end.
-    importlib.import_module("dicore.workers.process").main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])

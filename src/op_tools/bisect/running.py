@@ -158,7 +158,9 @@ class Runner:
             return ""
         if code < 0:
             return f"killed by {_signal_name(-code)}"
-        lines = [line for line in _text(errors).splitlines() if line.strip()]
+        printed = (line for line in _text(errors).splitlines() if line.strip())
+        # What the mapping says of the device it found is no reason.
+        lines = [line for line in printed if not line.startswith(f"{MAPPING}.framework")]
         said = f": {lines[-1].strip()[:_LONGEST_LINE]}" if lines else ""
         return f"exit code {code}{said}"
 
