@@ -128,15 +128,16 @@ def _vendors() -> dict[str, dict[str, Variable]]:
 
 def tool_variables() -> dict[str, dict[str, Variable]]:
     """The settings of all tools, then of each, by section and name; the file and arguments set them, too."""
+    from op_tools import registry
     from op_tools.settings import ToolSettings
 
-    schemas = {TOOLS: ToolSettings} | {tool.section: tool.load().schema for tool in offered()}
+    schemas = {TOOLS: ToolSettings} | {tool.section: tool.schema for tool in registry.tools()}
     return {section: variables_of(schema) for section, schema in schemas.items()}
 
 
 def _groups_named(word: str) -> set[str]:
     """The groups that a name means: a tool and what all tools have; a device and what it stands on."""
-    sections = {name: tool.section for tool in offered() for name in (tool.name, tool.section)}
+    sections = {name: tool.section for tool in offered() for name in (tool.command_name, tool.section)}
     owners = declared()
     if word in sections:
         return {sections[word], TOOLS}
@@ -144,7 +145,7 @@ def _groups_named(word: str) -> set[str]:
         return {word, "diopi", *_vendors()}
     if word in owners:
         return {word}
-    names = [*(tool.name for tool in offered()), *owners]
+    names = [*(tool.command_name for tool in offered()), *owners]
     raise UnknownGroup(
         f"--tool {word}: nothing has that name.{did_you_mean(word, (*sections, *owners), most=2)} "
         f"Known: {', '.join(names)}."

@@ -7,19 +7,20 @@ import dataclasses
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _ditorch.ranks import Place
-from _ditorch.run_tools import BadRequest, tool_named
+from _ditorch.run_tools import BadRequest, offered, tool_named
+from dicore.settings import size
 from dicore.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from op_tools.storage.log import Log
     from op_tools.tool import Tool
 
-__all__ = ["Gate", "Watch", "parse_gate"]
+__all__ = ["Gate", "Watch", "gate_names", "parse_gate"]
 
 _SHOWN = 5
 _PATIENCE = 10.0  # seconds
@@ -28,80 +29,44 @@ FAILED, NOTHING_KNOWN = 1, 5
 
 @dataclasses.dataclass(frozen=True)
 class Gate:
-    """A tool and, for memory, the limit."""
+    """A tool that judges and, if it takes one, the limit."""
 
     tool: str
     limit: int = 0
 
-    def findings(self, rows: Iterable[dict[str, Any]]) -> list[str]:
+    def faults(self, rows: Iterable[dict[str, Any]]) -> list[str]:
         """What speaks against the run, one text each, in the order it happened."""
-        return _READERS[self.tool](rows, self.limit)
+        return tool_named(self.tool).faults(rows, self.limit)
+
+
+def gate_names() -> list[str]:
+    """The gates as they are written: `autocompare`, `memory=SIZE`."""
+    return [
+        f"{tool.command_name}={tool.gate_value}" if tool.gate_value else tool.command_name
+        for tool in offered()
+        if tool.judges
+    ]
 
 
 def parse_gate(text: str) -> Gate:
     """`autocompare`, `overflow` or `memory=8G`. Raises BadRequest."""
     word, equals, value = text.partition("=")
-    known = {name: tool for tool in _READERS for name in (tool, tool_named(tool).section)}
+    known = {name: tool for tool in offered() if tool.judges for name in (tool.command_name, tool.section)}
     if word not in known:
         raise BadRequest(
-            f"--gate {text}: there is no such gate.{did_you_mean(word, known)} The gates are: autocompare, overflow, memory=SIZE."
+            f"--gate {text}: there is no such gate.{did_you_mean(word, known)} The gates are: {', '.join(gate_names())}."
         )
-    if known[word] != "memory":
+    tool = known[word]
+    if not tool.gate_value:
         if equals:
             raise BadRequest(f"--gate {text}: the gate {word} takes no value.")
-        return Gate(known[word])
-    from dicore.settings import size
-
+        return Gate(tool.command_name)
     try:
-        return Gate("memory", size(value))
+        return Gate(tool.command_name, size(value))
     except ValueError as error:
-        raise BadRequest(f"--gate {text}: expected memory=SIZE, such as memory=8G ({error})") from error
-
-
-def _wrong(rows: Iterable[dict[str, Any]], _limit: int) -> list[str]:
-    return [
-        f"{row.get('name')} is wrong{_backward_of(row)}: {row.get('reason')}{_place(row)}"
-        for row in rows
-        if row.get("verdict") == "fail"
-    ]
-
-
-def _born(rows: Iterable[dict[str, Any]], _limit: int) -> list[str]:
-    return [
-        f"{row.get('kind')} born in {row.get('name')}{_backward_of(row)}{_place(row)}"
-        for row in rows
-        if row.get("status") == "born"
-    ]
-
-
-def _too_large(rows: Iterable[dict[str, Any]], limit: int) -> list[str]:
-    from op_tools.memory_plot import size_text
-
-    highest: dict[Any, dict[str, Any]] = {}
-    for row in rows:
-        known = highest.get(row.get("pid"))
-        if known is None or int(row["host_peak_bytes"]) > int(known["host_peak_bytes"]):
-            highest[row.get("pid")] = row
-    return [
-        f"process {pid} had {size_text(int(row['host_peak_bytes']))} of host memory at its peak; the limit is {size_text(limit)}"
-        for pid, row in highest.items()
-        if int(row["host_peak_bytes"]) > limit
-    ]
-
-
-def _backward_of(row: dict[str, Any]) -> str:
-    return f" (backward of {row['forward_name']})" if row.get("forward_name") else ""
-
-
-def _place(row: dict[str, Any]) -> str:
-    return f", step {row.get('step')}\n      at {row['call_site']}" if row.get("call_site") else ""
-
-
-_READERS: dict[str, Callable[[Iterable[dict[str, Any]], int], list[str]]] = {
-    "autocompare": _wrong,
-    "overflow": _born,
-    "memory": _too_large,
-}
+        raise BadRequest(
+            f"--gate {text}: expected {word}={tool.gate_value}, such as {word}=8G ({error})"
+        ) from error
 
 
 class Watch:
@@ -139,14 +104,14 @@ class Watch:
         for gate in self.gates:
             rows, problem = self._rows(gate)
             problem = problem or unfinished
-            found = gate.findings(rows)
+            found = gate.faults(rows)
             if found:
                 code = FAILED
                 lines.append(f"gate {gate.tool} failed: {len(found)} finding{'s' if len(found) > 1 else ''}")
                 lines += [f"    {text}" for text in found[:_SHOWN]]
                 if len(found) > _SHOWN:
                     lines.append(f"    and {len(found) - _SHOWN} more")
-            elif problem := problem or _nothing(gate, rows):
+            elif problem := problem or tool_named(gate.tool).nothing_known(rows):
                 code = code or NOTHING_KNOWN
                 lines.append(f"gate {gate.tool}: {problem}")
         return code, lines
@@ -192,18 +157,6 @@ class Watch:
         if self.place.alone or header.get("pid") == os.getpid():
             return True
         return header.get("world_size") != self.place.world_size or header.get("rank") == self.place.rank
-
-
-def _nothing(gate: Gate, rows: list[dict[str, Any]]) -> str:
-    """Why rows without a finding say nothing; empty where they do say that all is well."""
-    if gate.tool == "autocompare" and all(row.get("verdict") in ("", None, "skipped") for row in rows):
-        return (
-            "nothing was compared, so nothing is known. Check that the program computes on the device, and the settings "
-            "list, disable_list and device."
-        )
-    if gate.tool == "memory" and not rows:
-        return "there is no sample, so nothing is known. Check the results folder and the disk."
-    return ""
 
 
 def _unfinished_children(seconds: float) -> str:

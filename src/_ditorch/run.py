@@ -11,6 +11,7 @@ import functools
 import os
 import shlex
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -40,9 +41,8 @@ Usage: ditorch run [OPTIONS] SCRIPT [ARGUMENTS]...
 Run a program unchanged: the names of cuda lead to the chosen device, and the operator tools look on.
 
 Options:
-  --tool NAME               turn a tool on: {tools}; may be repeated
-  --gate NAME               fail with exit code 1 if the tool finds something: autocompare, overflow,
-                            memory=SIZE (such as memory=8G); turns the tool on
+{tools}
+{gates}
   --results DIR             folder for all results (default: op_tools_results)
   --set TOOL.SETTING=VALUE  a setting of a tool that is on, such as time.top=20; see `ditorch config`
   --no-ditorch              do not map the names of cuda
@@ -159,10 +159,21 @@ def main(words: Sequence[str]) -> NoReturn:
 
 
 def _usage() -> str:
+    from _ditorch.gates import gate_names
     from _ditorch.run_tools import offered
 
-    names = [tool.name for tool in offered()]
-    return USAGE.format(tools=", ".join(names[:5]) + ",\n" + " " * 28 + ", ".join(names[5:]))
+    names = ", ".join(tool.command_name for tool in offered())
+    gates = ", ".join(gate_names())
+    tools = _option("--tool NAME", f"turn a tool on: {names}; may be repeated")
+    text = (
+        f"fail with exit code 1 if the tool finds something: {gates} (such as memory=8G); turns the tool on"
+    )
+    return USAGE.format(tools=tools, gates=_option("--gate NAME", text))
+
+
+def _option(name: str, text: str) -> str:
+    """An option in the two columns of USAGE."""
+    return textwrap.fill(text, 110, initial_indent=f"  {name:<26}", subsequent_indent=" " * 28)
 
 
 def _gates(texts: Sequence[str]) -> list[Gate]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -20,55 +19,31 @@ from dicore.suggestions import did_you_mean
 if TYPE_CHECKING:
     from op_tools.tool import Tool
 
-__all__ = ["TOOLS", "BadRequest", "Plan", "RunningTools", "offered", "tool_named"]
+__all__ = ["BadRequest", "Plan", "RunningTools", "offered", "tool_named"]
 
 
 class BadRequest(Exception):
     """What was asked for cannot be done; the message says what was expected."""
 
 
-@dataclasses.dataclass(frozen=True)
-class ToolName:
-    """How a tool is called on the command line and in the settings file, and where its class lives."""
+def offered() -> list[type[Tool]]:
+    """The tools that can be turned on here, those of the user's OP_TOOLS_PATH too. Raises BadRequest."""
+    from op_tools import registry
 
-    name: str
-    section: str
-    home: str
-    class_name: str
-
-    def load(self) -> type[Tool]:
-        """The class; imports torch and the tool."""
-        return getattr(importlib.import_module(self.home), self.class_name)  # type: ignore[no-any-return]
+    try:
+        return [tool for tool in registry.tools() if tool.command_name]
+    except registry.BadTool as error:
+        raise BadRequest(str(error)) from error
 
 
-TOOLS = (
-    ToolName("autocompare", "autocompare", "op_tools", "OpAutoCompare"),
-    ToolName("overflow", "overflow_check", "op_tools", "OpOverflowCheck"),
-    ToolName("time", "time_measure", "op_tools", "OpTimeMeasure"),
-    ToolName("capture", "capture", "op_tools", "OpCapture"),
-    ToolName("observe", "observe", "op_tools", "OpObserve"),
-    ToolName("fallback", "fallback", "op_tools", "OpFallback"),
-    ToolName("cast", "dtype_cast", "op_tools", "OpDtypeCast"),
-    ToolName("layers", "layers", "op_tools", "OpLayers"),
-    ToolName("memory", "memory", "op_tools.memory", "MemoryMonitor"),
-)
-
-
-def offered() -> list[ToolName]:
-    """The tools that this installation has."""
-    import op_tools
-
-    return [tool for tool in TOOLS if tool.home != "op_tools" or tool.class_name in op_tools.__all__]
-
-
-def tool_named(word: str, option: str = "--tool") -> ToolName:
+def tool_named(word: str, option: str = "--tool") -> type[Tool]:
     """The tool that a word means: its name or the name of its section. Raises BadRequest."""
-    known = {name: tool for tool in offered() for name in (tool.section, tool.name)}
+    known = {name: tool for tool in offered() for name in (tool.section, tool.command_name)}
     if word in known:
         return known[word]
     raise BadRequest(
         f"{option} {word}: there is no such tool.{did_you_mean(word, known)} "
-        f"The tools are: {', '.join(tool.name for tool in offered())}."
+        f"The tools are: {', '.join(tool.command_name for tool in offered())}."
     )
 
 
@@ -85,19 +60,21 @@ class Plan:
     ) -> Plan:
         """Check what was asked for. Raises BadRequest."""
         tools = list(dict.fromkeys(tool_named(name) for name in names))
-        arguments: dict[ToolName, dict[str, Any]] = {tool: {} for tool in tools}
+        arguments: dict[type[Tool], dict[str, Any]] = {tool: {} for tool in tools}
         for tool, given in arguments.items():
             # Whole, because a program may change its working folder before the first row is written.
             given["results"] = os.path.abspath(results or _results_of(tool))
         for text in settings:
             tool, name, value = _setting(text)
             if tool not in arguments:
-                raise BadRequest(f"--set {text}: the tool {tool.name} is not on. Add --tool {tool.name}.")
+                raise BadRequest(
+                    f"--set {text}: the tool {tool.command_name} is not on. Add --tool {tool.command_name}."
+                )
             arguments[tool][name] = os.path.abspath(value) if name == "results" else value
-        return cls(tuple((tool.name, tuple(arguments[tool].items())) for tool in tools), mapping)
+        return cls(tuple((tool.command_name, tuple(arguments[tool].items())) for tool in tools), mapping)
 
 
-def _results_of(tool: ToolName) -> str:
+def _results_of(tool: type[Tool]) -> str:
     """The folder that the environment, the settings file or the default names."""
     from op_tools.settings import ToolSettings, read
 
@@ -107,17 +84,17 @@ def _results_of(tool: ToolName) -> str:
         raise BadRequest(f"{error}. `ditorch config` lists all that cannot be used.") from error
 
 
-def _setting(text: str) -> tuple[ToolName, str, Any]:
+def _setting(text: str) -> tuple[type[Tool], str, Any]:
     """`tool.setting=value`, the value read as its variable would be."""
     left, equals, value = text.partition("=")
     owner, dot, name = left.strip().partition(".")
     if not equals or not dot:
         raise BadRequest(f"--set {text}: expected tool.setting=value, such as time.top=20.")
     tool = tool_named(owner, "--set")
-    fields = variables_of(tool.load().schema)
+    fields = variables_of(tool.schema)
     if name not in fields:
         raise BadRequest(
-            f"--set {text}: {tool.name} has no setting {name}.{did_you_mean(name, fields)} It has: {', '.join(fields)}."
+            f"--set {text}: {tool.command_name} has no setting {name}.{did_you_mean(name, fields)} It has: {', '.join(fields)}."
         )
     try:
         return tool, name, fields[name].parse(value)
@@ -138,7 +115,7 @@ class RunningTools:
         """Start all of them, or none: raises BadRequest when one cannot be started."""
         for name, arguments in self.plan.tools:
             try:
-                tool_class = tool_named(name).load()
+                tool_class = tool_named(name)
                 tool = (_quiet(tool_class) if self._quiet else tool_class)(**dict(arguments))
                 self.started.append(tool.start())
             except BadRequest:

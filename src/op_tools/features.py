@@ -18,32 +18,13 @@ from typing import Any
 import torch
 
 from dicore.settings import variables_of
+from op_tools import registry
 from op_tools.engine import ENGINE
 from op_tools.engine.call import WRAPPER, Call, device_types, tensors_of_call
 from op_tools.engine.core import Plan
 from op_tools.names import RefusedName, function_named, name_of
 from op_tools.settings import ToolSettings
 from op_tools.tool import Tool
-
-
-def _tool_classes() -> dict[str, type[Tool]]:
-    from op_tools.tools.autocompare import OpAutoCompare
-    from op_tools.tools.capture import OpCapture
-    from op_tools.tools.dtype_cast import OpDtypeCast
-    from op_tools.tools.fallback import OpFallback
-    from op_tools.tools.observe import OpObserve
-    from op_tools.tools.overflow_check import OpOverflowCheck
-    from op_tools.tools.time_measure import OpTimeMeasure
-
-    return {
-        "fallback": OpFallback,
-        "autocompare": OpAutoCompare,
-        "measure_op_time": OpTimeMeasure,
-        "dump_op_args": OpObserve,
-        "cast_dtype": OpDtypeCast,
-        "op_capture": OpCapture,
-        "overflow_check": OpOverflowCheck,
-    }
 
 
 def _always(*args: Any, **kwargs: Any) -> bool:
@@ -149,9 +130,10 @@ def apply_feature(
 ) -> Feature:
     """Apply a tool to functions given by name or as objects, where `condition_func(*args, **kwargs)` is true.
 
-    `feature` is fallback, autocompare, measure_op_time, dump_op_args, cast_dtype, op_capture or overflow_check.
+    `feature` is fallback, autocompare, measure_op_time, dump_op_args, cast_dtype, op_capture, overflow_check, or that of a
+    tool of your own.
     """
-    classes = _tool_classes()
+    classes = {tool.feature: tool for tool in registry.tools() if tool.feature}
     if feature not in classes:
         raise ValueError(f"unknown feature {feature!r}; expected one of {', '.join(classes)}")
     if not callable(condition_func):

@@ -6,7 +6,6 @@ What reads results (diff, report, check, trace, reproduce) starts here, and so d
 from __future__ import annotations
 
 import errno
-import functools
 import os
 import re
 import stat
@@ -16,25 +15,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from op_tools import registry
 from op_tools.storage.errors import CaptureError
 from op_tools.storage.log import SUFFIX, LogContents, read_header, read_log
 
-__all__ = ["LOG_NAMES", "BadInput", "Run", "kind_of_path", "open_run"]
+__all__ = ["DERIVED_LOGS", "BadInput", "Run", "kind_of_path", "open_run"]
 
-# The tool a log belongs to, by the beginning of its file name.
-LOG_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "capture": "op_capture_info",
-        "autocompare": "op_autocompare_info",
-        "time_measure": "op_elasped_info",
-        "overflow_check": "op_overflow_check_info",
-        "observe": "op_observe_info",
-        "memory": "process_memory_info",
-        "replay": "op_replay_info",
-        "diff": "op_diff_info",
-        "layers": "op_layer_info",
-    }
-)
+# Logs of what is made from captures afterwards, by the beginning of their file names.
+DERIVED_LOGS: Mapping[str, str] = MappingProxyType({"diff": "op_diff_info", "replay": "op_replay_info"})
 CAPTURES = "op_capture_results"
 LAYERS = "op_layer_result"
 USAGE, NOTHING = 2, 5
@@ -211,11 +199,19 @@ def _unreadable(error: OSError) -> None:
     )
 
 
-@functools.lru_cache(maxsize=4096)
 def _tool_of(name: str) -> str | None:
+    """The tool that a log belongs to."""
     if not name.endswith(SUFFIX):
         return None
-    return next((tool for tool, start in LOG_NAMES.items() if name.startswith(start + "_")), None)
+    return next((tool for tool, start in _log_names().items() if name.startswith(start + "_")), None)
+
+
+def _log_names() -> Mapping[str, str]:
+    try:
+        found = registry.tools()
+    except registry.BadTool as error:
+        raise BadInput(str(error)) from error
+    return {tool.section: tool.result_file for tool in found if tool.result_file} | dict(DERIVED_LOGS)
 
 
 def _age(path: Path) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from dicore import settings as schema_reader
 from dicore.settings import SettingError, Source, Variable, flag, setting
 
-__all__ = ["ROOT", "RUN_ID", "TOLERANCE", "Names", "ToolSettings", "read", "tolerance"]
+__all__ = ["PATH", "ROOT", "RUN_ID", "TOLERANCE", "Names", "ToolSettings", "read", "tolerance"]
 
 ROOT = "op_tools"
 Schema = TypeVar("Schema")
@@ -33,6 +33,11 @@ def tolerance(text: str) -> tuple[float, float]:
     return atol, rtol
 
 
+PATH = Variable(
+    "OP_TOOLS_PATH",
+    "",
+    "folders with tools of your own, one file each, separated as in PATH; see `op_tools.registry`",
+)
 RUN_ID = Variable(
     "OP_TOOLS_RUN_ID",
     "",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 
@@ -24,15 +24,39 @@ if TYPE_CHECKING:
     from op_tools.engine.call import Origin
 
 
+ReportSection = Literal["rows", "operators", "findings", "overflow", "time", "memory"]
+
+
+def in_backward_of(row: Mapping[str, Any]) -> str:
+    """Of which forward call a row in backward is, for a line of text."""
+    return f" (backward of {row['forward_name']})" if row.get("forward_name") else ""
+
+
+def at_call_site(row: Mapping[str, Any]) -> str:
+    """Where the call of a row stands, for a line of text."""
+    return f", step {row.get('step')}\n      at {row['call_site']}" if row.get("call_site") else ""
+
+
 class Tool:
     """A tool that can be started and stopped, any number of times, alone or with others."""
 
-    section: ClassVar[str] = ""  # of the settings file
+    # What a tool is called and what it writes. `op_tools.registry` finds the class by its section; commands, settings,
+    # gates and the report read the rest here, so that a tool is one file.
+    section: ClassVar[str] = ""  # of the settings file; also what a run calls the tool's rows
+    command_name: ClassVar[str] = ""  # after `ditorch run --tool`; empty: the tool is not offered there
+    feature: ClassVar[str] = ""  # for apply_feature; empty: the tool is not for single functions
+    order: ClassVar[int] = 100  # where lists of tools show it
     hook_name: ClassVar[str] = ""  # as printed
     schema: ClassVar[type[ToolSettings]] = ToolSettings
     result_folder: ClassVar[str] = ""
     result_file: ClassVar[str] = ""
     columns: ClassVar[Sequence[str]] = ()
+    # How the report reads the rows. `operators` and `findings`: each has a verdict, and is counted by operator or listed in
+    # a section of its own; `overflow`: NaN and Inf that were born; `time`; `memory`; `rows`: in the table of all rows only.
+    report_section: ClassVar[ReportSection] = "rows"
+    # Whether rows can say that a run is wrong: the tool is a gate of `ditorch run`. What value the gate takes, if one.
+    judges: ClassVar[bool] = False
+    gate_value: ClassVar[str] = ""
 
     # What the engine asks once and caches.
     uses_api = True
@@ -198,6 +222,27 @@ class Tool:
         """The process is a forked child: nothing of the parent's files may be written."""
         if self.results is not None:
             self.results.after_fork()
+
+    # -- the gate ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def faults(cls, rows: Iterable[Mapping[str, Any]], limit: int = 0) -> list[str]:
+        """What speaks against a run, one text each, in the order it happened. `limit` is the value of the gate."""
+        return [
+            f"{row.get('name')} is wrong{in_backward_of(row)}: {row.get('reason')}{at_call_site(row)}"
+            for row in rows
+            if row.get("verdict") == "fail"
+        ]
+
+    @classmethod
+    def nothing_known(cls, rows: Sequence[Mapping[str, Any]]) -> str:
+        """Why rows without a fault say nothing; empty where they do say that all is well."""
+        if all(row.get("verdict") in ("", None, "skipped") for row in rows):
+            return (
+                "nothing was compared, so nothing is known. Check that the program computes on the device, and the settings "
+                "list, disable_list and device."
+            )
+        return ""
 
     # -- output --------------------------------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ def test_defaults_environment_and_file(tmp_path: Path) -> None:
 def test_every_setting_of_every_tool_is_shown() -> None:
     shown = {entry.variable for entry in read().entries}
     for tool in run_tools.offered():
-        assert {variable.name for variable in variables_of(tool.load().schema).values()} <= shown
+        assert {variable.name for variable in variables_of(tool.schema).values()} <= shown
     assert {"DITORCH_DEVICE", "DITORCH_DISABLE_MOCK", "DIPU_DEVICE", "DIPU_MOCK_CUDA"} <= shown
     assert {"DIPU_HOST_MEMORY", "DIPU_HOST_NUMERICS", "OP_TOOLS_MEMORY_INTERVAL"} <= shown
 

@@ -162,7 +162,7 @@ def test_what_cannot_be_run_is_said_before_anything_starts(
 
 def test_names_of_sections_are_names_of_tools() -> None:
     for word, name in (("overflow_check", "overflow"), ("time_measure", "time"), ("dtype_cast", "cast")):
-        assert run_tools.tool_named(word).name == name
+        assert run_tools.tool_named(word).command_name == name
     plan = run_tools.Plan.of(["time", "time_measure"], "there", ["time_measure.top=3"])
     assert plan.tools == (("time", (("results", os.path.abspath("there")), ("top", 3))),)
     assert parse_gate("overflow_check") == Gate("overflow")

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from dicore.settings import SettingError
-from op_tools import memory
 from op_tools.engine import ENGINE
 from op_tools.memory import MemoryMonitor, ProcessTree
 from op_tools.memory_plot import Curve, plot, size_text
 from op_tools.runs import open_run
+from op_tools.tools import memory
 
 pytestmark = pytest.mark.device
 MIB = 2**20

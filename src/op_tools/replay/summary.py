@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from op_tools.replay.model import FAILED, GOOD, ItemReport, Row
-from op_tools.runs import LOG_NAMES
+from op_tools.runs import DERIVED_LOGS
 from op_tools.storage.log import Log
 from op_tools.tables import COMPARISON_CSV_COLUMNS, TIME_CSV_COLUMNS
 
@@ -46,7 +46,7 @@ class ReplayLog:
     """`<results>/op_replay_result/op_replay_info_pid<pid>_<time>.oplog`: keeps what was done, whatever ends the replay."""
 
     def __init__(self, results: str, *, times: bool) -> None:
-        self._log = Log(Path(results, "op_replay_result"), LOG_NAMES["replay"], on_problem=_say)
+        self._log = Log(Path(results, "op_replay_result"), DERIVED_LOGS["replay"], on_problem=_say)
         self._times = times
 
     def add(self, report: ItemReport) -> None:

@@ -10,15 +10,23 @@ from typing import Any
 from op_tools.report.columnar import Table, number
 from op_tools.report.environment import Environment
 from op_tools.report.place import Captures, reproduce_line, split_name, with_whole_numbers
-from op_tools.report.tallies import MOST_LINES, WRONG, Memory, Operators, Steps, Times, in_order, verdict_of
-from op_tools.runs import NOTHING, BadInput, Run
+from op_tools.report.tallies import (
+    JUDGED,
+    MOST_LINES,
+    WRONG,
+    Memory,
+    Operators,
+    Steps,
+    Times,
+    in_order,
+    in_order_of_interest,
+    section_of,
+    verdict_of,
+)
+from op_tools.runs import DERIVED_LOGS, NOTHING, BadInput, Run
 
 __all__ = ["Collected", "collect"]
 
-# Tools in the order in which what they say counts; the first that has a failure names the first divergence.
-_JUDGES = ("autocompare", "diff", "replay")
-_DERIVED = frozenset({"diff", "replay"})
-_TOOLS = (*_JUDGES, "overflow_check", "time_measure", "observe", "capture", "layers")
 _RIGHT = frozenset({"same", "pass", "lower_precision"})
 # Rows in the table. What needs attention is kept beyond this, the rest is counted only.
 MOST_ROWS = 300_000
@@ -53,35 +61,35 @@ class Collected:
 
     def read(self) -> None:
         """Read all logs."""
-        for tool in (*_TOOLS, *(tool for tool in self.run.logs if tool not in _TOOLS)):
-            if self.run.has(tool):
-                self._read(tool)
+        for tool in in_order_of_interest(self.run.logs):
+            self._read(tool)
 
     def _read(self, tool: str) -> None:
         paths, logs = self.run.logs[tool], list(self.run.contents(tool))
-        if tool in _DERIVED:
+        if tool in DERIVED_LOGS:
             # Made from the same captures each time: the newest is the one that counts.
             paths, logs = paths[-1:], logs[-1:]
         for path, contents in zip(paths, logs, strict=True):
+            section = section_of(tool)
             contents.header = with_whole_numbers(contents.header)
             header = contents.header
             origin = {key: header.get(key) for key in ("pid", "rank", "started", "world_size")}
             self.environment.add_log(tool, path, contents)
             for order, row in enumerate(contents.rows):
                 full = with_whole_numbers({**origin, **row})
-                if tool == "memory":
+                if section == "memory":
                     self._memory.add(full)
                 else:
-                    self._add(tool, full, order)
+                    self._add(tool, section, full, order)
 
-    def _add(self, tool: str, row: dict[str, Any], order: int) -> None:
+    def _add(self, tool: str, section: str, row: dict[str, Any], order: int) -> None:
         verdict = verdict_of(tool, row)
         self._verdicts.setdefault(tool, Counter())[verdict] += 1
         self.environment.see(row)
         bad = verdict in WRONG or verdict == "suspect"
-        if tool in _JUDGES and (bad or verdict in _RIGHT):
+        if section in JUDGED and (bad or verdict in _RIGHT):
             self._operators.add(row, verdict)
-        if tool == "time_measure":
+        if section == "time":
             self._steps.add_time(row, self._times.add(row))
         if bad or verdict == "lower_precision":
             self._steps.add_event(row, verdict)
@@ -112,7 +120,8 @@ class Collected:
 
     def summary(self) -> dict[str, Any]:
         """What the first screen shows, as JSON holds it."""
-        judged, born = self.verdicts(*_JUDGES), self.verdicts("overflow_check")
+        judges, overflows = self._tools_in(*JUDGED), self._tools_in("overflow")
+        judged, born = self.verdicts(*judges), self.verdicts(*overflows)
         counts = self.verdicts(*self._verdicts)
         wrong = sum(judged[verdict] for verdict in WRONG)
         compared = wrong + sum(judged[verdict] for verdict in _RIGHT)
@@ -122,7 +131,7 @@ class Collected:
             else "suspect" if judged["suspect"]
             else "lower" if judged["lower_precision"]
             else "right" if compared
-            else "finite" if "overflow_check" in self._verdicts
+            else "finite" if overflows
             else "unjudged"
         )  # fmt: skip
         return {
@@ -133,7 +142,7 @@ class Collected:
             "lower": judged["lower_precision"],
             "wrong_operators": len(self._operators.wrong), "counts": in_order(counts),
             "tools": {tool: sum(verdicts.values()) for tool, verdicts in self._verdicts.items()},
-            "first": self._first_of(*_JUDGES), "first_overflow": self._first_of("overflow_check"),
+            "first": self._first_of(*judges), "first_overflow": self._first_of(*overflows),
             "operators": self._operators.lines(), "steps": self._steps.lines(), "memory": self._memory.lines(),
             "total_ms": round(self._times.total, 4), "time_operators": self._times.operators(),
             "time_sites": self._times.sites(),
@@ -142,11 +151,14 @@ class Collected:
                     "counts": in_order(self._verdicts[tool]),
                     "lines": [self._line(tool, row, place) for row, place in self._listed.get(tool, ())],
                 }
-                for tool in ("overflow_check", "diff", "replay")
-                if tool in self._verdicts
+                for tool in (*overflows, *self._tools_in("findings"))
             },
             "environment": self.environment.as_plain(),
         }  # fmt: skip
+
+    def _tools_in(self, *sections: str) -> list[str]:
+        """The tools with rows that belong into these sections of the report; what the first of them says counts most."""
+        return [tool for tool in in_order_of_interest(self._verdicts) if section_of(tool) in sections]
 
     def _first_of(self, *tools: str) -> dict[str, Any] | None:
         for tool in tools:

@@ -10,7 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from op_tools.runs import Run
+from op_tools.report.tallies import section_of
+from op_tools.runs import DERIVED_LOGS, Run
 from op_tools.storage.log import LogContents
 
 __all__ = ["Environment"]
@@ -64,7 +65,7 @@ class Environment:
         """As JSON holds it."""
         self._ask_captures()
         # What compares or replays captures afterwards is not the program.
-        processes = {log["pid"] for log in self._logs if log["tool"] not in {"diff", "replay"}}
+        processes = {log["pid"] for log in self._logs if log["tool"] not in DERIVED_LOGS}
         return {
             "torch": sorted(self._torch), "devices": sorted(self._devices), "hosts": sorted(self._hosts),
             "ranks": len({rank for rank, _ in self._ranks}), "world_size": self._world_size,
@@ -76,8 +77,9 @@ class Environment:
 
     def _timed_with(self) -> set[str]:
         """Tools that were on in the processes whose times were measured: they slow operators down."""
-        timed = {log["pid"] for log in self._logs if log["tool"] == "time_measure"}
-        return {log["tool"] for log in self._logs if log["pid"] in timed} - {"time_measure", "memory"}
+        timed = {log["pid"] for log in self._logs if section_of(log["tool"]) == "time"}
+        others = {log["tool"] for log in self._logs if log["pid"] in timed}
+        return {tool for tool in others if section_of(tool) not in ("time", "memory")}
 
     def _ask_captures(self) -> None:
         """Captures say which torch and device made them."""

@@ -12,7 +12,7 @@ from dicore.page import without_controls
 from op_tools.report.collect import collect
 from op_tools.report.place import short_site, split_name
 from op_tools.report.sentence import first_divergence, headline
-from op_tools.report.tallies import WRONG, verdict_of
+from op_tools.report.tallies import WRONG, in_order_of_interest, verdict_of
 from op_tools.runs import BadInput, Run, open_run
 
 if TYPE_CHECKING:
@@ -46,14 +46,9 @@ def escaped(value: Any, longest: int = _LONGEST) -> str:
 def _run(run: Run) -> str:
     collected = collect(run)
     summary = collected.summary()
-    tool = next(iter(sorted(summary["tools"], key=_interest)), "")
+    tool = next(iter(in_order_of_interest(summary["tools"])), "")
     rows = [(tool, row) for row in run.rows(tool)] if tool else []
     return summary_html(summary) + _table(rows, sum(summary["tools"].values()))
-
-
-def _interest(tool: str) -> int:
-    order = ("autocompare", "diff", "replay", "overflow_check", "time_measure", "observe", "capture")
-    return order.index(tool) if tool in order else len(order)
 
 
 def _tool(tool: Tool) -> str:

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from op_tools.registry import by_section
 from op_tools.report.place import operator_of
+from op_tools.runs import DERIVED_LOGS
 
 __all__ = ["WRONG", "Memory", "Operators", "Steps", "Times", "finite", "verdict_of"]
 
@@ -34,16 +36,43 @@ MOST_TIMES = 12
 MOST_POINTS = 400
 
 
+# Sections of tools whose rows have verdicts.
+JUDGED = ("operators", "findings")
+
+
+def section_of(tool: str) -> str:
+    """The section of the report that a tool's rows belong to. What compares captures afterwards lists what it found."""
+    known = by_section().get(tool)
+    return "findings" if tool in DERIVED_LOGS else known.report_section if known is not None else "rows"
+
+
+def in_order_of_interest(tools: Iterable[str]) -> list[str]:
+    """Tools in the order in which what they say counts: verdicts first, of those that of the program before later ones."""
+    places = list(by_section())
+    derived = list(DERIVED_LOGS)
+
+    def place(tool: str) -> tuple[Any, ...]:
+        section = section_of(tool)
+        rank = JUDGED.index(section) if section in JUDGED else len(JUDGED)
+        return (
+            rank,
+            derived.index(tool) if tool in derived else len(derived),
+            places.index(tool) if tool in places else 0,
+        )
+
+    return sorted(tools, key=place)
+
+
 def verdict_of(tool: str, row: Mapping[str, Any]) -> str:
     """One word for what a row says: a verdict, what was born in an overflow, or that the tool itself failed."""
     verdict = row.get("verdict")
     if verdict:
         return str(verdict)
-    if tool == "overflow_check" and row.get("status") == "born":
+    if row.get("status") == "born" and section_of(tool) == "overflow":
         return str(row.get("kind") or "NaN")
     if str(row.get("error_info") or "").startswith("tool error"):
         return "tool error"
-    return str(row.get("status") or "") if tool in {"replay", "diff"} else ""
+    return str(row.get("status") or "") if tool in DERIVED_LOGS else ""
 
 
 def in_order(counts: Mapping[str, int]) -> list[tuple[str, int]]:

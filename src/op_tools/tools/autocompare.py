@@ -63,7 +63,12 @@ class OpAutoCompare(Tool):
     """Judges calls and keeps a row for each compared tensor."""
 
     section = "autocompare"
+    command_name = "autocompare"
+    feature = "autocompare"
+    order = 10
     hook_name = "OpAutoCompareHook"
+    report_section = "operators"
+    judges = True
     schema = AutoCompareSettings
     result_folder = "op_autocompare_result"
     result_file = "op_autocompare_info"

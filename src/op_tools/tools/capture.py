@@ -65,6 +65,9 @@ class OpCapture(LevelTool):
     """Saves inputs, outputs and gradients of calls under op_capture_results/."""
 
     section = "capture"
+    command_name = "capture"
+    feature = "op_capture"
+    order = 40
     hook_name = "OpCaptureHook"
     schema = CaptureSettings
     result_folder = "op_capture_results"

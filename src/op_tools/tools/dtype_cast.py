@@ -64,6 +64,9 @@ class OpDtypeCast(Tool):
     """Computes listed operators in another dtype."""
 
     section = "dtype_cast"
+    command_name = "cast"
+    feature = "cast_dtype"
+    order = 70
     hook_name = "OpDtypeCastHook"
     schema = CastSettings
     executes = True

@@ -89,6 +89,9 @@ class OpFallback(Tool):
     """Runs listed operators on the CPU."""
 
     section = "fallback"
+    command_name = "fallback"
+    feature = "fallback"
+    order = 60
     hook_name = "OpFallbackHook"
     schema = FallbackSettings
     uses_aten = True

@@ -76,6 +76,8 @@ class OpLayers(Tool):
     """Saves inputs, outputs, weights and gradients of each module call under op_layer_result/."""
 
     section = "layers"
+    command_name = "layers"
+    order = 80
     hook_name = "OpLayersHook"
     schema = LayersSettings
     result_folder = "op_layer_result"

@@ -83,6 +83,9 @@ class OpObserve(LevelTool):
     """Notes shape, dtype, strides, device and values of the arguments and results of each call."""
 
     section = "observe"
+    command_name = "observe"
+    feature = "dump_op_args"
+    order = 50
     hook_name = "OpObserveHook"
     schema = ObserveSettings
     result_folder = "op_observe_result"

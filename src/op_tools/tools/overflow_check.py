@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import math
 import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -22,7 +23,7 @@ from op_tools.device_error import DeviceError
 from op_tools.engine import Call
 from op_tools.engine.call import is_wrapper, tensors_of
 from op_tools.settings import ToolSettings
-from op_tools.tool import LevelTool
+from op_tools.tool import LevelTool, at_call_site, in_backward_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +171,12 @@ class OpOverflowCheck(LevelTool):
     """Finds where NaN and Inf are born, in forward, backward and the optimizer."""
 
     section = "overflow_check"
+    command_name = "overflow"
+    feature = "overflow_check"
+    order = 20
     hook_name = "OpOverflowCheckHook"
+    report_section = "overflow"
+    judges = True
     schema = OverflowSettings
     result_folder = "op_overflow_check_result"
     result_file = "op_overflow_check_info"
@@ -284,6 +290,18 @@ class OpOverflowCheck(LevelTool):
             + (f"    in {row['module']}\n" if row["module"] else "")
             + f"    inputs {row['input']}\n    output {row['output']}"
         )
+
+    @classmethod
+    def faults(cls, rows: Iterable[Mapping[str, Any]], limit: int = 0) -> list[str]:
+        return [
+            f"{row.get('kind')} born in {row.get('name')}{in_backward_of(row)}{at_call_site(row)}"
+            for row in rows
+            if row.get("status") == "born"
+        ]
+
+    @classmethod
+    def nothing_known(cls, rows: Sequence[Mapping[str, Any]]) -> str:
+        return ""  # only births are rows
 
     def closed(self) -> None:
         results, self.results = self.results, None

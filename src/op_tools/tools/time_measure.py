@@ -137,7 +137,11 @@ class OpTimeMeasure(Tool):
     """Measures calls, and sums them up by operator and by call site."""
 
     section = "time_measure"
+    command_name = "time"
+    feature = "measure_op_time"
+    order = 30
     hook_name = "OpTimeMeasureHook"
+    report_section = "time"
     schema = TimeSettings
     result_folder = "op_time_measure_result"
     result_file = "op_elasped_info"
