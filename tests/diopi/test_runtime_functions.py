@@ -113,7 +113,6 @@ def _caller() -> Path:
         f"-I{ROOT / 'include'}",
     ]
     subprocess.run(["gcc", *flags, "-o", str(target), str(source), "-ldl"], check=True)
-    loader._load(HOST)  # with torch's libraries, wherever they are: the caller asks for it by its path alone
     os.environ["CALLER_RUNTIME"] = str(HOST)
     return target
 
@@ -122,6 +121,9 @@ class _Asking:
     """The caller library on diopi.library's functions."""
 
     def __init__(self) -> None:
+        loader.direct().own_the_table()
+        # With torch's libraries, wherever they are: the caller asks for it by its path alone.
+        loader._load(HOST)
         self.library = Library.open(_caller())
         self.questions = ctypes.CDLL(str(_caller()))
         self.questions.caller_report.restype = ctypes.c_char_p
