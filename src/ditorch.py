@@ -19,7 +19,8 @@ import sys
 if __name__ == "__main__":
     from _ditorch.cli import app
 
-    sys.exit(app())
+    app()
+    sys.exit()
 
 from _ditorch import __version__, mapping
 from _ditorch.mapping import NotMapped

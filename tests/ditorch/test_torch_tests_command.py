@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 pytest.importorskip("expecttest", reason="torch's operator database needs it")
 
-from _ditorch.torch_tests import State, rows
+from _ditorch.torch_tests import State, results
 from _ditorch.torch_tests.command import program
-from _ditorch.torch_tests.model import StartError
+from _ditorch.torch_tests.outcomes import StartError
 from dicore.workers import WorkerPool
 
 HERE = str(Path(__file__).parent)
@@ -66,7 +66,7 @@ def test_a_crash_costs_one_pair_and_every_file_is_written(tmp_path: Path) -> Non
     csv, html = tmp_path / "r.csv", tmp_path / "r.html"
     code, report, _ = run("CRASHING", tmp_path, "--csv", str(csv), "--html", str(html))
     assert (code, report["counts"]) == (1, {"forward": {"passed": 2, "failed": 1, "crash": 1}})
-    found = {row.operator: row for row in rows.read(csv)}
+    found = {row.operator: row for row in results.read(csv)}
     assert found["planted_crash"].result is State.CRASH
     assert found["planted_crash"].message == "crashed (signal 11, SIGSEGV)"
     assert "in crash" in found["planted_crash"].detail
@@ -163,12 +163,12 @@ def test_missing_expecttest_is_said_clearly(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_compare_page_and_tables_read_result_files(tmp_path: Path) -> None:
-    def row(case: str, result: State, message: str = "") -> rows.Row:
-        return rows.Row("cpu", torch.__version__, "test_a.py", case, "sin", "", result, message=message)
+    def row(case: str, result: State, message: str = "") -> results.Row:
+        return results.Row("cpu", torch.__version__, "test_a.py", case, "sin", "", result, message=message)
 
     before, after = tmp_path / "a.csv", tmp_path / "b.csv.gz"
     good, bad = State.PASSED, State.FAILED
-    rows.write(before, [row("one", good), row("two", bad), row("three", bad), row("four", good)])
+    results.write(before, [row("one", good), row("two", bad), row("three", bad), row("four", good)])
     newer = [
         row("one", bad, "no"),
         row("two", good),
@@ -176,7 +176,7 @@ def test_compare_page_and_tables_read_result_files(tmp_path: Path) -> None:
         row("five", bad),
         row("six", good),
     ]
-    rows.write(after, newer)
+    results.write(after, newer)
     result = CliRunner().invoke(program, ["compare", str(before), str(after)])
     assert result.exit_code == 1
     assert "2 new failures, 1 fixed, 1 changed, 1 no longer there, 1 new, 0 the same" in result.output

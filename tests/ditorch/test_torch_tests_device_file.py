@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from _ditorch.torch_tests import device_file
-from _ditorch.torch_tests.toml_lines import line_of
+from _ditorch.torch_tests.device_file import line_of
 
 GOOD = """extends = "dipu"
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing._internal.common_methods_invocations import wrapper_set_seed
 
-from _ditorch.torch_tests.opinfo.sides import Draws
+from _ditorch.torch_tests.opinfo.inputs import Draws
 
 
 def drawn(run) -> bool:

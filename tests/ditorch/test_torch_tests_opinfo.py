@@ -17,11 +17,11 @@ pytest.importorskip("expecttest", reason="torch's operator database needs it")
 from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
 
 from _ditorch.torch_tests import Check, Pair, State
-from _ditorch.torch_tests.model import Options, Outcome, Selection
-from _ditorch.torch_tests.opinfo import plan
+from _ditorch.torch_tests.opinfo import pairs
 from _ditorch.torch_tests.opinfo.checks import judged as judge
+from _ditorch.torch_tests.opinfo.inputs import is_factory
 from _ditorch.torch_tests.opinfo.judge import Judge
-from _ditorch.torch_tests.opinfo.sides import is_factory
+from _ditorch.torch_tests.outcomes import OpInfoOptions, Outcome, PairSelection
 
 # planted operators
 
@@ -92,11 +92,11 @@ def planted(name: str, right: Callable[..., Any], wrong: Callable[..., Any], **s
     return OpInfo(f"planted_{name}", op=Twofaced(right, wrong), **settings)
 
 
-OPTIONS = Options(device="cpu")
+OPTIONS = OpInfoOptions(device="cpu")
 
 
 def judged(op: Any, check: Check = Check.FORWARD, dtype: str = "float32", **options: Any) -> Outcome:
-    return judge(Judge(op, Pair(check, op.full_name, dtype), Options(device="cpu", **options), True))
+    return judge(Judge(op, Pair(check, op.full_name, dtype), OpInfoOptions(device="cpu", **options), True))
 
 
 # what the judge must find
@@ -191,9 +191,9 @@ def test_same_seed_for_both_sides_and_form_only_without_it() -> None:
     other = planted("random", torch.rand_like, lambda x: torch.rand_like(x) / 2)
     assert judged(other).state is State.FAILED
     pair = Pair(Check.FORWARD, other.full_name, "float32")
-    assert judge(Judge(other, pair, Options(device="cpu"), bit_equal_rng=False)).state is State.PASSED
+    assert judge(Judge(other, pair, OpInfoOptions(device="cpu"), bit_equal_rng=False)).state is State.PASSED
     shape = planted("random", torch.rand_like, lambda x: torch.rand_like(x)[None])
-    assert judge(Judge(shape, pair, Options(device="cpu"), bit_equal_rng=False)).state is State.FAILED
+    assert judge(Judge(shape, pair, OpInfoOptions(device="cpu"), bit_equal_rng=False)).state is State.FAILED
 
 
 def test_undefined_values_are_compared_by_form() -> None:
@@ -257,7 +257,7 @@ def test_a_wrong_out_form_is_found(wrong: Any, said: str) -> None:
 
 
 def test_right_out_and_in_place_forms_pass_and_refusals_of_both_are_counted() -> None:
-    op = next(op for op in plan.operators(Options.op_db).values() if op.full_name == "sin")
+    op = next(op for op in pairs.operators(OpInfoOptions.op_db).values() if op.full_name == "sin")
     for dtype in ("float32", "int64"):
         assert judged(op, Check.OUT, dtype).state is State.PASSED
         outcome = judged(op, Check.INPLACE, dtype)
@@ -324,10 +324,10 @@ def test_factories_are_recognised_by_their_schema() -> None:
 
 
 def test_every_operator_dtype_pair_is_planned() -> None:
-    ops = plan.operators(Options.op_db)
-    pairs = plan.build(ops.values(), Selection(), OPTIONS)
-    counts = {check: sum(pair.check is check for pair in pairs) for check in Check}
-    assert len(set(pairs)) == len(pairs)
+    ops = pairs.operators(OpInfoOptions.op_db)
+    planned = pairs.build(ops.values(), PairSelection(), OPTIONS)
+    counts = {check: sum(pair.check is check for pair in planned) for check in Check}
+    assert len(set(planned)) == len(planned)
     assert counts[Check.FORWARD] == sum(len(op.dtypes) for op in ops.values())
     differentiable = [op for op in ops.values() if op.supports_autograd]
     with_dtype = [
@@ -336,6 +336,6 @@ def test_every_operator_dtype_pair_is_planned() -> None:
     assert counts[Check.GRADIENT] == len(with_dtype)
     if torch.__version__.startswith("2.13."):
         assert (len(ops), counts[Check.FORWARD], counts[Check.GRADIENT]) == (702, 6121, 543)
-    quick = plan.build(ops.values(), Selection(checks=(Check.FORWARD,), one_dtype=True), OPTIONS)
-    assert {pair.op for pair in quick} == {pair.op for pair in pairs if pair.check is Check.FORWARD}
+    quick = pairs.build(ops.values(), PairSelection(checks=(Check.FORWARD,), one_dtype=True), OPTIONS)
+    assert {pair.op for pair in quick} == {pair.op for pair in planned if pair.check is Check.FORWARD}
     assert len(quick) == len({pair.op for pair in quick})

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 pytest.importorskip("expecttest", reason="torch's test helpers need it")
 
-from _ditorch.torch_tests import State, rows
+from _ditorch.torch_tests import State, results
 from _ditorch.torch_tests.command import program
-from _ditorch.torch_tests.source.operators import dtype_in, operator_in
+from _ditorch.torch_tests.source.run import dtype_in, operator_in
 
 HEAD = """
 import os, signal, sys, time, unittest
@@ -97,10 +97,10 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def run(tree: Path, csv: Path, device: str, *arguments: str) -> tuple[int, list[rows.Row], str]:
+def run(tree: Path, csv: Path, device: str, *arguments: str) -> tuple[int, list[results.Row], str]:
     words = ["--device", device, "--source", str(tree), "--csv", str(csv), "--jobs", "2", "--timeout", "10"]
     result = CliRunner().invoke(program, [*words, *arguments])
-    return result.exit_code, rows.read(csv) if csv.exists() else [], result.output
+    return result.exit_code, results.read(csv) if csv.exists() else [], result.output
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -13,12 +13,12 @@ from typing import Annotated, NoReturn
 import torch
 import typer
 
-from _ditorch.torch_tests import changes, device_file, documents, pages, rows, source_tables, tables
-from _ditorch.torch_tests.known import Expectations
-from _ditorch.torch_tests.model import Check, Options, Selection, StartError
-from _ditorch.torch_tests.opinfo.plan import dtype_named, name_of
-from _ditorch.torch_tests.opinfo.sweep import Findings, Limits, options_for, sweep
-from _ditorch.torch_tests.places import Place, place_of
+from _ditorch.torch_tests import device_file, reports, results, tables
+from _ditorch.torch_tests.device_under_test import DeviceUnderTest, device_under_test
+from _ditorch.torch_tests.expectations import Expectations
+from _ditorch.torch_tests.opinfo.pairs import dtype_named, name_of
+from _ditorch.torch_tests.opinfo.sweep import DatabaseRun, RunLimits, options_for, sweep
+from _ditorch.torch_tests.outcomes import Check, OpInfoOptions, PairSelection, StartError
 from _ditorch.torch_tests.source.run import SourceRun, chosen_files, open_tree, run_files
 from dicore.console import make_console, progress_bar
 
@@ -77,7 +77,9 @@ def run(
     every_class: Annotated[
         bool, typer.Option("--every-class", help="Source only: also classes that are not made for a device.")
     ] = False,
-    op_db: Annotated[str, typer.Option(hidden=True, help="MODULE:NAME of another database.")] = Options.op_db,
+    op_db: Annotated[
+        str, typer.Option(hidden=True, help="MODULE:NAME of another database.")
+    ] = OpInfoOptions.op_db,
 ) -> None:
     """Run PyTorch's operator database on a device and compare with the CPU; or, with --source, PyTorch's test files.
 
@@ -86,8 +88,8 @@ def run(
     """
     if context.invoked_subcommand is not None:
         return
-    place, file = _prepared(device, config)
-    limits = Limits(jobs or len(os.sched_getaffinity(0)), timeout)
+    under_test, file = _prepared(device, config)
+    limits = RunLimits(jobs or len(os.sched_getaffinity(0)), timeout)
     with _clear_errors():
         database_only = {
             "--checks": checks,
@@ -101,20 +103,20 @@ def run(
         if source is not None:
             names = files.split(",") if files else None
             found = _source(
-                place, file, source, names, cases, limits, mapping=mapping, every_class=every_class
+                under_test, file, source, names, cases, limits, mapping=mapping, every_class=every_class
             )
-            _run_source(found, file, csv or Path(rows.default_name(place.type)), html, resume=resume)
-        selection = Selection(
+            _run_source(found, file, csv or Path(results.default_name(under_test.type)), html, resume=resume)
+        selection = PairSelection(
             checks=_checks(checks),
             ops=re.compile(ops).pattern if ops else None,
             dtypes=tuple(name_of(dtype_named(name)) for name in dtypes.split(",")) if dtypes else None,
             one_dtype=quick,
         )
     most = samples or (_QUICK_SAMPLES if quick else None)
-    options = options_for(place.device, file, max_samples=most, bit_equal_rng=bit_equal_rng, op_db=op_db)
-    whole = selection == Selection() and most is None
-    findings = Findings(options, Expectations(file, torch.__version__), limits, whole)
-    _run_database(place, file, findings, selection)
+    options = options_for(under_test.device, file, max_samples=most, bit_equal_rng=bit_equal_rng, op_db=op_db)
+    whole = selection == PairSelection() and most is None
+    findings = DatabaseRun(options, Expectations(file, torch.__version__), limits, whole)
+    _run_database(under_test, file, findings, selection)
     _write_database(findings, csv, html, json)
     raise typer.Exit(_exit_code(findings))
 
@@ -129,26 +131,26 @@ def compare_results(
     Exit codes: 0 nothing got worse, 1 something did, 2 usage.
     """
     with _clear_errors():
-        found = changes.compare(rows.read(before), rows.read(after))
-    source_tables.show_changes(found, make_console())
+        found = results.compare(results.read(before), results.read(after))
+    tables.show_changes(found, make_console())
     raise typer.Exit(DIFFERS if found.regressions else 0)
 
 
 @program.command(name="page")
 def make_page(
-    results: Annotated[Path, typer.Argument(metavar="RESULTS.csv")],
+    path: Annotated[Path, typer.Argument(metavar="RESULTS.csv")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")],
 ) -> None:
     """Make the HTML page of a result file."""
     with _clear_errors():
-        found = rows.read(results)
-    pages.page_of(found, _title(found)).write(output)
+        found = results.read(path)
+    reports.page_of(found, _title(found)).write(output)
     typer.echo(f"{output} written, {len(found):,} cases")
 
 
 @program.command(name="tables")
 def make_tables(
-    results: Annotated[list[Path], typer.Argument(metavar="RESULTS.csv...")],
+    paths: Annotated[list[Path], typer.Argument(metavar="RESULTS.csv...")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The Markdown file to write.")],
     note: Annotated[
         list[str] | None, typer.Option(help="A sentence for the top; may be given again.")
@@ -156,7 +158,7 @@ def make_tables(
 ) -> None:
     """Make the published tables of one or more result files."""
     with _clear_errors():
-        text = documents.document({path.name: rows.read(path) for path in results}, note or [])
+        text = reports.document({path.name: results.read(path) for path in paths}, note or [])
     output.write_text(text, encoding="utf-8")
     typer.echo(f"{output} written")
 
@@ -165,31 +167,31 @@ def make_tables(
 
 
 def _run_database(
-    place: Place, file: device_file.DeviceFile, findings: Findings, selection: Selection
+    under_test: DeviceUnderTest, file: device_file.DeviceFile, findings: DatabaseRun, selection: PairSelection
 ) -> None:
     console = make_console()
-    with _progress("importing torch's operator database") as show, _start_errors(place):
-        sweep(place, file, findings, selection, show)
+    with _progress("importing torch's operator database") as show, _start_errors(under_test):
+        sweep(under_test, file, findings, selection, show)
     if findings.facts is None:  # interrupted before anything was known
         raise typer.Exit(findings.stopped)
-    tables.show(findings, console)
+    tables.show_database(findings, console)
 
 
-def _write_database(findings: Findings, csv: Path | None, html: Path | None, json: Path | None) -> None:
+def _write_database(findings: DatabaseRun, csv: Path | None, html: Path | None, json: Path | None) -> None:
     assert findings.facts is not None
     device, version = findings.options.device, findings.facts.torch_version
     outcomes = sorted(findings.outcomes, key=lambda outcome: outcome.pair)
-    found = [rows.row_of(outcome, device, version) for outcome in outcomes]
+    found = [results.row_of(outcome, device, version) for outcome in outcomes]
     with _clear_errors():
         if csv is not None:
-            rows.write(csv, found)
+            results.write(csv, found)
         if html is not None:
-            pages.page_of(found, _title(found)).write(html)
+            reports.page_of(found, _title(found)).write(html)
         if json is not None:
             tables.write_json(findings, json)
 
 
-def _exit_code(findings: Findings) -> int:
+def _exit_code(findings: DatabaseRun) -> int:
     if findings.stopped:
         return findings.stopped
     if not findings.outcomes:
@@ -201,19 +203,19 @@ def _exit_code(findings: Findings) -> int:
 
 
 def _source(
-    place: Place,
+    under_test: DeviceUnderTest,
     file: device_file.DeviceFile,
     source: Path,
     files: list[str] | None,
     cases: str | None,
-    limits: Limits,
+    limits: RunLimits,
     *,
     mapping: bool,
     every_class: bool,
 ) -> SourceRun:
     tree = open_tree(source)
     return SourceRun(
-        place,
+        under_test,
         torch.__version__,
         tree,
         chosen_files(tree, files if files is not None else file.source.files),
@@ -234,26 +236,26 @@ def _run_source(
     console = make_console()
     with (
         _progress("importing test files") as show,
-        rows.Journal(csv) as journal,
-        _start_errors(found.place),
+        results.Journal(csv) as journal,
+        _start_errors(found.under_test),
     ):
         run_files(found, file, journal, done, show)
-    rows.write(csv, sorted(found.rows, key=lambda row: row.key))
+    results.write(csv, sorted(found.rows, key=lambda row: row.key))
     if html is not None:
-        pages.page_of(found.rows, _title(found.rows)).write(html)
-    source_tables.show(found, csv, console)
+        reports.page_of(found.rows, _title(found.rows)).write(html)
+    tables.show_source_run(found, csv, console)
     code = found.stopped or (NOTHING if not found.rows else DIFFERS if found.unexpected else 0)
     raise typer.Exit(code)
 
 
-def _earlier(csv: Path, found: SourceRun, *, resume: bool) -> list[rows.Row]:
+def _earlier(csv: Path, found: SourceRun, *, resume: bool) -> list[results.Row]:
     """The rows to go on from."""
     if not csv.exists() or not csv.stat().st_size:
         return []
     if not resume:
         raise ValueError(f"{csv} exists. Go on from it with --resume, or name another file with --csv.")
-    done = rows.read(csv)
-    other = [row for row in done if (row.device, row.torch) != (found.place.device, found.torch_version)]
+    done = results.read(csv)
+    other = [row for row in done if (row.device, row.torch) != (found.under_test.device, found.torch_version)]
     if other:
         what = f"of {other[0].device} and torch {other[0].torch}"
         raise ValueError(f"{csv} holds results {what}. Name another file with --csv.")
@@ -263,12 +265,12 @@ def _earlier(csv: Path, found: SourceRun, *, resume: bool) -> list[rows.Row]:
 # what both need
 
 
-def _prepared(device: str | None, config: Path | None) -> tuple[Place, device_file.DeviceFile]:
+def _prepared(device: str | None, config: Path | None) -> tuple[DeviceUnderTest, device_file.DeviceFile]:
     if importlib.util.find_spec("expecttest") is None:
         _leave(USAGE, "torch's tests need the package expecttest: pip install expecttest")
     with _clear_errors():
-        place = place_of(device)
-        return place, device_file.load(place.type, config)
+        under_test = device_under_test(device)
+        return under_test, device_file.load(under_test.type, config)
 
 
 def _fitting(source: Path | None, database_only: dict[str, object], source_only: dict[str, object]) -> None:
@@ -291,7 +293,7 @@ def _checks(names: str | None) -> tuple[Check, ...]:
     return tuple(check for check in Check if check in wanted)
 
 
-def _title(found: list[rows.Row]) -> str:
+def _title(found: list[results.Row]) -> str:
     return (
         f"PyTorch's own tests on {found[0].device}, torch {found[0].torch}"
         if found
@@ -317,11 +319,11 @@ def _clear_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _start_errors(place: Place) -> Iterator[None]:
+def _start_errors(under_test: DeviceUnderTest) -> Iterator[None]:
     try:
         yield
     except StartError as error:
-        _leave(INTERNAL, f"no process could be started for device {place.device}:\n{error}")
+        _leave(INTERNAL, f"no process could be started for device {under_test.device}:\n{error}")
 
 
 def _leave(code: int, message: str) -> NoReturn:

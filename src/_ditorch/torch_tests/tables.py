@@ -1,4 +1,4 @@
-"""What the operator database found: a table for people, JSON for programs."""
+"""What a run found, and what changed between two result files: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,22 @@ from rich.markup import escape
 from rich.table import Table
 
 from _ditorch.torch_tests.device_file import KnownPair
-from _ditorch.torch_tests.model import Check, Outcome, State
-from _ditorch.torch_tests.opinfo.sweep import Findings
+from _ditorch.torch_tests.opinfo.sweep import DatabaseRun
+from _ditorch.torch_tests.outcomes import Check, Outcome, State
+from _ditorch.torch_tests.results import Change, Changes, Row
+from _ditorch.torch_tests.source.run import SourceRun
 
-__all__ = ["COLOURS", "coloured", "counted_states", "show", "write_json"]
+__all__ = [
+    "COLOURS",
+    "coloured",
+    "counted_states",
+    "show_changes",
+    "show_database",
+    "show_source_run",
+    "write_json",
+]
+
+# -- the operator database -------------------------------------------------------------------------------------
 
 COLOURS = {
     State.PASSED: "green",
@@ -37,13 +49,13 @@ _REMARKS = {
 _ALWAYS = (State.PASSED, State.FAILED, State.ERROR)
 
 
-def write_json(findings: Findings, path: Path) -> None:
+def write_json(findings: DatabaseRun, path: Path) -> None:
     """Everything, for programs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(as_json(findings), indent=1) + "\n")
 
 
-def as_json(findings: Findings) -> dict[str, Any]:
+def as_json(findings: DatabaseRun) -> dict[str, Any]:
     assert findings.facts is not None
     complete, known = findings.complete, findings.expectations
     return {
@@ -80,7 +92,7 @@ def _pair(outcome: Outcome) -> dict[str, Any]:
     return row | ({"reason": outcome.reason} if outcome.reason else {})
 
 
-def show(findings: Findings, console: Console) -> None:
+def show_database(findings: DatabaseRun, console: Console) -> None:
     _show_counts(findings, console)
     _show_known(findings, console)
     _show_unexpected(findings, console)
@@ -108,7 +120,7 @@ def coloured(state: State, count: int) -> str:
     return f"[{COLOURS[state]}]{count:,}[/]" if count else "0"
 
 
-def _show_counts(findings: Findings, console: Console) -> None:
+def _show_counts(findings: DatabaseRun, console: Console) -> None:
     facts, counts = findings.facts, findings.counts()
     assert facts is not None
     states = counted_states(list(counts.values()))
@@ -128,7 +140,7 @@ def _show_counts(findings: Findings, console: Console) -> None:
     _show_remarks(findings, console)
 
 
-def _show_remarks(findings: Findings, console: Console) -> None:
+def _show_remarks(findings: DatabaseRun, console: Console) -> None:
     for kind, fact in _REMARKS.items():
         found = [outcome for outcome in findings.outcomes if getattr(outcome, kind)]
         if found:
@@ -145,7 +157,7 @@ def _show_remarks(findings: Findings, console: Console) -> None:
         console.print(f"{restrided:,} samples had equal values in another memory layout (information only)")
 
 
-def _show_known(findings: Findings, console: Console) -> None:
+def _show_known(findings: DatabaseRun, console: Console) -> None:
     """Pairs that share operator, state and reason share a line; every pair is named."""
     groups: dict[tuple[State, str, str, str], list[str]] = {}
     for outcome in findings.outcomes:
@@ -163,7 +175,7 @@ def _show_known(findings: Findings, console: Console) -> None:
     console.print(table)
 
 
-def _show_unexpected(findings: Findings, console: Console) -> None:
+def _show_unexpected(findings: DatabaseRun, console: Console) -> None:
     """One line for each operator, with the first cause; the JSON has the cause of every pair."""
     groups: dict[tuple[State, str, str], list[Outcome]] = {}
     for outcome in sorted(findings.unexpected, key=lambda found: found.pair):
@@ -179,3 +191,104 @@ def _show_unexpected(findings: Findings, console: Console) -> None:
         row = (check, op, dtypes, f"{failing}/{samples}", escape(outcomes[0].message))
         table.add_row(f"[{COLOURS[state]}]{state}[/]", *row)
     console.print(table)
+
+
+# -- test files, and two result files beside each other --------------------------------------------------------
+
+_MOST_CAUSES, _MOST_CHANGES = 30, 40
+
+
+def show_source_run(run: SourceRun, csv: Path, console: Console) -> None:
+    """Counts by file, then the causes of what failed, the frequent ones first."""
+    counts = run.counts()
+    states = counted_states(list(counts.values()))
+    table = Table(title=f"PyTorch's tests on {run.under_test.device}, torch {run.torch_version}")
+    table.add_column("file", overflow="fold")
+    for heading in ("cases", *states):
+        table.add_column(heading, justify="right")
+    for file, counter in counts.items():
+        table.add_row(
+            file, f"{sum(counter.values()):,}", *(coloured(state, counter[state]) for state in states)
+        )
+    console.print(table)
+    _show_source_remarks(run, csv, console)
+    _show_causes(run.unexpected, console)
+    for name in run.expectations.now_passing():
+        console.print(
+            f"[yellow]stale: listed and passes[/], take it off the list: {escape(name)}", soft_wrap=True
+        )
+
+
+def _show_source_remarks(run: SourceRun, csv: Path, console: Console) -> None:
+    forked = sum(facts.forks for facts in run.facts.values())
+    shared = sum(not facts.forks and not facts.error for facts in run.facts.values())
+    kinds = [f"{forked} with a process for each case"] * bool(forked)
+    kinds += [f"{shared} with one process for all cases, a new one after a crash or a hang"] * bool(shared)
+    console.print(
+        f"{run.seconds:.1f} s, {run.jobs} processes; files: {', '.join(kinds) or 'none'}", soft_wrap=True
+    )
+    if run.tree.version and not run.torch_version.startswith(run.tree.version.partition("a")[0]):
+        console.print(
+            f"[yellow]The sources are of torch {run.tree.version}, the torch under test is {run.torch_version}[/]: some "
+            "failures are the difference between the two.",
+            soft_wrap=True,
+        )
+    others = sum(facts.others for facts in run.facts.values())
+    if others:
+        console.print(
+            f"{others:,} cases of classes that are not made for a device were left out (--every-class)"
+        )
+    if run.deselected:
+        console.print(f"{run.deselected:,} cases were not selected")
+    if run.resumed:
+        console.print(f"{run.resumed:,} results were there from before")
+    console.print(f"every case: {csv}", soft_wrap=True)
+
+
+def _show_causes(failed: list[Row], console: Console) -> None:
+    groups: dict[tuple[State, str], list[Row]] = {}
+    for row in failed:
+        groups.setdefault((row.result, row.message[:160]), []).append(row)
+    if not groups:
+        return
+    table = Table(title="Unexpected, by cause", show_lines=True)
+    for heading in ("state", "cases", "cause", "for example"):
+        table.add_column(heading, overflow="fold")
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    for (state, message), members in ordered[:_MOST_CAUSES]:
+        example = f"{members[0].file}::{members[0].case}"
+        table.add_row(f"[{COLOURS[state]}]{state}[/]", str(len(members)), escape(message), escape(example))
+    console.print(table)
+    if len(ordered) > _MOST_CAUSES:
+        console.print(f"and {len(ordered) - _MOST_CAUSES} causes more, all in the CSV")
+
+
+def show_changes(found: Changes, console: Console) -> None:
+    """Regressions in full; of the rest the first ones."""
+    lists = {
+        "new failures": found.regressions,
+        "fixed": found.fixed,
+        "changed": found.changed,
+        "no longer there": found.gone,
+        "new": found.added,
+    }
+    console.print(
+        ", ".join(f"{len(items):,} {name}" for name, items in lists.items()) + f", {found.same:,} the same"
+    )
+    for name, items in lists.items():
+        most = len(items) if name == "new failures" else _MOST_CHANGES
+        if items:
+            console.print(_changes_table(name, items[:most]))
+        if len(items) > most:
+            console.print(f"and {len(items) - most:,} more")
+
+
+def _changes_table(name: str, items: list[Change]) -> Table:
+    table = Table(title=name)
+    for heading in ("file", "case", "before", "after", "cause"):
+        table.add_column(heading, overflow="fold")
+    for item in items:
+        table.add_row(
+            item.file, escape(item.case), item.before or "", item.after or "", escape(item.message[:200])
+        )
+    return table

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from _ditorch.torch_tests.model import Check, Outcome
 from _ditorch.torch_tests.opinfo import dtypes
 from _ditorch.torch_tests.opinfo.compare import Comparison, Mismatch
+from _ditorch.torch_tests.opinfo.inputs import SEED, Transfer, random_like
 from _ditorch.torch_tests.opinfo.judge import Arguments, Judge, call, parts_of
-from _ditorch.torch_tests.opinfo.sides import SEED, random_like
-from _ditorch.torch_tests.opinfo.transfer import Transfer
+from _ditorch.torch_tests.outcomes import Check, Outcome
 from dicore.workers import one_line
 
 __all__ = ["judged"]
@@ -100,14 +99,14 @@ def _outs(results: list[torch.Tensor], all_forms: bool) -> Iterator[tuple[str, l
 
 
 def _write(judge: Judge, arguments: Arguments) -> Any:
-    """The places afterwards, whether they were returned, and whether each kept its memory; or the exception."""
+    """The addresses afterwards, whether they were returned, and whether each kept its memory; or the exception."""
     outs = tree_leaves(arguments[2]["out"])
-    places = [out.data_ptr() if out.numel() else 0 for out in outs]
+    addresses = [out.data_ptr() if out.numel() else 0 for out in outs]
     result = call(judge.op.op, arguments)
     if isinstance(result, Exception):
         return result
     returned = all(got is out for got, out in zip(tree_leaves(result), outs, strict=False))
-    kept = [not place or out.data_ptr() == place for out, place in zip(outs, places, strict=True)]
+    kept = [not address or out.data_ptr() == address for out, address in zip(outs, addresses, strict=True)]
     return [outs, returned, kept]
 
 

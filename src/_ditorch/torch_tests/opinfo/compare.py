@@ -1,4 +1,4 @@
-"""Is the device's answer the CPU's? Structure, type, dtype, shape, place, aliasing, then values.
+"""Is the device's answer the CPU's? Structure, type, dtype, shape, device, aliasing, then values.
 
 Values are held against `torch.testing`'s default tolerances for their dtype, or the operator's own
 ``toleranceOverride`` where that is wider; integers and booleans must be equal. Equal bits pass at once.

@@ -15,9 +15,9 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from _ditorch.torch_tests.opinfo.compare import Mismatch
+from _ditorch.torch_tests.opinfo.inputs import Transfer
 from _ditorch.torch_tests.opinfo.judge import Arguments, DeviceError, Judge, call, parts_of
-from _ditorch.torch_tests.opinfo.plan import ALL_DTYPES, name_of
-from _ditorch.torch_tests.opinfo.transfer import Transfer
+from _ditorch.torch_tests.opinfo.pairs import ALL_DTYPES, name_of
 from dicore.workers import one_line
 
 __all__ = ["ask", "candidates"]

@@ -16,19 +16,19 @@ from typing import Any
 
 import torch
 
-from _ditorch.torch_tests.model import Check, Options, Outcome, Pair, Problem, State
 from _ditorch.torch_tests.opinfo.compare import Comparison, Mismatch, ValueMismatch
-from _ditorch.torch_tests.opinfo.plan import NO_DTYPE, dtype_named
-from _ditorch.torch_tests.opinfo.sides import (
+from _ditorch.torch_tests.opinfo.inputs import (
     SEED,
     Draws,
+    Transfer,
     device_function,
     is_factory,
     seed_both,
     tolerance_for,
 )
-from _ditorch.torch_tests.opinfo.transfer import Transfer
-from _ditorch.torch_tests.opinfo.wider import Wider, can_be_wider, category_for
+from _ditorch.torch_tests.opinfo.pairs import NO_DTYPE, dtype_named
+from _ditorch.torch_tests.opinfo.upcast import UpcastReference, can_upcast, category_for
+from _ditorch.torch_tests.outcomes import Check, OpInfoOptions, Outcome, Pair, Problem, State
 from dicore.workers import one_line
 
 __all__ = ["Arguments", "DeviceError", "Judge", "call", "parts_of"]
@@ -44,7 +44,7 @@ class DeviceError(Exception):
 class Judge:
     """All samples of one pair; what is asked of each sample is a function in `checks`."""
 
-    def __init__(self, op: Any, pair: Pair, options: Options, bit_equal_rng: bool) -> None:
+    def __init__(self, op: Any, pair: Pair, options: OpInfoOptions, bit_equal_rng: bool) -> None:
         self.op = op
         self.pair = pair
         self.options = options
@@ -168,12 +168,12 @@ class Judge:
 
     def _kept(self, arguments: Arguments) -> Arguments | None:
         """A copy from which a wider reference can be made after the call has written to its arguments."""
-        return Transfer("cpu")(arguments) if self.dtype is not None and can_be_wider(self.dtype) else None
+        return Transfer("cpu")(arguments) if self.dtype is not None and can_upcast(self.dtype) else None
 
     def _wider_agreement(self, cpu: Any, device: Any, run: Callable[[Any], Any], pristine: Any) -> str:
-        if pristine is None or self.dtype is None or not can_be_wider(self.dtype):
+        if pristine is None or self.dtype is None or not can_upcast(self.dtype):
             return ""
-        call_again = Wider(
+        call_again = UpcastReference(
             lambda arguments: self.seeded(lambda: run(arguments))[0],
             pristine,
             cpu,

@@ -1,4 +1,4 @@
-"""Run the operator database: plan in a worker, hand out the pairs, collect what is found."""
+"""Run the operator database: list the pairs in a worker, hand out the pairs, collect what is found."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from _ditorch.torch_tests.device_file import DeviceFile
-from _ditorch.torch_tests.known import Expectations, covers_pair
-from _ditorch.torch_tests.model import (
+from _ditorch.torch_tests.device_under_test import DeviceUnderTest
+from _ditorch.torch_tests.expectations import Expectations, covers_pair
+from _ditorch.torch_tests.outcomes import (
     Check,
-    Options,
+    OpInfoOptions,
     Outcome,
     Pair,
+    PairSelection,
     Problem,
-    Selection,
     StartError,
     State,
     ToleranceRule,
     WorkerFacts,
     state_of,
 )
-from _ditorch.torch_tests.places import Place
 from dicore.workers import Done, Lost, Ready, WorkerPool
 
-__all__ = ["Findings", "Limits", "options_for", "sweep"]
+__all__ = ["DatabaseRun", "RunLimits", "options_for", "sweep"]
 
 INTERRUPTED, INTERNAL = 130, 3
 _TASKS_PER_WORKER = 25  # reading the database takes as long as many pairs
 
 
 @dataclass(frozen=True)
-class Limits:
+class RunLimits:
     """How many processes, and how long a pair may take."""
 
     jobs: int
@@ -40,12 +40,12 @@ class Limits:
 
 
 @dataclass
-class Findings:
+class DatabaseRun:
     """Everything one run knows."""
 
-    options: Options
+    options: OpInfoOptions
     expectations: Expectations
-    limits: Limits
+    limits: RunLimits
     whole: bool  # all samples of the whole database were asked for
     facts: WorkerFacts | None = None
     planned: list[Pair] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Findings:
         return {check: counter for check, counter in table.items() if counter}
 
 
-def options_for(device: str, file: DeviceFile, **settings: object) -> Options:
+def options_for(device: str, file: DeviceFile, **settings: object) -> OpInfoOptions:
     """The part of the device's file that a worker needs."""
     part = file.opinfo
     rules = tuple(
@@ -87,7 +87,7 @@ def options_for(device: str, file: DeviceFile, **settings: object) -> Options:
         )
         for entry in part.tolerance
     )
-    return Options(
+    return OpInfoOptions(
         device,
         undefined_values=frozenset(part.undefined_values),
         host_arguments=frozenset(part.host_arguments),
@@ -100,10 +100,10 @@ def options_for(device: str, file: DeviceFile, **settings: object) -> Options:
 
 
 def sweep(
-    place: Place,
+    under_test: DeviceUnderTest,
     file: DeviceFile,
-    findings: Findings,
-    selection: Selection,
+    findings: DatabaseRun,
+    selection: PairSelection,
     show: Callable[[str, int, int], None],
 ) -> None:
     """Fill `findings`. `show` is told what was done, how many are, and of how many."""
@@ -114,8 +114,8 @@ def sweep(
         findings.options,
         workers=findings.limits.jobs,
         timeout=findings.limits.seconds,
-        environment=place.environment(mapping=False),
-        preload=database if place.can_preload else (),
+        environment=under_test.environment(mapping=False),
+        preload=database if under_test.can_preload else (),
         tasks_per_worker=_TASKS_PER_WORKER,
     )
     with pool:
@@ -134,8 +134,8 @@ def sweep(
 def _drive(
     pool: WorkerPool,
     file: DeviceFile,
-    findings: Findings,
-    selection: Selection,
+    findings: DatabaseRun,
+    selection: PairSelection,
     show: Callable[[str, int, int], None],
 ) -> None:
     pool.open("")
@@ -148,7 +148,7 @@ def _drive(
                 findings.expectations.drop_for(event.facts.vendor.get("features", ()))
                 pool.add("", [selection])
             continue
-        if isinstance(event, Done) and isinstance(event.task, Selection):
+        if isinstance(event, Done) and isinstance(event.task, PairSelection):
             findings.planned = event.value
             todo = [pair for pair in findings.planned if not _skipped(pair, file, findings)]
             pool.add("", todo)
@@ -161,7 +161,7 @@ def _drive(
         show(label, len(findings.outcomes), len(findings.planned))
 
 
-def _skipped(pair: Pair, file: DeviceFile, findings: Findings) -> bool:
+def _skipped(pair: Pair, file: DeviceFile, findings: DatabaseRun) -> bool:
     """Pairs that the device's file says not to run are reported, not forgotten."""
     entry = next((entry for entry in file.opinfo.skip if covers_pair(entry, pair)), None)
     if entry is not None:

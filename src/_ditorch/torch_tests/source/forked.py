@@ -19,8 +19,7 @@ from pathlib import Path
 
 import torch
 
-from _ditorch.torch_tests.model import State
-from _ditorch.torch_tests.source.model import CaseOutcome
+from _ditorch.torch_tests.outcomes import CaseOutcome, State
 from dicore.workers import describe_exit, die_with_parent, tail
 
 __all__ = ["can_fork", "run_forked"]

@@ -8,18 +8,19 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
+import torch
+
 from _ditorch.torch_tests.device_file import DeviceFile
-from _ditorch.torch_tests.known import Expectations, covers_case
-from _ditorch.torch_tests.model import Problem, State, state_of
-from _ditorch.torch_tests.places import Place
-from _ditorch.torch_tests.rows import Journal, Row
-from _ditorch.torch_tests.source.model import CaseOutcome, FileFacts, Setup
-from _ditorch.torch_tests.source.operators import dtype_in, operator_in
+from _ditorch.torch_tests.device_under_test import DeviceUnderTest
+from _ditorch.torch_tests.expectations import Expectations, covers_case
+from _ditorch.torch_tests.outcomes import CaseOutcome, FileFacts, Problem, SourceSetup, State, state_of
+from _ditorch.torch_tests.results import Journal, Row
 from dicore.workers import Done, Lost, Ready, WorkerPool
 
-__all__ = ["BadTree", "SourceRun", "Tree", "open_tree", "run_files"]
+__all__ = ["BadTree", "SourceRun", "Tree", "dtype_in", "open_tree", "operator_in", "run_files"]
 
 INTERRUPTED = 130
 COLLECTION = "(import)"  # the case that stands for a file that cannot be imported
@@ -43,7 +44,7 @@ class Tree:
 class SourceRun:
     """What is run, and what was found."""
 
-    place: Place
+    under_test: DeviceUnderTest
     torch_version: str
     tree: Tree
     files: list[str]
@@ -115,16 +116,16 @@ def run_files(
 
 def _pool(run: SourceRun, file: DeviceFile, folder: str) -> WorkerPool:
     """Nothing is preloaded: torch's helpers look for devices when they are imported, and the device must be there."""
-    only = "privateuse1" if run.place.is_privateuse1 else run.place.type
+    only = "privateuse1" if run.under_test.is_privateuse1 else run.under_test.type
     environment = {
-        **run.place.environment(mapping=run.mapping),
+        **run.under_test.environment(mapping=run.mapping),
         "PYTORCH_TESTING_DEVICE_ONLY_FOR": only,
         "CI": None,  # torch's helpers behave differently on torch's own CI
         **file.source.environment,
     }
     return WorkerPool(
         "_ditorch.torch_tests.source.worker:start",
-        Setup(run.place.device, str(run.tree.root), run.seconds_each, run.every_class),
+        SourceSetup(run.under_test.device, str(run.tree.root), run.seconds_each, run.every_class),
         workers=run.jobs,
         timeout=lambda task, _: run.seconds_each + (_GRACE if run.facts[task[0]].forks else 0.0),
         environment=environment,
@@ -207,7 +208,7 @@ def _add(
         if entry is not None:
             state, reason = entry.kind, entry.entry.reason
     row = Row(
-        run.place.device,
+        run.under_test.device,
         run.torch_version,
         file,
         case,
@@ -221,3 +222,53 @@ def _add(
     )
     journal.add(row)
     run.rows.append(row)
+
+
+# -- which operator a case is about, as far as its name says ---------------------------------------------------
+
+_DTYPES = re.compile(r"_(u?int\d+|b?float\d+(?:_e\w+)?|complex\d+|bool)(?=_|$)")
+# Names of functions that are ordinary words of tests: kinds of numbers, devices, and the like.
+_WORDS = frozenset((
+    "all", "any", "bfloat16", "bool", "byte", "cdouble", "cfloat", "chalf", "char", "cpu", "cuda", "device", "double",
+    "dtype", "float", "half", "int", "is_tensor", "long", "short", "size", "storage", "to", "type", "xpu",
+))  # fmt: skip
+
+
+@cache
+def _names() -> dict[str, str]:
+    """Names as they stand in test names -> names as people write them: nn_functional_relu -> nn.functional.relu."""
+    found: dict[str, str] = {}
+    namespaces = {
+        "": torch,
+        "Tensor.": torch.Tensor,
+        "linalg.": torch.linalg,
+        "fft.": torch.fft,
+        "special.": torch.special,
+        "nn.functional.": torch.nn.functional,
+    }
+    for prefix, namespace in reversed(namespaces.items()):
+        for name in dir(namespace):
+            if name.islower() and not name.startswith("_") and callable(getattr(namespace, name, None)):
+                label = name if prefix == "Tensor." else prefix + name
+                found[label.replace(".", "_")] = label
+                found[name] = label
+    not_meant = _WORDS | {torch._C._get_privateuse1_backend_name()}
+    return {short: label for short, label in found.items() if short not in not_meant}
+
+
+def operator_in(case: str) -> str:
+    """The longest name of an operator in ``Class.test_some_name_device_dtype``; empty if there is none."""
+    words = case.rpartition(".")[2].removeprefix("test_").split("_")
+    names = _names()
+    for length in range(len(words), 0, -1):
+        for start in range(len(words) - length + 1):
+            label = names.get("_".join(words[start : start + length]))
+            if label is not None:
+                return label
+    return ""
+
+
+def dtype_in(case: str) -> str:
+    """The last dtype in the name; empty if there is none."""
+    found = _DTYPES.findall(case)
+    return found[-1] if found else ""

@@ -10,11 +10,11 @@ from _ditorch.adapters import Adapter, all_adapters
 from _ditorch.selection import Choice, choose
 from _ditorch.session import of_process
 
-__all__ = ["Place", "answers", "place_of"]
+__all__ = ["DeviceUnderTest", "answers", "device_under_test"]
 
 
 @dataclass(frozen=True)
-class Place:
+class DeviceUnderTest:
     """A device and the framework that brings it; None for what is in every torch."""
 
     device: str
@@ -50,11 +50,11 @@ class Place:
         }
 
 
-def place_of(device: str | None) -> Place:
+def device_under_test(device: str | None) -> DeviceUnderTest:
     """The named device, or the one that ditorch chooses. Raises ValueError for what torch does not know."""
     if device is None:
         chosen = choose().adapter
-        return Place(chosen.device_type, chosen)
+        return DeviceUnderTest(chosen.device_type, chosen)
     kind = device.partition(":")[0]
     adapter = next((found for found in all_adapters() if found.device_type == kind), None)
     if adapter is None:
@@ -65,7 +65,7 @@ def place_of(device: str | None) -> Place:
             raise ValueError(
                 f"torch knows no device {device!r}. Known to ditorch: {', '.join(known)}."
             ) from error
-    return Place(device, adapter)
+    return DeviceUnderTest(device, adapter)
 
 
 def answers(device: str) -> bool:

@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from _ditorch.torch_tests.device_file import DeviceFile, KnownCase, KnownPair
-from _ditorch.torch_tests.model import Outcome, Pair, Problem, State
+from _ditorch.torch_tests.outcomes import Outcome, Pair, Problem, State
 
 __all__ = ["Expectations", "covers_case", "covers_pair"]
 

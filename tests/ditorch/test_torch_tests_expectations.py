@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from _ditorch.torch_tests import Check, Outcome, Pair, Problem, State, device_file
-from _ditorch.torch_tests.known import Expectations
+from _ditorch.torch_tests.expectations import Expectations
 
 ENTRY = """
 [[opinfo.known]]

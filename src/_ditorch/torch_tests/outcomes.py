@@ -1,4 +1,4 @@
-"""The words of the tests: what is run, and how it can end. Plain data that travels between processes."""
+"""What is run and how it can end: plain data that travels between processes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from typing import Any
 from dicore.workers import Lost
 
 __all__ = [
+    "CaseOutcome",
     "Check",
-    "Options",
+    "FileFacts",
+    "OpInfoOptions",
     "Outcome",
     "Pair",
+    "PairSelection",
     "Problem",
-    "Selection",
+    "SourceSetup",
     "StartError",
     "State",
     "ToleranceRule",
     "WorkerFacts",
     "state_of",
 ]
+
+# -- pairs of the operator database ----------------------------------------------------------------------------
 
 
 class Check(enum.StrEnum):
@@ -141,7 +146,7 @@ class ToleranceRule:
 
 
 @dataclass(frozen=True)
-class Options:
+class OpInfoOptions:
     """How a pair is run; the same for all pairs of a run."""
 
     device: str
@@ -160,7 +165,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Selection:
+class PairSelection:
     """Which pairs are run."""
 
     checks: tuple[Check, ...] = tuple(Check)
@@ -176,3 +181,36 @@ class WorkerFacts:
     torch_version: str
     bit_equal_rng: bool
     vendor: dict[str, Any] = field(default_factory=dict)
+
+
+# -- cases of test files ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SourceSetup:
+    """What every process needs to know."""
+
+    device: str
+    root: str  # the folder of the tests, on sys.path as torch's own runner has it
+    seconds: float  # limit of one case
+    every_class: bool  # also classes that are not made for a device
+
+
+@dataclass
+class FileFacts:
+    """What importing a test file showed."""
+
+    cases: list[str] = field(default_factory=list)  # Class.method, for the device under test
+    others: int = 0  # cases of classes that are not made for a device
+    error: str = ""  # why the file could not be imported; one line, then the traceback
+    forks: bool = False  # each case gets a process of its own
+
+
+@dataclass
+class CaseOutcome:
+    """What became of one case."""
+
+    state: State
+    seconds: float
+    message: str = ""
+    detail: str = ""

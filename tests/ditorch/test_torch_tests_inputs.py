@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from _ditorch.torch_tests.opinfo.compare import Mismatch, Tolerance, check_values
-from _ditorch.torch_tests.opinfo.transfer import Transfer
+from _ditorch.torch_tests.opinfo.inputs import Transfer
 
 DEVICES = ["cpu", pytest.param("dipu", marks=pytest.mark.device)]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from _ditorch.torch_tests.model import Check, Options, Pair, Selection
+from _ditorch.torch_tests.outcomes import Check, OpInfoOptions, Pair, PairSelection
 
 __all__ = ["ALL_DTYPES", "NO_DTYPE", "build", "dtype_named", "name_of", "operators"]
 
@@ -55,7 +55,7 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def build(ops: Iterable[Any], selection: Selection, options: Options) -> list[Pair]:
+def build(ops: Iterable[Any], selection: PairSelection, options: OpInfoOptions) -> list[Pair]:
     """All selected pairs; see the package's docstring for what counts."""
     pattern = re.compile(selection.ops or ".*")
     chosen = [op for op in ops if pattern.fullmatch(op.full_name)]
@@ -66,7 +66,7 @@ def build(ops: Iterable[Any], selection: Selection, options: Options) -> list[Pa
     return pairs
 
 
-def _pairs(check: Check, op: Any, selection: Selection, options: Options) -> Iterator[Pair]:
+def _pairs(check: Check, op: Any, selection: PairSelection, options: OpInfoOptions) -> Iterator[Pair]:
     if check in (Check.ERRORS, Check.DTYPES):
         wanted = op.dtypes and selection.dtypes is None
         if wanted and (check is Check.DTYPES or _has_error_inputs(op)):
@@ -81,7 +81,7 @@ def _pairs(check: Check, op: Any, selection: Selection, options: Options) -> Ite
         yield Pair(check, op.full_name, name_of(dtype))
 
 
-def _dtypes(check: Check, op: Any, options: Options) -> list[torch.dtype]:
+def _dtypes(check: Check, op: Any, options: OpInfoOptions) -> list[torch.dtype]:
     """The dtypes that both the CPU, which is the reference, and the device are declared to have."""
     if check is Check.GRADIENT:
         if not op.supports_autograd:

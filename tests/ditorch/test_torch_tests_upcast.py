@@ -14,12 +14,13 @@ from torch.testing._internal.common_dtype import custom_types
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 from _ditorch.torch_tests import Check, Outcome, Pair, Problem, State
-from _ditorch.torch_tests.model import Options, Selection
-from _ditorch.torch_tests.opinfo import plan, torch_skips
+from _ditorch.torch_tests.opinfo import pairs
 from _ditorch.torch_tests.opinfo.checks import judged
 from _ditorch.torch_tests.opinfo.compare import Tolerance
 from _ditorch.torch_tests.opinfo.judge import Judge
-from _ditorch.torch_tests.opinfo.wider import Wider
+from _ditorch.torch_tests.opinfo.upcast import UpcastReference
+from _ditorch.torch_tests.opinfo.worker import mark_skipped_by_torch
+from _ditorch.torch_tests.outcomes import OpInfoOptions, PairSelection
 
 
 def samples(op: Any, device: str, dtype: torch.dtype, requires_grad: bool, **_: Any) -> Any:
@@ -59,8 +60,8 @@ def outcome(
     op = OpInfo(
         "planted", op=Sides(low, cpu, device), dtypes=(low,), sample_inputs_func=samples, supports_out=False
     )
-    pair = Pair(check, "planted", plan.name_of(low))
-    return judged(Judge(op, pair, Options("cpu"), bit_equal_rng=True))
+    pair = Pair(check, "planted", pairs.name_of(low))
+    return judged(Judge(op, pair, OpInfoOptions("cpu"), bit_equal_rng=True))
 
 
 HALVES = [torch.float16, torch.bfloat16]
@@ -130,7 +131,9 @@ def test_where_neither_agrees_the_verdict_wants_an_error_of_correct_arithmetic()
 def test_other_random_numbers_are_not_excused_by_the_verdict() -> None:
     arguments = torch.zeros(64)
     cpu, device = torch.rand(64), torch.rand(64) / 2
-    call = Wider(lambda x: torch.rand(64, dtype=torch.float64), arguments, cpu, device, torch.float32)
+    call = UpcastReference(
+        lambda x: torch.rand(64, dtype=torch.float64), arguments, cpu, device, torch.float32
+    )
     assert call.agreement(Tolerance()) == ""
 
 
@@ -148,8 +151,8 @@ def test_pairs_are_those_that_both_the_cpu_and_the_device_declare() -> None:
     )
 
     def forward(**settings: Any) -> set[str]:
-        pairs = plan.build([op], Selection((Check.FORWARD,)), Options("cpu", **settings))
-        return {pair.dtype for pair in pairs}
+        planned = pairs.build([op], PairSelection((Check.FORWARD,)), OpInfoOptions("cpu", **settings))
+        return {pair.dtype for pair in planned}
 
     assert forward() == {"float32", "float64", "int8"}
     assert forward(dtypes_of="cuda") == {"float32", "int8"}
@@ -176,7 +179,7 @@ def test_dtypes_held_to_what_is_declared_for_another_device() -> None:
             supports_autograd=False,
         )
         return judged(
-            Judge(entry, Pair(Check.DTYPES, "planted", "-"), Options("cpu", dtypes_of="cuda"), True)
+            Judge(entry, Pair(Check.DTYPES, "planted", "-"), OpInfoOptions("cpu", dtypes_of="cuda"), True)
         )
 
     assert found(takes(torch.float32, torch.int8)).state is State.PASSED
@@ -188,11 +191,11 @@ def test_dtypes_held_to_what_is_declared_for_another_device() -> None:
 
 
 def test_what_torch_itself_skips_is_recognised_by_its_decorators() -> None:
-    ops = plan.operators(Options.op_db)
+    ops = pairs.operators(OpInfoOptions.op_db)
 
     def marked(name: str, check: Check, device: str, state: State = State.FAILED) -> State:
         outcome = Outcome(Pair(check, name, "float32"), problems=[Problem(state, "planted")])
-        torch_skips.mark(ops[name], outcome, device)
+        mark_skipped_by_torch(ops[name], outcome, device)
         return outcome.state
 
     assert marked("sin", Check.FORWARD, "cuda") is State.FAILED

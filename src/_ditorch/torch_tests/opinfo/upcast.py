@@ -20,7 +20,7 @@ from op_tools import verdict
 from op_tools.categories import Category, category_of
 from op_tools.reference import Reference
 
-__all__ = ["Wider", "can_be_wider", "category_for"]
+__all__ = ["UpcastReference", "can_upcast", "category_for"]
 
 _REAL = (torch.float64, torch.float32)
 _COMPLEX = (torch.complex128, torch.complex64)
@@ -28,12 +28,12 @@ _ROUNDINGS = 64  # of the dtype: the CPU's own error, as a whole, may be so larg
 Agreement = Literal["", "wider", "verdict"]
 
 
-def can_be_wider(dtype: torch.dtype) -> bool:
+def can_upcast(dtype: torch.dtype) -> bool:
     """Whether there is a wider dtype to ask."""
     return (dtype.is_floating_point or dtype.is_complex) and dtype not in (_REAL[0], _COMPLEX[0])
 
 
-class Wider(Reference):
+class UpcastReference(Reference):
     """One call whose numbers differ.
 
     `run` gives the result or an exception; `low` is the dtype of the pair: only what is wider than it is asked.
@@ -75,7 +75,7 @@ class Wider(Reference):
     def _wide(self, level: int) -> Any:
         """The result of the call in a wider dtype; None where it only exists in the low one."""
         try:
-            found = self.run(tree_map(lambda leaf: _widened(leaf, level), self.args[0]))
+            found = self.run(tree_map(lambda leaf: _upcast(leaf, level), self.args[0]))
         except Exception:
             return None
         return None if isinstance(found, Exception) else found
@@ -132,12 +132,12 @@ def _same_question(own: torch.Tensor, exact: torch.Tensor) -> bool:
     return bool(error[finite].norm() <= bound)
 
 
-def _widened(value: Any, level: int) -> Any:
+def _upcast(value: Any, level: int) -> Any:
     if isinstance(value, torch.dtype):
-        return _wider_dtype(value, level)
+        return _upcast_dtype(value, level)
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
         return value
-    wide = _wider_dtype(value.dtype, level)
+    wide = _upcast_dtype(value.dtype, level)
     return (
         _copied(value) if wide == value.dtype else value.detach().to(wide).requires_grad_(value.requires_grad)
     )
@@ -152,7 +152,7 @@ def _copied(value: Any) -> Any:
     )
 
 
-def _wider_dtype(dtype: torch.dtype, level: int) -> torch.dtype:
+def _upcast_dtype(dtype: torch.dtype, level: int) -> torch.dtype:
     if dtype.is_complex:
         return _COMPLEX[level]
     return _REAL[level] if dtype.is_floating_point else dtype
