@@ -1,14 +1,12 @@
-"""The bordered tables that users of the tools know, as text.
-
-prettytable is imported when a table is made, and not before: the tools are quiet by default, and a quiet run
-should not pay for it.
-"""
+"""The bordered tables that users of the tools know, as text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from dicore.console import plain_table
 
 __all__ = [
     "COMPARISON_CSV_COLUMNS",
@@ -53,20 +51,6 @@ _NAME_WIDTH = 30
 _DECIMALS_OF_DIFFERENCES = 9
 _DECIMALS_OF_TIMES = 8
 _LARGEST_IN_FULL = 1e9
-
-
-def plain_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A bordered table with centred cells."""
-    from prettytable import PrettyTable
-
-    table = PrettyTable(list(columns))
-    table.add_rows([[_one_line(cell) for cell in row] for row in rows])
-    return str(table.get_string())
-
-
-def _one_line(cell: object) -> str:
-    """A line break inside a cell would make two rows of one."""
-    return str(cell).replace("\r", " ").replace("\n", " ")
 
 
 def describe_table(rows: Sequence[Mapping[str, Any]], *, capture: bool = False) -> str:

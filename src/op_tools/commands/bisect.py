@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from dicore.suggestions import closest
 from op_tools.bisect import printing
 from op_tools.bisect.hunt import Hunt
 from op_tools.bisect.readings import Reading, numbers_in, pattern_of
@@ -140,11 +141,9 @@ def _check_modules(names: Sequence[str]) -> None:
 
 
 def _near(script: Path) -> str:
-    from difflib import get_close_matches
-
     folder = script.parent
     names = [path.name for path in folder.iterdir()] if folder.is_dir() and os.access(folder, os.R_OK) else []
-    found = get_close_matches(script.name, names, 3)
+    found = closest(script.name, names, most=3)
     return f" Did you mean {', '.join(str(folder / name) for name in found)}?" if found else ""
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from dicore.console import progress_bar
 
 __all__ = ["diff_command"]
 
@@ -52,8 +52,8 @@ def diff_command(
         raise typer.Exit(_layers(a, b, as_json))
     from op_tools.diff.printing import headline, next_step, text_of
 
-    with _progress(quiet=as_json) as progress:
-        report = _compared(a, b, workers, ray, tuple(allow or ()), first, progress)
+    with progress_bar("judging", quiet=as_json) as bar:
+        report = _compared(a, b, workers, ray, tuple(allow or ()), first, bar.update)
     written = _written(report, out or (b if b.is_dir() else b.parent))
     if as_json:
         document = {**report.as_dict(), "headline": headline(report), "next": next_step(report)}
@@ -127,18 +127,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on standard error where a terminal watches."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("judging"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("judging", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

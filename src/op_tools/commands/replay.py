@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import typer
 
+from dicore.console import ProgressBar, progress_bar
 from op_tools import tables
 from op_tools.describe import printable
 from op_tools.replay import ExecutorError, ItemReport, Options, WorkerStartError, find_items, replay, summary
@@ -162,7 +161,7 @@ class _Show:
         interrupted = False
         log = summary.ReplayLog(out, times=self.options.sync_time_measure)
         try:
-            with self._progress() as bar:
+            with progress_bar("replay", self.total, quiet=self.quiet or self.total < 2) as bar:
                 for index, report in replay(
                     items, self.options, workers=how.workers, timeout=how.timeout, ray=how.ray
                 ):
@@ -188,15 +187,12 @@ class _Show:
         self._close(reports, out)
         return code
 
-    def _progress(self) -> _NoBar:
-        return _NoBar() if self.quiet or not sys.stderr.isatty() or self.total < 2 else _Bar(self.total)
-
-    def _print_ready(self, bar: _NoBar) -> None:
+    def _print_ready(self, bar: ProgressBar) -> None:
         while self.printed in self.reports:
             text = "" if self.quiet else self._text(self.reports[self.printed])
             self.printed += 1
             if text:
-                with bar.aside():
+                with bar.paused():
                     typer.echo(text)
 
     def _text(self, report: ItemReport) -> str:
@@ -226,50 +222,3 @@ class _Show:
             typer.echo(f"op autocompare info saved to {compared}")
         if reports and (self.options.acc_check or any(report.status in FAILED for report in reports)):
             typer.echo(summary.counted(reports))
-
-
-class _NoBar:
-    """Where no terminal watches."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def advance(self) -> None:
-        return None
-
-    def aside(self) -> AbstractContextManager[None]:
-        """While something else is printed."""
-        return nullcontext()
-
-
-class _Bar(_NoBar):
-    """A progress bar on standard error, so that a pipe gets the tables alone."""
-
-    def __init__(self, total: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("replay"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        # Not redirecting: rich would fold the lines of our tables.
-        options: dict[str, Any] = {"transient": True, "redirect_stdout": False, "redirect_stderr": False}
-        self._progress = Progress(*columns, console=Console(stderr=True), **options)
-        self._task = self._progress.add_task("replay", total=total)
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def advance(self) -> None:
-        self._progress.advance(self._task)
-
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        self._progress.stop()
-        yield
-        self._progress.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch
 
+from dicore.suggestions import closest
 from op_tools.diff.layer_growth import Growth, Measured, grown, measured_growth
 from op_tools.diff.layer_report import OUTSIDE, LayerFinding, LayerReport, LayerRow, print_layers
 from op_tools.diff.layer_rules import is_random, judged
@@ -90,7 +90,7 @@ def _nothing_in_common(a: RecordedLayers, b: RecordedLayers) -> str:
             f"{a.path} recorded the steps {steps[0]}, {b.path} the steps {steps[1]}: no step is in both. "
             f"Record the same steps in both runs (OP_LAYERS_STEPS)."
         )
-    near = difflib.get_close_matches(names_a[0], names_b, 1)
+    near = closest(names_a[0], names_b)
     hint = f" The nearest to {names_a[0]!r} is {near[0]!r}." if near else ""
     return (
         f"{a.path} and {b.path} have no module in common: recordings of two different models? A begins with "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dicore.suggestions import did_you_mean
 from op_tools.captured.load import Item, find_items
 from op_tools.describe import printable
 from op_tools.runs import BadInput, Run, open_run
@@ -46,8 +46,7 @@ def find_call(identity: str, run: str | Path, is_wrong: IsWrong) -> Item:
         return _first_wrong(below or calls.named(identity), is_wrong, f" of {identity}")
     if below:
         return _only(below, identity, calls.site)
-    near = difflib.get_close_matches(identity, [*calls.names(), FIRST], 3, 0.5)
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    hint = did_you_mean(identity, (*calls.names(), FIRST), most=3, cutoff=0.5)
     raise BadInput(
         f"{identity!r} is no folder, and no number or operator that was captured in {run}.{hint} Expected the folder of "
         f"a captured call, its number (the column forward_id), an operator's name such as {calls.names()[0]}, or `first`."
