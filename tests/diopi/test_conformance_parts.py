@@ -16,7 +16,6 @@ from dicore.conformance.cases import CaseSource
 from diopi.cli import app, main
 from diopi.conformance import samples
 from diopi.conformance.buffers import GuardedBuffer, overlapping, read_made, span_of
-from diopi.conformance.description import described, worst_elements
 from diopi.conformance.diopi_case import interface_functions
 from diopi.conformance.own_source import CAP, OwnSource, dtypes_of, variations
 from diopi.conformance.reference_run import NoReferenceError, ReferenceRun
@@ -24,6 +23,7 @@ from diopi.conformance.references.random import Drawn, draw
 from diopi.library import Made
 from diopi.table import load
 from diopi.table.schema import Argument, Entry, Function
+from op_tools.conformance import describe_value, worst_elements
 
 pytestmark = pytest.mark.unit
 
@@ -253,7 +253,7 @@ def test_own_cases_are_the_same_every_time_and_meet_all_dtypes_and_layouts() -> 
     assert [c.id for c in first] == [f"own:diopiAdd:{n}" for n in range(len(first))]
     assert 20 < len(first) <= CAP + 15
     for one, other in zip(first, second, strict=True):
-        assert described(one.arguments["input"]) == described(other.arguments["input"])
+        assert describe_value(one.arguments["input"]) == describe_value(other.arguments["input"])
         assert torch.equal(one.arguments["input"], other.arguments["input"]) or "special" in one.label
     assert {c.dtype for c in first} == set(dtypes_of(load().entries["diopiAdd"]))
     labels = {c.label for c in first}

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from dicore.conformance.results import CaseResult, WrongTensor
-from diopi.conformance.description import argument_lines, worst_elements
+from dicore.conformance.results import CaseResult
 from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.execution import POISONS, UNSUPPORTED, Ran, run_once
 from diopi.conformance.reference_run import NoReferenceError, ReferenceRun, Slot
 from diopi.library import Library
 from diopi.table import Entry, Table
 from op_tools.categories import Category
-from op_tools.verdict import Tolerance, Verdict, judge_all, judge_random, tolerance_for
+from op_tools.conformance import describe_value, record_verdict
+from op_tools.verdict import Tolerance, judge_all, judge_random, tolerance_for
 
 # What a tolerance of the table means to the verdict.
 _CATEGORIES: dict[str, Category] = {"exact": "movement", "index": "index", "ulp": "elementwise"}
@@ -82,7 +81,10 @@ class _Check:
 
     def _explain(self) -> None:
         if self._result.status == "fail":
-            self._result.arguments = argument_lines(self._entry, self._case.arguments)
+            given = ((a.name, self._case.arguments.get(a.name)) for a in self._entry.function.arguments)
+            self._result.arguments = [
+                f"{name} = {describe_value(value)}" for name, value in given if value is not None
+            ]
 
     def _refused(self, ran: Ran) -> None:
         text = f": {ran.error}" if ran.error else ""
@@ -116,7 +118,8 @@ class _Check:
             tolerance=self._tolerance(own),
         )
         for slot, value, mine, verdict in zip(slots, got, own, verdicts, strict=True):
-            self._note(slot.title, value, mine, verdict)
+            if reason := record_verdict(self._result, slot.title, value, mine, verdict):
+                self._reasons.append(reason)
             if verdict.ok and self._entry.category == "movement" and self._entry.tolerance == "exact":
                 self._judge_zeros(slot.title, value, mine)
 
@@ -131,20 +134,6 @@ class _Check:
     def _tolerance(self, own: Sequence[Any]) -> Tolerance:
         first = next((value for value in own if isinstance(value, torch.Tensor)), None)
         return tolerance_for(self._case.function, None if first is None else first.dtype)
-
-    def _note(self, title: str, got: Any, own: Any, verdict: Verdict) -> None:
-        over = verdict.error_over_bound
-        if not math.isnan(over):
-            self._result.error_over_bound = max(self._result.error_over_bound or 0.0, over)
-        if verdict.status == "lower_precision" and self._result.status == "pass":
-            self._result.reason = f"{title}: {verdict.reason}"
-        if verdict.ok:
-            return
-        reason = verdict.reason or verdict.error_info
-        self._reasons.append(f"{title}: {reason}")
-        shape = list(got.shape) if isinstance(got, torch.Tensor) else []
-        dtype = str(getattr(got, "dtype", type(got).__name__)).removeprefix("torch.")
-        self._result.wrong.append(WrongTensor(title, shape, dtype, reason, worst_elements(got, own)))
 
     def _judge_draws(self, ran: Ran) -> None:
         """All results of one draw are judged together: a mask belongs to its values."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dicore.conformance.results import CaseResult, WrongTensor
-from diopi.conformance.description import described, worst_elements
+from dicore.conformance.results import CaseResult
 from dlinfer.conformance.case import Case
 from dlinfer.conformance.integers import positions_problem, quantised_problem
 from dlinfer.conformance.memory import Placed
@@ -21,6 +20,7 @@ from dlinfer.interface.declaration import Operator
 from dlinfer.interface.registry import OVERLOADS
 from dlinfer.vendors.selection import Values, resolve, served_by
 from op_tools.categories import Category
+from op_tools.conformance import add_wrong_tensor, describe_value, record_verdict
 from op_tools.verdict import Verdict, judge_all, tolerance_for
 
 # What the reference may be off by, beside the largest element: roundings to the dtype of the case, and inner ones.
@@ -43,7 +43,7 @@ def check(case: Case, vendor: str, device: str) -> CaseResult:
     else:
         _Check(case, device, result).run()
     if result.status == "fail":
-        result.arguments = [f"{name} = {described(value)}" for name, value in case.arguments.items()]
+        result.arguments = [f"{name} = {describe_value(value)}" for name, value in case.arguments.items()]
     result.seconds = time.perf_counter() - begin
     return result
 
@@ -138,13 +138,13 @@ class _Check:
         verdicts: list[Verdict] | None = None
         for place, (name, value, mine) in enumerate(zip(names, got, own, strict=True)):
             if problem := self._unlike(value, mine) or self._special(place, value, mine):
-                self._wrong(name, value, mine, problem)
+                self._reasons.append(add_wrong_tensor(self._result, name, value, mine, problem))
             elif not self._is_special(mine):
                 if verdicts is None:
                     first = next((v for v in own if isinstance(v, Tensor)), None)
                     tolerance = tolerance_for(self._operator.name, None if first is None else first.dtype)
                     verdicts = judge_all(got, self._reference, category=self._category(), tolerance=tolerance)
-                self._note(name, value, mine, verdicts[place])
+                self._record(name, value, mine, verdicts[place])
 
     def _category(self) -> Category:
         if self._operator.name == "fill_kv_cache":
@@ -176,14 +176,11 @@ class _Check:
             return positions_problem(self._reference, value)
         return quantised_problem(self._reference, place, value)
 
-    def _note(self, name: str, value: Any, mine: Any, verdict: Verdict) -> None:
-        over = verdict.error_over_bound
-        if not math.isnan(over):
-            self._result.error_over_bound = max(self._result.error_over_bound or 0.0, over)
-        if verdict.status == "lower_precision" and not self._result.reason:
-            self._result.reason = f"{name}: {verdict.reason}"
-        if not verdict.ok and not self._leans_by_rows(verdict, value):
-            self._wrong(name, value, mine, verdict.reason or verdict.error_info)
+    def _record(self, name: str, value: Any, mine: Any, verdict: Verdict) -> None:
+        if not verdict.ok and self._leans_by_rows(verdict, value):
+            verdict = replace(verdict, status="pass")
+        if reason := record_verdict(self._result, name, value, mine, verdict):
+            self._reasons.append(reason)
 
     def _leans_by_rows(self, verdict: Verdict, value: Any) -> bool:
         """A row of a norm shares one root: where it is rounded down, all elements of the row err to the same side.
@@ -193,12 +190,6 @@ class _Check:
         """
         shared = "norm" in self._operator.name and value.dtype == torch.float32
         return shared and verdict.error_over_bound <= 1 and verdict.rms_ratio <= 1
-
-    def _wrong(self, name: str, value: Any, mine: Any, reason: str) -> None:
-        self._reasons.append(f"{name}: {reason}")
-        shape = list(value.shape) if isinstance(value, Tensor) else []
-        dtype = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
-        self._result.wrong.append(WrongTensor(name, shape, dtype, reason, worst_elements(value, mine)))
 
 
 def _on_cpu(value: Any) -> Any:
