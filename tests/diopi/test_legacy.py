@@ -18,10 +18,8 @@ from dicore.conformance.results import CaseResult, RunReport, WrongElement, Wron
 from diopi.conformance import legacy, legacy_output
 from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.legacy_data import DIFFERS, DataSource, data_files, write_data
-from diopi.conformance.legacy_device_config import find, read
-from diopi.conformance.legacy_names import functions_named, snake
-from diopi.conformance.legacy_options import parsed
-from diopi.conformance.legacy_source import AdjustedSource
+from diopi.conformance.legacy_options import functions_named, parsed, snake
+from diopi.conformance.legacy_source import AdjustedSource, find_device_config, read_device_config
 from diopi.vendors import choose
 
 DEVICE_CONFIG = """
@@ -129,9 +127,13 @@ def test_reports_hold_what_failed(tmp_path):
 
 def test_a_device_config_skips_with_its_reason(tmp_path):
     (tmp_path / "device_config.py").write_text(DEVICE_CONFIG)
-    path = find(tmp_path)
-    assert path is not None and find(path) == path and find(tmp_path / "nothing") is None
-    rules, notices = read(path)
+    path = find_device_config(tmp_path)
+    assert (
+        path is not None
+        and find_device_config(path) == path
+        and find_device_config(tmp_path / "nothing") is None
+    )
+    rules, notices = read_device_config(path)
     assert len(notices) == 1 and "atol, rtol not used" in notices[0]
 
     def reason(function, dtype, **arguments):

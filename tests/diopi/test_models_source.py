@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from diopi.conformance import capture, models
-from diopi.conformance.capture_format import decoded, decoded_result, encoded, encoded_result
-from diopi.conformance.capture_models import Capture
+from diopi.conformance.capture import Capture
 from diopi.conformance.model_source import ModelSource, model_names
+from diopi.conformance.recorded_calls import decoded, decoded_result, encoded, encoded_result
 from diopi.conformance.references import evaluate
 from diopi.table import load
 

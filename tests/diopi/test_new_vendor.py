@@ -118,7 +118,7 @@ def test_the_samples_of_settings_are_valid(tmp_path: Path) -> None:
     from diopi.adaptor import read_rules
     from diopi.adaptor.rules import tensors_of
     from diopi.conformance.diopi_case import DiopiCase
-    from diopi.conformance.legacy_device_config import read
+    from diopi.conformance.legacy_source import read_device_config
 
     write_project("mychip", tmp_path / "mychip")
     rules = read_rules(tmp_path / "mychip" / "config" / "convert_config.yaml").operators["diopiMm"]
@@ -127,7 +127,7 @@ def test_the_samples_of_settings_are_valid(tmp_path: Path) -> None:
         and not rules[tensors_of("diopiMm")["out"]].contiguous
     )
     assert rules[tensors_of("diopiMm")["out"]].dtypes == {"float16": "float32", "bfloat16": "float32"}
-    left_out, notices = read(tmp_path / "mychip" / "config" / "device_config.py")
+    left_out, notices = read_device_config(tmp_path / "mychip" / "config" / "device_config.py")
     assert notices == [] and [rule.entry for rule in left_out] == ["add"]
     reasons = {
         dtype: left_out[0].reason(DiopiCase("own:diopiAdd:0", "diopiAdd", dtype))

@@ -13,8 +13,8 @@ pytest.importorskip("scipy")
 from dicore.conformance.case_filter import CaseFilter
 from dicore.conformance.cases import DecidedCase
 from diopi.conformance import opinfo_source
-from diopi.conformance.capture_mode import CallWatcher, snapshot, template
 from diopi.conformance.opinfo_source import OpInfoSource
+from diopi.conformance.recorded_calls import CallRecorder, snapshot, template
 from diopi.conformance.references import evaluate
 from diopi.table import load
 
@@ -31,10 +31,10 @@ def test_a_snapshot_keeps_strides_and_values_and_no_more():
     assert template(torch.empty(2, 3).t()).stride() == (1, 3)
 
 
-def test_a_watcher_sees_forward_and_backward_but_no_views():
+def test_a_recorder_sees_forward_and_backward_but_no_views():
     seen = []
     x = torch.ones(3, 2, requires_grad=True)
-    with CallWatcher(lambda name, values: seen.append((name, values.get("dim")))):
+    with CallRecorder(lambda name, values: seen.append((name, values.get("dim")))):
         x.t().exp().sum(0).sum().backward()
     names = [name for name, _ in seen]
     assert "exp" in names and ("sum.dim_IntList", [0]) in seen and "mul.Tensor" in names

@@ -18,10 +18,10 @@ import torch
 
 from dicore.conformance.cases import Case, DecidedCase, case_id
 from dicore.suggestions import closest
-from diopi.conformance.capture_mode import CallWatcher, each_tensor
 from diopi.conformance.case_files import Call, CaseFileError, TensorSpec, expanded, read
 from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.opinfo_source import SEED, Collector
+from diopi.conformance.recorded_calls import CallRecorder, each_tensor
 from diopi.conformance.suite import FILE
 from diopi.table import Entry, load
 
@@ -204,7 +204,7 @@ def _watched(
     positional: list[Any] = []
     if getattr(torch.Tensor, function.__name__, None) is function:  # a method: its tensor has no name
         positional = [given.pop("input" if "input" in given else next(iter(given)))]
-    with CallWatcher(collector.watch):
+    with CallRecorder(collector.record):
         _backward(function(*positional, **given), tensors)
     return [(made.function, arguments, dtype) for made, arguments, dtype in collector.collected]
 

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 
 from dicore.conformance.case_filter import CaseFilter, dtypes_named
 from dicore.conformance.cases import CaseSource
-from diopi.conformance import import_torch_without_device, legacy_device_config, legacy_output
+from diopi.conformance import import_torch_without_device, legacy_output
 from diopi.conformance.diopi_case import DiopiCase
-from diopi.conformance.legacy_names import ALL, functions_named
-from diopi.conformance.legacy_options import parsed
+from diopi.conformance.legacy_options import ALL, functions_named, parsed
 from diopi.library.errors import counted
 from diopi.vendors import VendorError
 
@@ -57,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _model_list() -> int:
     """One line for each model: its name and, as --fname takes them, its operators; broken up only for a terminal."""
-    from diopi.conformance.legacy_names import snake
+    from diopi.conformance.legacy_options import snake
     from diopi.conformance.model_source import functions_of_model, model_names
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
@@ -99,11 +98,16 @@ def _sources(given: Namespace, log: logging.Logger) -> list[CaseSource]:
 
 
 def _adjusted(given: Namespace, source: CaseSource, log: logging.Logger) -> CaseSource:
-    from diopi.conformance.legacy_source import AdjustedSource
+    from diopi.conformance.legacy_source import (
+        AdjustedSource,
+        DeviceRule,
+        find_device_config,
+        read_device_config,
+    )
 
-    rules: list[legacy_device_config.Rule] = []
-    if given.impl_folder is not None and (path := legacy_device_config.find(given.impl_folder)) is not None:
-        rules, notices = legacy_device_config.read(path)
+    rules: list[DeviceRule] = []
+    if given.impl_folder is not None and (path := find_device_config(given.impl_folder)) is not None:
+        rules, notices = read_device_config(path)
         for notice in notices:
             log.warning("%s", notice)
     unwanted = dtypes_named(given.filter_dtype) if given.filter_dtype else frozenset()

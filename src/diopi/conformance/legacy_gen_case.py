@@ -10,7 +10,7 @@ from typing import Any
 from dicore.conformance.cases import CaseSource, split_case_id
 from dicore.conformance.results import CaseResult
 from diopi.conformance.diopi_case import DiopiCase
-from diopi.conformance.legacy_names import snake
+from diopi.conformance.legacy_options import snake
 
 LIBRARY = "DIOPI_LIBRARY"
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from dicore.conformance.results import CaseResult
-from diopi.conformance.legacy_names import snake
+from diopi.conformance.legacy_options import snake
 
 ERROR_REPORT = Path("error_report.csv")
 _FORMAT = "%(asctime)s - DIOPI-Test - %(levelname)s - %(message)s"

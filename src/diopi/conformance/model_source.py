@@ -14,9 +14,9 @@ import torch
 
 from dicore.conformance.cases import case_id
 from dicore.suggestions import closest
-from diopi.conformance.capture_format import decoded, decoded_result
 from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.opinfo_source import SEED, complete, main_dtype
+from diopi.conformance.recorded_calls import decoded, decoded_result
 from diopi.lowering import DiopiCall, NotServed, functions_of, lower_call
 
 FILE = "models.json.gz"

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from dicore.conformance.cases import Case, DecidedCase, case_id
-from diopi.conformance.capture_mode import CallWatcher, each_tensor, snapshot, template
 from diopi.conformance.diopi_case import DiopiCase
+from diopi.conformance.recorded_calls import CallRecorder, each_tensor, snapshot, template
 from diopi.lowering import DiopiCall, NotServed, functions_of, lower_call
 
 INDEX = "opinfo_index.json"
@@ -138,7 +138,7 @@ class OpInfoSource:
         refused: list[tuple[str, str]] = []
         for dtype in DTYPES:
             name = str(dtype).removeprefix("torch.")
-            refused += [(name, why) for why in run_samples(database()[group], dtype, collector.watch)]
+            refused += [(name, why) for why in run_samples(database()[group], dtype, collector.record)]
         collected = collector.collected
         for number, (call, arguments, about) in enumerate(collected):
             yield DiopiCase(case_id(self.name, group, number), call.function, about, group, arguments)
@@ -165,7 +165,7 @@ class Collector:
         self._seen: set[Any] = set()
         self._counts: dict[tuple[str, str], int] = {}
 
-    def watch(self, overload: str, values: dict[str, Any]) -> Callable[[Any], None] | None:
+    def record(self, overload: str, values: dict[str, Any]) -> Callable[[Any], None] | None:
         if not functions_of(overload):
             return None
         try:
@@ -270,7 +270,7 @@ def run_samples(
             drawn = _picked(entry, dtype, backward, most or DTYPES[dtype])
         except Exception as error:  # some generators of the database need what is not installed
             return [_refusal("PyTorch's database has no samples", error)]
-        with CallWatcher(watch):
+        with CallRecorder(watch):
             for number, sample in enumerate(drawn):
                 refused += _run(entry, sample, backward)
                 if number % 4 == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from diopi.conformance.references.autograd import gradients
+from diopi.conformance.references.gradients import gradients
 
 _DISTANCE_MODES = (
     "use_mm_for_euclid_dist_if_necessary",

@@ -7,7 +7,7 @@ import struct
 import torch
 import torch.nn.functional as F
 
-from diopi.conformance.references.autograd import input_gradient
+from diopi.conformance.references.gradients import input_gradient
 
 _WORDS = ("none", "mean", "sum")
 

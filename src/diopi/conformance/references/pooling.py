@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from diopi.conformance.references.autograd import input_gradient
+from diopi.conformance.references.gradients import input_gradient
 
 
 def in_order(input: torch.Tensor) -> torch.Tensor:

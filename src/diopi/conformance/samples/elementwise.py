@@ -376,3 +376,15 @@ def between(make: Maker) -> Iterator[Sample]:
     ]:
         yield {"input": make(*shape), "end": make(*shape), "weight": weight}
     yield {"input": make(5, 1), "end": make(4), "weight": 0.3}
+
+
+@samples("diopiAddcmul", "diopiAddcmulInp", "diopiAddcdiv", "diopiAddcdivInp")
+def factor_of_double_precision(make: Maker) -> Iterator[Sample]:
+    """A factor that float32 does not hold: it must arrive as the double that it is."""
+    if make.floating:
+        yield {
+            "input": make(9, 7, written=True),
+            "tensor1": make(9, 7),
+            "tensor2": make.positive(9, 7),
+            "value": 1 / 3,
+        }

@@ -17,6 +17,17 @@ def _seed(make: Maker) -> int:
     return make.seed()
 
 
+# A rate that is off by 0.01 is four standard deviations away at this number of draws.
+_MANY = 40_009
+
+
+@samples("diopiBernoulliScalar")
+def many_draws_of_one_chance(make: Maker) -> Iterator[Sample]:
+    """Enough of them to tell rates that are close to each other."""
+    for p in (0.5, 0.3):
+        yield {"out": make(_MANY, written=True), "p": p, "generator": make.seed()}
+
+
 @samples("diopiUniformInp")
 def uniform(make: Maker) -> Iterator[Sample]:
     for shape, low, high in (

@@ -1,7 +1,8 @@
-"""How a captured ATen call is written down: shapes, strides, dtypes, attributes, and what kind of values its tensors held.
+"""ATen calls that a piece of code makes on the CPU, forward and backward: how they are recorded and written down.
 
-Values themselves are not kept, but for small integer tensors: indices, lengths and positions that belong together. A value is a
-JSON value; tensors and dtypes are objects of one key:
+Of a call are kept shapes, strides, dtypes, attributes, and what kind of values its tensors held. Values themselves are not
+kept, but for small integer tensors: indices, lengths and offsets that belong together. A value is a JSON value; tensors and
+dtypes are objects of one key:
 
     {"t": [dtype, shape, strides or null, kind, ...]}   kind n: normal with a standard deviation; u: uniform between two bounds;
                                                         c: one constant; m: a mask of one number among zeros, with its rate;
@@ -12,11 +13,86 @@ JSON value; tensors and dtypes are objects of one key:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from diopi.conformance.capture_mode import each_tensor
+from diopi.lowering import bound, overload_name
+
+# Given the overload and its arguments before a call; gives back what to do with the result, or None.
+OnCall = Callable[[str, dict[str, Any]], Callable[[Any], None] | None]
+
+
+@cache
+def _name(overload: torch._ops.OpOverload) -> str | None:
+    """The table's name of an ATen overload; None for other namespaces and for views, which compute nothing."""
+    if overload.namespace != "aten" or _is_view(overload):
+        return None
+    return overload_name(overload)
+
+
+def _is_view(overload: torch._ops.OpOverload) -> bool:
+    """A result that is an alias of an argument and is not written."""
+    returned = [r.alias_info for r in overload._schema.returns]
+    return any(alias is not None and not alias.is_write for alias in returned)
+
+
+class CallRecorder(TorchDispatchMode):
+    """While active, every ATen call that computes something is told to `on_call`."""
+
+    def __init__(self, on_call: OnCall) -> None:
+        super().__init__()
+        self._on_call = on_call
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = _name(func)
+        finish = self._on_call(name, bound(func, args, kwargs)) if name else None
+        result = func(*args, **kwargs)
+        if finish is not None:
+            finish(result)
+        return result
+
+
+def extent(tensor: torch.Tensor) -> int:
+    """The number of elements of storage that a tensor spans."""
+    if not tensor.numel():
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def snapshot(tensor: torch.Tensor) -> torch.Tensor:
+    """The values of a tensor as they are now, with its strides and without what else its storage holds."""
+    plain = tensor.detach()
+    span = plain.as_strided((extent(plain),), (1,), plain.storage_offset()).clone()
+    return span.as_strided(plain.shape, plain.stride(), 0)
+
+
+def template(tensor: torch.Tensor) -> torch.Tensor:
+    """Shape, strides and dtype only: what a caller allocates for an output."""
+    dense = extent(tensor) <= tensor.numel()
+    if not dense:
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+
+
+def each_tensor(value: Any) -> list[torch.Tensor]:
+    """The tensors of an argument or a result: one, none, or those of a list."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [t for item in value for t in each_tensor(item)]
+    return []
+
 
 _FEW = 64  # integers of a tensor that are kept as they are
 _LEFT_OUT = ("device", "layout", "pin_memory", "memory_format")
