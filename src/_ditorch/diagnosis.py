@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import warnings
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from _ditorch.selection import Choice, NoFrameworkError, UnknownDeviceError, cho
 from _ditorch.session import of_process, remarks, untested_torch
 from dicore.console import facts_table, make_table
 from dicore.doctor import Diagnosis, Problem, checks_table, print_notes, print_problems
+from dicore.settings import declarations, unknown_variables
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,9 +91,9 @@ def diagnose() -> FrameworkDiagnosis:
     # Before the mapping is on: afterwards torch.cuda answers for the mapped device.
     diagnosis.adapters = [_adapter_status(adapter, choice) for adapter in all_adapters()]
     if choice is None:
-        diagnosis.notes += [text for text in (untested_torch(),) if text]
+        diagnosis.notes += [*filter(None, [untested_torch()]), *_unknown_settings()]
         return diagnosis
-    diagnosis.notes = [*remarks(choice), *_others(diagnosis.adapters, choice)]
+    diagnosis.notes = [*remarks(choice), *_others(diagnosis.adapters, choice), *_unknown_settings()]
     if _start(diagnosis, choice):
         device_type = choice.adapter.device_type
         diagnosis.devices = device_infos(device_type)
@@ -122,8 +124,13 @@ def _choice(diagnosis: FrameworkDiagnosis) -> Choice | None:
     return choice
 
 
+def _unknown_settings() -> list[str]:
+    unknown = unknown_variables(os.environ, declarations("_ditorch").values(), ("DITORCH_",))
+    return [f"{name} is set but is no setting of this version.{hint}" for name, hint in unknown]
+
+
 def _load(choice: Choice) -> None:
-    """First of all: it takes torch's one place for such devices, and looking at the others must not."""
+    """First of all: torch registers one PrivateUse1 backend only, and looking at the others must not take it."""
     try:
         choice.adapter.load()
     except Exception:  # told when ditorch is started; until then the adapter says what it finds

@@ -81,11 +81,17 @@ def test_a_framework_that_is_not_installed_is_a_problem() -> None:
 
 def test_settings_without_effect_are_noted() -> None:
     findings = json.loads(
-        _doctor("doctor", "--json", DITORCH_DISABLE_MOCK="maybe", CUDA_VISIBLE_DEVICES="1").stdout
+        _doctor(
+            "doctor", "--json", DITORCH_DISABLE_MOCK="maybe", DITORCH_DEVCE="x", CUDA_VISIBLE_DEVICES="1"
+        ).stdout
     )
     assert findings["ok"] is True
     assert "DITORCH_DISABLE_MOCK: expected 1 or 0, got 'maybe'; it is ignored" in findings["notes"][0]
     assert "CUDA_VISIBLE_DEVICES=1 has no effect on torch_dipu" in findings["notes"][1]
+    assert (
+        "DITORCH_DEVCE is set but is no setting of this version. Did you mean 'DITORCH_DEVICE'?"
+        in findings["notes"]
+    )
 
 
 def test_a_framework_that_cannot_work_here_is_a_problem() -> None:

@@ -17,6 +17,7 @@ from _ditorch.torch_tests.opinfo.sweep import DatabaseRun
 from _ditorch.torch_tests.outcomes import Check, Outcome, State
 from _ditorch.torch_tests.results import Change, Changes, Row
 from _ditorch.torch_tests.source.run import SourceRun
+from dicore.console import make_table
 
 __all__ = [
     "COLOURS",
@@ -124,7 +125,7 @@ def _show_counts(findings: DatabaseRun, console: Console) -> None:
     facts, counts = findings.facts, findings.counts()
     assert facts is not None
     states = counted_states(list(counts.values()))
-    table = Table(title=f"OpInfo: {findings.options.device} against cpu, torch {facts.torch_version}")
+    table = make_table(title=f"OpInfo: {findings.options.device} against cpu, torch {facts.torch_version}")
     table.add_column("check", no_wrap=True)
     for heading in ("pairs", *states, "samples"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -166,7 +167,7 @@ def _show_known(findings: DatabaseRun, console: Console) -> None:
             groups.setdefault(key, []).append(outcome.pair.dtype)
     if not groups:
         return
-    table = Table(title="Known and listed", show_lines=False)
+    table = make_table(title="Known and listed", show_lines=False)
     for heading in ("kind", "check", "operator", "dtypes", "reason"):
         table.add_column(heading, overflow="fold")
     for (state, check, op, reason), dtypes in sorted(groups.items()):
@@ -182,7 +183,7 @@ def _show_unexpected(findings: DatabaseRun, console: Console) -> None:
         groups.setdefault((outcome.state, str(outcome.pair.check), outcome.pair.op), []).append(outcome)
     if not groups:
         return
-    table = Table(title="Unexpected", show_lines=True)
+    table = make_table(title="Unexpected", show_lines=True)
     for heading in ("state", "check", "operator", "dtypes", "samples", "first cause"):
         table.add_column(heading, overflow="fold")
     for (state, check, op), outcomes in sorted(groups.items()):
@@ -202,7 +203,7 @@ def show_source_run(run: SourceRun, csv: Path, console: Console) -> None:
     """Counts by file, then the causes of what failed, the frequent ones first."""
     counts = run.counts()
     states = counted_states(list(counts.values()))
-    table = Table(title=f"PyTorch's tests on {run.under_test.device}, torch {run.torch_version}")
+    table = make_table(title=f"PyTorch's tests on {run.under_test.device}, torch {run.torch_version}")
     table.add_column("file", overflow="fold")
     for heading in ("cases", *states):
         table.add_column(heading, justify="right")
@@ -251,7 +252,7 @@ def _show_causes(failed: list[Row], console: Console) -> None:
         groups.setdefault((row.result, row.message[:160]), []).append(row)
     if not groups:
         return
-    table = Table(title="Unexpected, by cause", show_lines=True)
+    table = make_table(title="Unexpected, by cause", show_lines=True)
     for heading in ("state", "cases", "cause", "for example"):
         table.add_column(heading, overflow="fold")
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
@@ -284,7 +285,7 @@ def show_changes(found: Changes, console: Console) -> None:
 
 
 def _changes_table(name: str, items: list[Change]) -> Table:
-    table = Table(title=name)
+    table = make_table(title=name)
     for heading in ("file", "case", "before", "after", "cause"):
         table.add_column(heading, overflow="fold")
     for item in items:

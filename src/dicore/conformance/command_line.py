@@ -73,13 +73,13 @@ def run_command(
 ) -> NoReturn:
     """Runs the suite, prints the summary, writes the files and ends with the exit code of the report."""
     from dicore.conformance.case_filter import SelectionError
-    from dicore.conformance.console import print_report, progress_bar
+    from dicore.conformance.console import print_report, progress_of_cases
     from dicore.conformance.report_files import write_reports
     from dicore.conformance.runner import run_suite
     from dicore.conformance.suite import SuiteError
 
     failure = ""
-    with progress_bar() as on_progress:
+    with progress_of_cases() as on_progress:
         try:
             report = run_suite(suite, options, on_progress)
         except (SuiteError, SelectionError) as error:

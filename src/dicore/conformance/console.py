@@ -10,14 +10,12 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from dicore.conformance.results import STATUSES, CaseResult, RunReport
 from dicore.conformance.runner import OnProgress
+from dicore.console import WIDTH, make_table, progress_bar
 
-WIDTH = 100
 _MAX_FUNCTIONS = 40
 _MAX_NAMES = 20
 _STYLES = {"pass": "green", "fail": "bold red", "unsupported": "yellow", "skipped": "cyan"}
@@ -29,25 +27,16 @@ def counted(count: int, noun: str) -> str:
 
 
 @contextmanager
-def progress_bar() -> Iterator[OnProgress]:
+def progress_of_cases() -> Iterator[OnProgress]:
     """A bar on stderr if that is a terminal; what it gives is told each result."""
     counts: Counter[str] = Counter()
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda result, done, total: None
-        return
-    columns = (
-        TextColumn("conformance"), BarColumn(), MofNCompleteColumn(), TextColumn("groups"),
-        TextColumn("{task.fields[counts]}"), TimeElapsedColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None, counts="")
+    with progress_bar("conformance") as bar:
 
         def show(result: CaseResult | None, done: int, total: int) -> None:
             if result is not None:
                 counts[result.status] += 1
             text = " ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
-            bar.update(task, completed=done, total=total, counts=text)
+            bar.update(done, total, note=f"groups {text}")
 
         yield show
 
@@ -108,7 +97,7 @@ def _print_counts(console: Console, report: RunReport) -> None:
     by_source: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for result in report.results:
         by_source[result.source][result.status] += 1
-    table = Table(width=console.width, title=_title(report), title_justify="left", title_style="bold")
+    table = make_table(title=_title(report), width=console.width, title_style="bold")
     table.add_column("cases of")
     for status in STATUSES:
         table.add_column(status, justify="right", style=_STYLES[status])
