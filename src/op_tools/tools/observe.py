@@ -22,7 +22,9 @@ class ObserveSettings(ToolSettings):
 
     list: str = setting(".*", "OP_OBSERVE_LIST", str, "operators to observe")
     disable_list: str = setting("", "OP_OBSERVE_DISABLE_LIST", str, "operators to leave out")
-    level: str = setting("api", "OP_OBSERVE_LEVEL", one_of("api", "aten"), "`api`, or `aten`")
+    level: str = setting(
+        "api", "OP_OBSERVE_LEVEL", one_of("api", "aten"), "`api`, or `aten` for what reaches the kernels"
+    )
     statistics: bool = setting(False, "OP_OBSERVE_STATISTICS", flag, "note the statistics of every output")
 
 

@@ -31,7 +31,9 @@ class TimeSettings(ToolSettings):
 
     list: str = setting(".*", "OP_TIME_MEASURE_LIST", str, "operators to measure")
     disable_list: str = setting("", "OP_TIME_MEASURE_DISABLE_LIST", str, "operators to leave out")
-    level: str = setting("api", "OP_TIME_MEASURE_LEVEL", one_of("api", "aten"), "`api`, or `aten`")
+    level: str = setting(
+        "api", "OP_TIME_MEASURE_LEVEL", one_of("api", "aten"), "`api`, or `aten` for what reaches the kernels"
+    )
     sync: bool = setting(
         False,
         "OP_TIME_MEASURE_SYNC",
