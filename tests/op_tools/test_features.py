@@ -275,7 +275,7 @@ def test_two_features_on_one_function_and_removal_in_any_order(package: Any, row
             "torch.add",
             "fallbacks",
             ValueError,
-            "unknown feature 'fallbacks'; expected one of fallback, autocompare",
+            "unknown feature 'fallbacks'; expected one of autocompare, overflow_check",
         ),
         ("torch.ad", "fallback", ValueError, "there is no function 'torch.ad'"),
         ("nothing.at.all", "fallback", ValueError, "there is no function 'nothing.at.all'"),

@@ -141,8 +141,8 @@ def test_the_line_that_captures_an_operator_captures_it(browser: Browser, tmp_pa
         "import torch\nx = torch.ones(4, device='cuda')\n(x / x).sum().item()\n"
     )
     words = shlex.split(line.replace("SCRIPT.py", "script.py"))
-    program = str(Path(sys.executable).with_name(words[0]))
-    done = subprocess.run([program, *words[1:]], cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     captured = list((tmp_path / "op_tools_results" / "op_capture_results").rglob("input.pth"))
     assert [path.parts[-5] for path in captured] == ["aten.div.Tensor"]

@@ -1,4 +1,4 @@
-"""Ties a call to the autograd nodes it made, and collects the gradients that pass through it.
+"""One call in autograd's graph: the nodes it made, where its inputs come from, and the gradients that pass through it.
 
 Nothing is added to the graph: nodes get hooks that return nothing, and a mark that names the forward call. The
 gradient of an input is what this call contributes to it, not what other users of the tensor add.
@@ -6,7 +6,8 @@ gradient of an input is what this call contributes to it, not what other users o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from op_tools.engine.core import Engine
 
 KEY = "op_tools"
+InputKey = int | str  # the index of an input, or the name of a weight
+Gradients = dict[InputKey, torch.Tensor]
+Done = Callable[[Gradients, dict[int, torch.Tensor]], None]
 
 
 def is_compiled(node: Any) -> bool:
@@ -25,139 +29,165 @@ def is_compiled(node: Any) -> bool:
     return type(node).__name__.startswith("CompiledFunction")
 
 
-class Passage:
-    """The gradients of one run of backward through one call."""
+class CallGraph:
+    """The part of the graph that one call makes. The inputs are noted before the call can change them."""
 
-    __slots__ = ("grad_inputs", "grad_outputs", "open_nodes", "task")
+    def __init__(
+        self, inputs: Iterable[tuple[InputKey, torch.Tensor]] = (), first: int | None = None
+    ) -> None:
+        # (node, its output) of each input that was computed, and each leaf -> the input
+        self._computed: dict[tuple[Any, int], InputKey] = {}
+        self._leaves: dict[int, InputKey] = {}
+        for key, tensor in inputs:
+            if not tensor.requires_grad:
+                continue
+            if tensor.grad_fn is None:
+                self._leaves.setdefault(id(tensor), key)
+            else:
+                self._computed.setdefault((tensor.grad_fn, tensor.output_nr), key)
+        self.first = private.next_node_number() if first is None else first
 
-    def __init__(self, task: int, outputs: int, inputs: int, nodes: int) -> None:
-        self.task = task
-        self.grad_outputs: list[torch.Tensor | None] = [None] * outputs
-        self.grad_inputs: list[torch.Tensor | None] = [None] * inputs
-        self.open_nodes = nodes
+    @property
+    def is_empty(self) -> bool:
+        """Whether the call has made no node by now."""
+        return private.next_node_number() == self.first
 
-
-class Tracking:
-    """Notes before the call where its inputs come from; afterwards hooks the nodes in between."""
-
-    def __init__(self, call: Call) -> None:
-        self.call = call
-        # (node, its output) of each input that was computed, and each leaf -> the input's place among the tensors
-        self.sources: dict[tuple[Any, int], int] = {}
-        self.leaves: dict[int, int] = {}
-        self.inputs = call.tensors()
-        for place, tensor in enumerate(self.inputs):
-            if tensor.requires_grad:
-                node = tensor.grad_fn
-                if node is None:
-                    self.leaves.setdefault(id(tensor), place)
-                else:
-                    self.sources.setdefault((node, tensor.output_nr), place)
-        self.first = private.next_node_number()
-
-    def attach(self, result: Any, engine: Engine) -> None:
-        """Mark and hook the nodes this call made."""
-        if private.next_node_number() == self.first:
-            return
-        outputs = tensors_of(result)
-        exits: dict[Any, list[tuple[int, int]]] = {}
-        for place, tensor in enumerate(outputs):
+    def exits(self, outputs: Sequence[torch.Tensor]) -> dict[Any, list[tuple[int, int]]]:
+        """The nodes of the call that outputs come from, with (index of the output, output of the node)."""
+        found: dict[Any, list[tuple[int, int]]] = {}
+        for index, tensor in enumerate(outputs):
             node = tensor.grad_fn
             if node is not None and self._is_ours(node):
-                exits.setdefault(node, []).append((place, tensor.output_nr))
-        if not exits:
-            return
-        boundary = self._walk(list(exits), self.call.as_origin())
-        if boundary and self.call.plan.backward:
-            self._hook(engine, exits, boundary, len(outputs))
+                found.setdefault(node, []).append((index, tensor.output_nr))
+        return found
 
-    def _walk(self, stack: list[Any], origin: Origin) -> list[tuple[Any, list[tuple[int, int]]]]:
-        """Mark the nodes between the outputs and the inputs; those that lead to inputs, with slot and place."""
-        boundary: list[tuple[Any, list[tuple[int, int]]]] = []
+    def boundary(
+        self, exits: Iterable[Any], origin: Origin | None = None
+    ) -> list[tuple[Any, list[tuple[int, InputKey]]]]:
+        """The nodes where gradients leave the call, with (slot, input) of those that go to inputs; marks all with `origin`.
+
+        Gradients also leave to tensors that are no arguments, such as the parameters of a compiled module.
+        """
+        stack = list(exits)
         seen = set(stack)
+        found: list[tuple[Any, list[tuple[int, InputKey]]]] = []
         while stack:
             node = stack.pop()
-            node.metadata[KEY] = origin
-            crossing = []
-            leaves_call = False
+            if origin is not None:
+                node.metadata.setdefault(KEY, origin)
+            crossing: list[tuple[int, InputKey]] = []
+            goes_on = leaves = False
             for slot, (source, number) in enumerate(node.next_functions):
                 if source is None:
                     continue
-                place = self._place(source, number)
-                if place is not None:
-                    crossing.append((slot, place))
+                key = self._input(source, number)
+                if key is not None:
+                    crossing.append((slot, key))
                 elif not self._is_ours(source):
-                    leaves_call = True  # to a tensor that is no argument: a parameter of a compiled module
-                elif source not in seen:
-                    seen.add(source)
-                    stack.append(source)
-            if crossing or leaves_call:
-                boundary.append((node, crossing))
-        return boundary
+                    leaves = True
+                else:
+                    goes_on = True
+                    if source not in seen:
+                        seen.add(source)
+                        stack.append(source)
+            if crossing or leaves or not goes_on:
+                found.append((node, crossing))
+        return found
 
-    def _place(self, source: Any, number: int) -> int | None:
-        place = self.sources.get((source, number))
-        if place is None and self.leaves and source._sequence_nr() == private.LEAF_NUMBER:
-            return self.leaves.get(id(getattr(source, "variable", None)))
-        return place
+    def _input(self, source: Any, number: int) -> InputKey | None:
+        key = self._computed.get((source, number))
+        if key is None and self._leaves and source._sequence_nr() == private.LEAF_NUMBER:
+            return self._leaves.get(id(getattr(source, "variable", None)))
+        return key
 
     def _is_ours(self, node: Any) -> bool:
-        number = node._sequence_nr()
-        return bool(self.first <= number < private.LEAF_NUMBER)
+        return bool(self.first <= node._sequence_nr() < private.LEAF_NUMBER)
 
-    def _hook(self, engine: Engine, exits: Any, boundary: Any, outputs: int) -> None:
-        # The hooks hold neither this object nor a tensor of the call: what a graph holds must not grow by them.
-        call, inputs, nodes = self.call, len(self.inputs), len(boundary)
-        call.hooked = True
-        wanting = [(tool, tool.run) for tool in call.tools if tool.wants_backward]
-        passage: Passage | None = None
 
-        def tell(hook: str, *values: Any) -> None:
-            # A graph may outlive the tool, and even see it started again.
-            for tool, run in wanting:
-                if tool.running and tool.run == run:
-                    engine.guarded(tool, call, getattr(tool, hook), call, *values)
+class GradientRecorder:
+    """Collects the gradients of one call in a run of backward and hands them on when the last has left the call.
 
-        def current() -> Passage:
-            # A run that was asked for some gradients only may never reach all nodes: the next one starts anew.
-            nonlocal passage
-            task = private.graph_task()
-            if passage is None or passage.task != task:
-                passage = Passage(task, outputs, inputs, nodes)
-                tell("backward_begins")
-            return passage
+    The hooks hold neither the call nor a tensor of it: what a graph holds must not grow by them.
+    """
 
-        def arrived(places: list[tuple[int, int]], grads: Any) -> None:
-            known = current()
-            for place, number in places:
-                if number < len(grads):
-                    known.grad_outputs[place] = grads[number]
+    def __init__(self, done: Done, begins: Callable[[], None] | None = None, *, once: bool = False) -> None:
+        self._done: Done | None = done
+        self._begins = begins
+        self._once = once
+        self._lock = threading.Lock()
+        self._nodes = 0
+        self._start(-1)
 
-        def departed(crossing: list[tuple[int, int]], grads: Any) -> None:
-            nonlocal passage
-            done = current()
-            for slot, place in crossing:
-                grad = grads[slot] if slot < len(grads) else None
-                if grad is not None:
-                    known = done.grad_inputs[place]
-                    # An input used twice inside one call gets two contributions; autograd adds them elsewhere.
-                    both = engine.guarded(None, call, _sum, known, grad) if known is not None else grad
-                    done.grad_inputs[place] = both
-            done.open_nodes -= 1
-            if done.open_nodes == 0:
-                passage = None
-                tell("backward", done.grad_inputs, done.grad_outputs)
+    def attach(
+        self, exits: dict[Any, Any], boundary: Sequence[tuple[Any, Any]], guard: Callable[..., Any]
+    ) -> None:
+        """Hook the nodes. `guard(function, *values)` runs what a hook does."""
+        self._nodes = len(boundary)
 
-        def hook(function: Any, what: list[tuple[int, int]]) -> Any:
+        def hook(function: Callable[..., None], what: Any) -> Callable[..., None]:
             def run(grads: Any, *_: Any) -> None:
-                engine.quietly(function, what, grads)
+                if self._done is not None:
+                    guard(function, what, grads)
 
             return run
 
-        for node, places in exits.items():
-            node.register_prehook(hook(arrived, places))
+        for node, indices in exits.items():
+            node.register_prehook(hook(self._arrived, indices))
         for node, crossing in boundary:
-            node.register_hook(hook(departed, crossing))
+            node.register_hook(hook(self._departed, crossing))
+
+    def _start(self, task: int) -> None:
+        self._task = task
+        self._open = self._nodes
+        self._given: Gradients = {}  # to inputs
+        self._taken: dict[int, torch.Tensor] = {}  # from what uses the outputs
+
+    def _enter_run(self) -> None:
+        # A run that was asked for some gradients only may never reach all nodes: the next one starts anew.
+        task = private.graph_task()
+        if task != self._task:
+            self._start(task)
+            if self._begins is not None:
+                self._begins()
+
+    def _arrived(self, indices: list[tuple[int, int]], grads: Sequence[torch.Tensor | None]) -> None:
+        """Gradients of outputs are about to go through the node that made them."""
+        with self._lock:
+            self._enter_run()
+            for index, number in indices:
+                grad = grads[number] if number < len(grads) else None
+                if grad is not None:
+                    self._taken[index] = grad
+
+    def _departed(self, crossing: list[tuple[int, InputKey]], grads: Sequence[torch.Tensor | None]) -> None:
+        """A node has made gradients that leave the call."""
+        with self._lock:
+            self._enter_run()
+            for slot, key in crossing:
+                grad = grads[slot] if slot < len(grads) else None
+                if grad is not None:
+                    other = self._given.get(key)
+                    # An input used twice inside one call gets two contributions; autograd adds them elsewhere.
+                    self._given[key] = grad if other is None else _sum(other, grad)
+            self._open -= 1
+            is_last = self._open == 0
+        if is_last:
+            self._tell()
+
+    def finish(self) -> None:
+        """Hand on what there is: an output that nothing uses never gets a gradient. After that, nothing is collected."""
+        if self._given or self._taken:
+            self._tell()
+        self._done = None
+
+    def _tell(self) -> None:
+        with self._lock:
+            done, given, taken = self._done, self._given, self._taken
+            self._start(-1)
+            if self._once:
+                self._done = None
+        if done is not None:
+            done(given, taken)
 
 
 def _sum(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -166,24 +196,57 @@ def _sum(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return first.detach() + second.detach()
 
 
+class Tracking:
+    """Notes before a call where its inputs come from; afterwards marks and hooks the nodes in between."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.inputs = len(call.tensors())
+        self.graph = CallGraph(enumerate(call.tensors()))
+
+    def attach(self, result: Any, engine: Engine) -> None:
+        """Mark and hook the nodes this call made."""
+        if self.graph.is_empty:
+            return
+        outputs = tensors_of(result)
+        exits = self.graph.exits(outputs)
+        if not exits:
+            return
+        boundary = self.graph.boundary(exits, self.call.as_origin())
+        if self.call.plan.backward:
+            self._hook(engine, exits, boundary, len(outputs))
+
+    def _hook(self, engine: Engine, exits: Any, boundary: Any, outputs: int) -> None:
+        call, inputs = self.call, self.inputs
+        call.hooked = True
+        wanting = [(tool, tool.run) for tool in call.tools if tool.wants_backward]
+
+        def tell(hook: str, *values: Any) -> None:
+            # A graph may outlive the tool, and even see it started again.
+            for tool, run in wanting:
+                if tool.running and tool.run == run:
+                    engine.guarded(tool, call, getattr(tool, hook), call, *values)
+
+        def done(given: Gradients, taken: dict[int, torch.Tensor]) -> None:
+            tell("backward", in_order(given, inputs), in_order(taken, outputs))
+
+        def guard(function: Callable[..., None], *values: Any) -> None:
+            private.silently(engine.guarded, None, call, function, *values)
+
+        GradientRecorder(done, lambda: tell("backward_begins")).attach(exits, boundary, guard)
+
+
+def in_order(gradients: Any, count: int) -> list[torch.Tensor | None]:
+    """A list with a place for each index; None where there is no gradient."""
+    return [gradients.get(index) for index in range(count)]
+
+
 def mark(result: Any, first: int, origin: Callable[[], Origin]) -> None:
     """Tie the nodes that a call has made, numbered from `first` on, to what `origin` says of the call."""
-
-    def made(nodes: Iterable[Any]) -> list[Any]:
-        return [
-            node
-            for node in nodes
-            if node is not None
-            and KEY not in node.metadata
-            and first <= node._sequence_nr() < private.LEAF_NUMBER
-        ]
-
-    stack = made(tensor.grad_fn for tensor in tensors_of(result))
-    known = origin() if stack else None
-    while stack:
-        node = stack.pop()
-        node.metadata[KEY] = known
-        stack += made(source for source, _ in node.next_functions)
+    graph = CallGraph(first=first)
+    exits = [node for node in graph.exits(tensors_of(result)) if KEY not in node.metadata]
+    if exits:
+        graph.boundary(exits, origin())
 
 
 def mark_function(engine: Engine, function: Any, first: int, result: Any) -> None:

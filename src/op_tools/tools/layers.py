@@ -15,13 +15,13 @@ from torch.nn.modules import module as torch_module
 
 from dicore.settings import SettingError, one_of, setting
 from op_tools.engine import ENGINE, private, site
+from op_tools.engine.backward import CallGraph, GradientRecorder, Gradients, in_order
 from op_tools.results import place_in_run
 from op_tools.settings import ToolSettings
 from op_tools.storage import CallInfo, CaptureStore
 from op_tools.storage.store import folder_of
 from op_tools.tool import Tool
 from op_tools.tools.capture import numbers
-from op_tools.tools.layer_gradients import Key, Passage, Sources
 from op_tools.tools.layer_names import ModelNames, class_of, is_compiled, is_wrapper, own_weights, unwrapped
 
 __all__ = ["LayersSettings", "OpLayers", "wanted_steps"]
@@ -52,7 +52,7 @@ class LayersSettings(ToolSettings):
 class Visit:
     """A call of a module that is under way."""
 
-    __slots__ = ("call", "info", "inside_compiled", "model", "module", "parent", "path", "sources", "where")
+    __slots__ = ("call", "graph", "info", "inside_compiled", "model", "module", "parent", "path", "where")
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.module = module
@@ -61,7 +61,7 @@ class Visit:
         self.parent = 0
         self.inside_compiled = False
         self.info: CallInfo | None = None
-        self.sources: Sources | None = None
+        self.graph: CallGraph | None = None
         self.where: site.Where | None = None
 
 
@@ -125,24 +125,24 @@ class OpLayers(Tool):
         self._here = _Here()
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, str], int] = {}
-        self._passages: list[Passage] = []
+        self._recorders: list[GradientRecorder] = []
         self._model_names = ModelNames()
         # Calls without a graph, by module: checkpointing may make the graph later, when it computes them again.
         self._graphless: weakref.WeakKeyDictionary[Any, list[CallInfo]] = weakref.WeakKeyDictionary()
         self._hooks = _hooks_of(weakref.ref(self))
 
     def stepped(self, step: int) -> None:
-        self._finish_passages()
+        self._finish_recorders()
         self._counts.clear()
         self._graphless.clear()
         if self.results is not None:
             self.results.flush()
 
-    def _finish_passages(self) -> None:
+    def _finish_recorders(self) -> None:
         with self._lock:
-            passages, self._passages = self._passages, []
-        for passage in passages:
-            passage.finish()
+            recorders, self._recorders = self._recorders, []
+        for recorder in recorders:
+            recorder.finish()
 
     def closed(self) -> None:
         for hook in self._hooks:
@@ -150,7 +150,7 @@ class OpLayers(Tool):
         self._hooks = []
         if self.store is None:
             return
-        self._finish_passages()
+        self._finish_recorders()
         self.store.close()
         stats, self.store = self.store.stats, None
         if self.results is not None:
@@ -242,7 +242,7 @@ class OpLayers(Tool):
         buffers = dict(unwrapped(module).named_buffers(recurse=False))
         self.store.put(visit.info, "input", inputs, {"weights": weights, "buffers": buffers})
         if torch.is_grad_enabled():
-            visit.sources = Sources(inputs, weights)
+            visit.graph = CallGraph((*enumerate(inputs), *weights.items()))
 
     def _computed_again(self, visit: Visit, args: Any, kwargs: Any) -> None:
         """In backward: the values are known, but only this graph tells the gradients if the first had none."""
@@ -251,7 +251,7 @@ class OpLayers(Tool):
             visit.info = waiting[0]
             visit.call = -1
             weights = own_weights(visit.module)
-            visit.sources = Sources(_tensors_in((args, kwargs)), weights)
+            visit.graph = CallGraph((*enumerate(_tensors_in((args, kwargs))), *weights.items()))
 
     def left(self, module: torch.nn.Module, result: Any) -> None:
         """A module has run; without a result it has raised."""
@@ -267,7 +267,7 @@ class OpLayers(Tool):
         if visit.call >= 0:
             store.put(info, "output", outputs)
             self._write_row(visit, info)
-        if visit.sources is not None:
+        if visit.graph is not None:
             self._follow_gradients(visit, info, outputs)
         elif not torch.is_grad_enabled() and module.training:
             self._graphless.setdefault(module, []).append(info)
@@ -294,23 +294,27 @@ class OpLayers(Tool):
     def _follow_gradients(self, visit: Visit, info: CallInfo, outputs: list[torch.Tensor]) -> None:
         store, run = self.store, self.run
 
-        def done(given: dict[Key, torch.Tensor], taken: dict[int, torch.Tensor]) -> None:
+        def done(given: Gradients, taken: dict[int, torch.Tensor]) -> None:
             if store is None or self.run != run:
                 return
             weights = {key: grad for key, grad in given.items() if isinstance(key, str)}
             inputs = {key: grad for key, grad in given.items() if isinstance(key, int)}
-            store.put(info, "grad_inputs", _by_place(inputs), {"weights": weights})
-            store.put(info, "grad_outputs", _by_place(taken))
+            store.put(
+                info, "grad_inputs", in_order(inputs, max(inputs, default=-1) + 1), {"weights": weights}
+            )
+            store.put(info, "grad_outputs", in_order(taken, max(taken, default=-1) + 1))
 
         def guard(function: Any, *values: Any) -> None:
             if self.running and self.run == run:
                 private.silently(ENGINE.guarded, self, None, function, *values)
 
-        assert visit.sources is not None
-        passage = visit.sources.attach(outputs, done, guard)
-        if passage is not None:
+        assert visit.graph is not None
+        exits = visit.graph.exits(outputs)
+        if exits:
+            recorder = GradientRecorder(done, once=True)
+            recorder.attach(exits, visit.graph.boundary(exits), guard)
             with self._lock:
-                self._passages.append(passage)
+                self._recorders.append(recorder)
 
 
 def _hooks_of(reference: weakref.ref[OpLayers]) -> list[Any]:
@@ -357,10 +361,6 @@ def _tensors_in(value: Any) -> list[torch.Tensor]:
     if not isinstance(value, tuple | list):
         return []
     return [tensor for item in value for tensor in _tensors_in(item)]
-
-
-def _by_place(values: dict[int, torch.Tensor]) -> list[torch.Tensor | None]:
-    return [values.get(place) for place in range(max(values, default=-1) + 1)]
 
 
 def _facts(module: torch.nn.Module, device: torch.device, plain: bool) -> dict[str, Any]:
