@@ -1,7 +1,7 @@
 """Case files that users write, in the form that the published suite reads.
 
 A file holds entries by name (Python: dictionaries at the top level; JSON, TOML, YAML: the document). An entry names one or more
-functions and lists, place by place, the parameters and tensors of its cases:
+functions and lists, index by index, the parameters and tensors of its cases:
 
     relu_big = dict(name=["relu"], interface=["torch"], dtype=[np.float32, np.float16], is_inplace=True,
                     tensor_para=dict(args=[{"ins": ["input"], "shape": [(2, 3), (0,)], "gen_fn": "Genfunc.randn"}]))
@@ -96,7 +96,7 @@ class CaseFileError(ValueError):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor argument at one place of an entry."""
+    """One tensor argument at one index of an entry's lists."""
 
     name: str
     shape: Any = None
@@ -251,10 +251,10 @@ def _check_keys(path: Path, name: str, entry: Any) -> None:
     tensors = entry.get("tensor_para", {})
     _known(f"{where}.tensor_para", tensors, TENSOR_PARA_KEYS)
     for number, tensor in enumerate(tensors.get("args", ())):
-        place = f"{where}.tensor_para.args[{number}]"
-        _known(place, tensor, TENSOR_KEYS)
+        location = f"{where}.tensor_para.args[{number}]"
+        _known(location, tensor, TENSOR_KEYS)
         if "ins" not in tensor:
-            raise CaseFileError(f"{place}: `ins` is missing: the names of the arguments")
+            raise CaseFileError(f"{location}: `ins` is missing: the names of the arguments")
 
 
 def _known(where: str, given: Any, known: tuple[str, ...]) -> None:
@@ -286,7 +286,7 @@ def dtype_name(where: str, value: Any) -> str:
 
 
 def expanded(path: Path, name: str, entry: dict[str, Any]) -> list[Call]:
-    """All calls of an entry: function by function, dtype by dtype, place by place."""
+    """All calls of an entry: function by function, dtype by dtype, index by index."""
     where = f"{path}: {name}"
     parameters = {key: listed(value) for key, value in entry.get("para", {}).items()}
     tensors = entry.get("tensor_para", {})
@@ -295,15 +295,15 @@ def expanded(path: Path, name: str, entry: dict[str, Any]) -> list[Call]:
         for item in tensors.get("args", ())
         for one in listed(item["ins"])
     ]
-    places = _places(where, parameters, arguments)
+    count = _list_length(where, parameters, arguments)
     dtypes = max((len(listed(a["dtype"])) for a in arguments if "dtype" in a), default=1)
     in_place = _flag(entry.get("is_inplace", False))
     calls = []
     for function in listed(entry["name"]):
         for kind in range(dtypes):
-            for place in range(places):
-                specs = tuple(_tensor(f"{where}.{a['ins']}", a, place, kind) for a in arguments)
-                given = {key: values[place % len(values)] for key, values in parameters.items()}
+            for index in range(count):
+                specs = tuple(_tensor(f"{where}.{a['ins']}", a, index, kind) for a in arguments)
+                given = {key: values[index % len(values)] for key, values in parameters.items()}
                 interface = str(listed(entry.get("interface", [""]))[0])
                 calls.append(Call(name, function, interface, False, given, specs))
                 if in_place:
@@ -325,7 +325,7 @@ def _inherited(entry: dict[str, Any], tensors: dict[str, Any], item: dict[str, A
     return found
 
 
-def _places(where: str, parameters: dict[str, list[Any]], arguments: list[dict[str, Any]]) -> int:
+def _list_length(where: str, parameters: dict[str, list[Any]], arguments: list[dict[str, Any]]) -> int:
     """How many cases the lists describe; they must agree (a list of one goes with all)."""
     lengths = {f"para.{key}": len(values) for key, values in parameters.items()}
     for argument in arguments:
@@ -339,12 +339,12 @@ def _places(where: str, parameters: dict[str, list[Any]], arguments: list[dict[s
     return max(several.values(), default=1)
 
 
-def _at(values: Any, place: int) -> Any:
+def _at(values: Any, index: int) -> Any:
     values = listed(values)
-    return values[place % len(values)] if values else None
+    return values[index % len(values)] if values else None
 
 
-def _tensor(where: str, argument: dict[str, Any], place: int, kind: int) -> TensorSpec:
+def _tensor(where: str, argument: dict[str, Any], index: int, kind: int) -> TensorSpec:
     policy = str(argument.get("gen_policy", "default")).removeprefix("GenPolicy.")
     policy = {"dafault": "default"}.get(policy, policy)
     if policy not in POLICIES:
@@ -355,7 +355,7 @@ def _tensor(where: str, argument: dict[str, Any], place: int, kind: int) -> Tens
     content = argument["value"] if by_value else argument.get("shape")
     if content is None:
         raise CaseFileError(f"{where}: `shape` (or `value`) is missing")
-    chosen = list(content)[place % len(content)]
+    chosen = list(content)[index % len(content)]
     generator = argument.get("gen_fn", "Genfunc.randn")
     options = {k: v for k, v in generator.items() if k != "fn"} if isinstance(generator, dict) else {}
     fill = str(generator["fn"] if isinstance(generator, dict) else generator).rpartition(".")[2]
@@ -363,7 +363,7 @@ def _tensor(where: str, argument: dict[str, Any], place: int, kind: int) -> Tens
         near = closest(fill, FILLS, most=2, cutoff=0.6)
         hint = f"near are {', '.join(near)}" if near else f"known are {', '.join(FILLS)}"
         raise CaseFileError(f"{where}: unknown gen_fn {fill!r}; {hint}")
-    strides = _at(argument["stride"], place) if place < len(argument.get("stride", ())) else None
+    strides = _at(argument["stride"], index) if index < len(argument.get("stride", ())) else None
     count = tuple(argument.get("gen_num_range", (1, 1)))
     return TensorSpec(
         name=argument["ins"],

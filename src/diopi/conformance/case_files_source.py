@@ -127,8 +127,8 @@ class _Cases(Iterator[Case]):
             self._build(*next(self._calls))
         return self._built.popleft()
 
-    def _build(self, place: int, call: Call) -> None:
-        torch.manual_seed(zlib.crc32(f"{self._group}:{place}".encode()) ^ SEED)
+    def _build(self, index: int, call: Call) -> None:
+        torch.manual_seed(zlib.crc32(f"{self._group}:{index}".encode()) ^ SEED)
         try:
             made = _made(self._path, call)
         except CaseFileError:
@@ -170,15 +170,15 @@ def _resolved(path: Path, entry: str, call: Call) -> Callable[..., Any] | Entry:
 
 
 def _torch_function(call: Call) -> Callable[..., Any] | None:
-    places: list[Any] = [torch.nn.functional, torch, torch.Tensor, torch.linalg]
+    namespaces: list[Any] = [torch.nn.functional, torch, torch.Tensor, torch.linalg]
     if call.interface == "torch":
-        places = [torch, torch.nn.functional, torch.Tensor]
+        namespaces = [torch, torch.nn.functional, torch.Tensor]
     elif call.interface in ("torch.Tensor", "Tensor"):
-        places = [torch.Tensor]
+        namespaces = [torch.Tensor]
     names = [call.function.rstrip("_") + "_", call.function] if call.in_place else [call.function]
     for name in names:
-        for place in places:
-            found = getattr(place, name, None)
+        for namespace in namespaces:
+            found = getattr(namespace, name, None)
             if callable(found) and not isinstance(found, type):
                 return found  # type: ignore[no-any-return]
     return None

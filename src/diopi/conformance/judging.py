@@ -234,6 +234,6 @@ def _difference(first: Any, second: Any) -> str:
     if torch.equal(one, other):
         return ""
     where = (one != other).any(1).nonzero().flatten()
-    place = int(where[0])
-    pair = f"{first.reshape(-1)[place].item()} and {second.reshape(-1)[place].item()}"
-    return f" ({where.numel()} of {first.numel()} elements, such as number {place}: {pair})"
+    index = int(where[0])
+    pair = f"{first.reshape(-1)[index].item()} and {second.reshape(-1)[index].item()}"
+    return f" ({where.numel()} of {first.numel()} elements, such as number {index}: {pair})"

@@ -138,8 +138,8 @@ def _joined(arguments: list[str]) -> list[str]:
     """`--pytest_args -x` as `--pytest_args=-x`: what begins with a dash would be taken for a flag of its own."""
     if "--pytest_args" not in arguments[:-1]:
         return arguments
-    place = arguments.index("--pytest_args")
-    return [*arguments[:place], f"--pytest_args={arguments[place + 1]}", *arguments[place + 2 :]]
+    index = arguments.index("--pytest_args")
+    return [*arguments[:index], f"--pytest_args={arguments[index + 1]}", *arguments[index + 2 :]]
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

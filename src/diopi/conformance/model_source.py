@@ -77,16 +77,16 @@ class ModelSource:
         ]
 
     def cases(self, group: str) -> Iterator[DiopiCase]:
-        """The calls of a model that a DIOPI function serves. A case's number is its place among all calls of the model."""
+        """The calls of a model that a DIOPI function serves. A case's number is its index among all calls of the model."""
         document, owners = _document(), _owners()
-        for place, number in enumerate(document["models"][group]):
+        for index, number in enumerate(document["models"][group]):
             if self.names is None and owners[number] != group:
                 continue
             made = _case(*document["calls"][number])
             if made is not None:
                 call, arguments = made
                 yield DiopiCase(
-                    case_id(self.name, group, place), call.function, main_dtype(call), group, arguments
+                    case_id(self.name, group, index), call.function, main_dtype(call), group, arguments
                 )
 
 

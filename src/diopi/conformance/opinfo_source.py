@@ -253,9 +253,9 @@ def main_dtype(call: DiopiCall) -> str:
 
 
 def run_samples(
-    entry: OpInfo, dtype: torch.dtype, watch: Callable[[str, dict[str, Any]], Any], most: int | None = None
+    entry: OpInfo, dtype: torch.dtype, on_call: Callable[[str, dict[str, Any]], Any], most: int | None = None
 ) -> list[str]:
-    """Runs samples of an entry in one dtype and shows their ATen calls to `watch`.
+    """Runs samples of an entry in one dtype and shows their ATen calls to `on_call`.
 
     Gives why, for each sample that PyTorch refuses although it says that it knows the dtype.
     """
@@ -270,7 +270,7 @@ def run_samples(
             drawn = _picked(entry, dtype, backward, most or DTYPES[dtype])
         except Exception as error:  # some generators of the database need what is not installed
             return [_refusal("PyTorch's database has no samples", error)]
-        with CallRecorder(watch):
+        with CallRecorder(on_call):
             for number, sample in enumerate(drawn):
                 refused += _run(entry, sample, backward)
                 if number % 4 == 0:

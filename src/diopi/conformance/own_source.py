@@ -26,7 +26,7 @@ CAP = 48
 _MAIN = ("float32", "int64", "bool", "complex64")
 _LAYOUTS = ("strided", "offset", "transposed", "expanded", "channels_last")
 _OUTPUT_LAYOUTS = ("strided", "offset", "transposed")
-# Element i of the result needs element i of the inputs alone: they may be the same memory.
+# Element i of the result needs element i of the inputs only: they may be the same memory.
 _ALIASED = ("elementwise", "comparison")
 _SUMMED = ("reduction", "matrix")
 _VALUED = ("elementwise", "comparison", "movement", "selection", "reduction")
@@ -138,21 +138,21 @@ class OwnSource:
         """The samples of a variation that show it, another one first each turn."""
         made = self._samples(entry, variation)
         plain = [] if variation.plain else self._samples(entry, Variation(variation.dtype))
-        places = [(turn + step) % len(made) for step in range(len(made))]
+        order = [(turn + step) % len(made) for step in range(len(made))]
         # Several elements first: empty tensors and single numbers tell little, but they are cases too.
-        places.sort(key=lambda place: not _large_enough(made[place].values()))
-        if variation.plain and entry.category in _SUMMED and places:
-            # How halves are summed up shows in a long sum only.
-            longest = max(places, key=lambda place: _reduction(made[place].values()))
-            places.sort(key=lambda place: place != longest)
-        for place in places:
-            sample = _aliased(entry, made[place]) if variation.aliased else made[place]
+        order.sort(key=lambda index: not _large_enough(made[index].values()))
+        if variation.plain and entry.category in _SUMMED and order:
+            # How half dtypes are summed up shows in a long sum only.
+            longest = max(order, key=lambda index: _reduction(made[index].values()))
+            order.sort(key=lambda index: index != longest)
+        for index in order:
+            sample = _aliased(entry, made[index]) if variation.aliased else made[index]
             try:
                 sample = _with_output(entry, sample, variation, self._seed(entry, variation))
             except NoReferenceError:
-                yield made[place]  # the verdict will say so
+                yield made[index]  # the verdict will say so
                 continue
-            if sample is None or (place < len(plain) and _alike(sample, plain[place])):
+            if sample is None or (index < len(plain) and _alike(sample, plain[index])):
                 continue
             if variation.plain or _shows(entry, variation, sample):
                 yield sample

@@ -157,14 +157,14 @@ def _kind(tensor: torch.Tensor) -> list[Any]:
         if tensor.numel() <= _FEW:
             return ["v", tensor.flatten().tolist()]
         return ["i", int(tensor.min()), int(tensor.max())]
-    wide = tensor.double()
-    lowest, highest = wide.min().item(), wide.max().item()
+    upcast = tensor.double()
+    lowest, highest = upcast.min().item(), upcast.max().item()
     if lowest == highest:
         return ["c", lowest]
-    zero = wide == 0
-    if len(wide[~zero].unique()) == 1:
-        return ["m", wide[~zero][0].item(), _short(1 - zero.double().mean().item())]
-    finite = wide[wide.isfinite()]
+    zero = upcast == 0
+    if len(upcast[~zero].unique()) == 1:
+        return ["m", upcast[~zero][0].item(), _short(1 - zero.double().mean().item())]
+    finite = upcast[upcast.isfinite()]
     if finite.numel() and finite.min() >= 0:
         return ["u", _short(finite.min().item()), _short(finite.max().item())]
     return ["n", _short(finite.std().item()) if finite.numel() > 1 else 1.0]
@@ -210,8 +210,8 @@ def _drawn(given: list[Any], random: torch.Generator) -> torch.Tensor:
         # Written through the storage: elements that share memory are written once, as they were.
         flat = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
         if kind == "v" and strides is not None:
-            places = torch.arange(flat.numel()).as_strided(shape, strides, 0).flatten()
-            flat.zero_()[places] = torch.tensor(facts[0], dtype=flat.dtype)
+            offsets = torch.arange(flat.numel()).as_strided(shape, strides, 0).flatten()
+            flat.zero_()[offsets] = torch.tensor(facts[0], dtype=flat.dtype)
         else:
             flat.copy_(_values(kind, facts, flat, random))
     return tensor

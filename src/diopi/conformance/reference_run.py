@@ -33,7 +33,7 @@ class NoReferenceError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One flat result: the argument it belongs to, and its place if that is a list."""
+    """One flat result: the argument it belongs to, and its index if that is a list."""
 
     argument: str
     position: int | None = None

@@ -24,7 +24,7 @@ Triple = tuple[Tensor, Tensor, Tensor]
 SAVED_WIDTH = 8
 
 
-def widened(tensor: Tensor) -> Tensor:
+def upcast(tensor: Tensor) -> Tensor:
     """The tensor in the precision that sums are kept in."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
@@ -87,8 +87,8 @@ def _scores(q: Tensor, k: Tensor, scoring: Scoring) -> Tensor:
     keys, key_heads, _ = k.shape
     if key_heads == 0 or heads % key_heads:
         raise ValueError(f"{heads} query heads cannot share {key_heads} key heads evenly")
-    spread = k.repeat_interleave(heads // key_heads, dim=1)
-    scores = torch.einsum("qhd,khd->hqk", q, spread) * scoring.scale
+    repeated = k.repeat_interleave(heads // key_heads, dim=1)
+    scores = torch.einsum("qhd,khd->hqk", q, repeated) * scoring.scale
     if scoring.slopes is not None:
         opposite = torch.arange(queries)[:, None] + keys - queries
         distance = (opposite - torch.arange(keys)[None, :]).abs()
@@ -103,13 +103,13 @@ def _weights(scores: Tensor) -> Tensor:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Pair:
-    """One sequence in wide precision: its output [queries, heads, width] and its scores."""
+    """One sequence upcast: its output [queries, heads, width] and its scores."""
     scores = _scores(q, k, scoring)
     weights = _weights(scores)
     if scoring.keep is not None:
         weights = weights * scoring.keep.to(weights.dtype) / (1 - scoring.dropout)
-    spread = v.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    return torch.einsum("hqk,khd->qhd", weights, spread), scores
+    repeated = v.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    return torch.einsum("hqk,khd->qhd", weights, repeated), scores
 
 
 def _attend_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, scoring: Scoring) -> Triple:
@@ -119,17 +119,17 @@ def _attend_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
     usual flash attention does. The reference in the call's own dtype does so too, so that its error says what is due to that.
     """
     with torch.enable_grad():
-        wide = [widened(t).detach().requires_grad_() for t in (q, k, v)]
-        exact, scores = _attend(wide[0], wide[1], wide[2], scoring)
-        grads = torch.autograd.grad(exact, wide, widened(grad))
+        leaves = [upcast(t).detach().requires_grad_() for t in (q, k, v)]
+        exact, scores = _attend(leaves[0], leaves[1], leaves[2], scoring)
+        grads = torch.autograd.grad(exact, leaves, upcast(grad))
     if q.dtype == torch.float64:
         return grads[0], grads[1], grads[2]
-    off = ((widened(out) - exact.detach()) * widened(grad)).sum(-1).transpose(0, 1)  # [heads, queries]
+    off = ((upcast(out) - exact.detach()) * upcast(grad)).sum(-1).transpose(0, 1)  # [heads, queries]
     excess = _weights(scores.detach()) * off[..., None] * scoring.scale
     heads, key_heads = q.shape[1], k.shape[1]
-    spread = widened(k).repeat_interleave(heads // key_heads, dim=1)
-    grad_q = grads[0] - torch.einsum("hqk,khd->qhd", excess, spread)
-    surplus = torch.einsum("hqk,qhd->khd", excess, widened(q))
+    repeated = upcast(k).repeat_interleave(heads // key_heads, dim=1)
+    grad_q = grads[0] - torch.einsum("hqk,khd->qhd", excess, repeated)
+    surplus = torch.einsum("hqk,qhd->khd", excess, upcast(q))
     grad_k = grads[1] - surplus.unflatten(1, (key_heads, heads // key_heads)).sum(2)
     return grad_q, grad_k, grads[2]
 
@@ -150,12 +150,12 @@ def _judgeable(lse: Tensor, scoring: Scoring) -> Tensor | None:
 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Pair:
-    """Output and scores [batch, heads, queries, keys] of dense tensors, in wide precision."""
-    out = widened(q).new_zeros(*q.shape[:3], v.shape[3])
-    scores = widened(q).new_zeros(q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+    """Output and scores [batch, heads, queries, keys] of dense tensors, upcast."""
+    out = upcast(q).new_zeros(*q.shape[:3], v.shape[3])
+    scores = upcast(q).new_zeros(q.shape[0], q.shape[2], q.shape[1], k.shape[1])
     for b in range(q.shape[0]):
         own = scoring.of_sequence(b, q.shape[1], k.shape[1])
-        out[b], scores[b] = _attend(widened(q[b]), widened(k[b]), widened(v[b]), own)
+        out[b], scores[b] = _attend(upcast(q[b]), upcast(k[b]), upcast(v[b]), own)
     return out, scores
 
 
@@ -180,7 +180,7 @@ def dense_attention_backward(
     """The gradients of q, k and v; with dropout none is determined unless what it kept is known."""
     if not scoring.determined:
         return None, None, None
-    grads = tuple(torch.zeros_like(widened(t)) for t in (q, k, v))
+    grads = tuple(torch.zeros_like(upcast(t)) for t in (q, k, v))
     for b in range(q.shape[0]):
         own = scoring.of_sequence(b, q.shape[1], k.shape[1])
         for whole, piece in zip(grads, _attend_backward(grad[b], q[b], k[b], v[b], out[b], own), strict=True):
@@ -202,7 +202,7 @@ def packed_attention(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Output, and the logarithm of the softmax's divisor [batch, heads, longest]: zero behind the end of a sequence."""
     out, scores = _packed(q, k, v, _spans(cumulative_q), _spans(cumulative_k), scoring)
-    lse = widened(q).new_zeros(len(scores), q.shape[1], longest)
+    lse = upcast(q).new_zeros(len(scores), q.shape[1], longest)
     for b, own in enumerate(scores):
         lse[b, :, : own.shape[1]] = own.logsumexp(-1)
     return (out.to(q.dtype) if scoring.determined else None), _judgeable(lse, scoring)
@@ -217,11 +217,11 @@ def _packed(
     scoring: Scoring,
 ) -> tuple[Tensor, list[Tensor]]:
     """Output and the scores of each sequence."""
-    out = widened(q).new_zeros(*q.shape[:2], v.shape[2])
+    out = upcast(q).new_zeros(*q.shape[:2], v.shape[2])
     scores = []
     for b, ((q0, q1), (k0, k1)) in enumerate(zip(spans_q, spans_k, strict=True)):
         own = scoring.of_sequence(b, q1 - q0, k1 - k0)
-        out[q0:q1], seen = _attend(widened(q[q0:q1]), widened(k[k0:k1]), widened(v[k0:k1]), own)
+        out[q0:q1], seen = _attend(upcast(q[q0:q1]), upcast(k[k0:k1]), upcast(v[k0:k1]), own)
         scores.append(seen)
     return out, scores
 
@@ -258,7 +258,7 @@ def packed_attention_backward(
     """The gradients of packed q, k and v; with dropout none is determined unless what it kept is known."""
     if not scoring.determined:
         return None, None, None
-    grads = tuple(torch.zeros_like(widened(t)) for t in (q, k, v))
+    grads = tuple(torch.zeros_like(upcast(t)) for t in (q, k, v))
     spans = zip(_spans(cumulative_q), _spans(cumulative_k), strict=True)
     for b, ((q0, q1), (k0, k1)) in enumerate(spans):
         own = scoring.of_sequence(b, q1 - q0, k1 - k0)

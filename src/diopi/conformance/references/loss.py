@@ -47,7 +47,7 @@ def nll_gradient(
     reduction: int,
     ignore_index: int,
 ) -> torch.Tensor:
-    """Minus the weight of each target at its place, times what comes from behind; the mean divides by the total weight."""
+    """Minus the weight of each target at its position, times what comes from behind; the mean divides by the total weight."""
     function = torch.ops.aten.nll_loss2d_backward if input.dim() == 4 else torch.ops.aten.nll_loss_backward
     return function(
         grad_output.contiguous(),

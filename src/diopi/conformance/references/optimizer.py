@@ -136,9 +136,9 @@ def fused_adamw_step(
     max_exp_avg_sqs = _copies(*max_exp_avg_sqs) if max_exp_avg_sqs else max_exp_avg_sqs
     numbers: dict[str, Any] = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps}
     numbers["weight_decay"] = weight_decay
-    for place, state in enumerate(zip(params, grads, exp_avgs, exp_avg_sqs, strict=True)):
-        largest = [max_exp_avg_sqs[place]] if amsgrad and max_exp_avg_sqs else []
-        step = round(float(state_steps[place]))  # a count, also where inputs are moved a little
+    for index, state in enumerate(zip(params, grads, exp_avgs, exp_avg_sqs, strict=True)):
+        largest = [max_exp_avg_sqs[index]] if amsgrad and max_exp_avg_sqs else []
+        step = round(float(state_steps[index]))  # a count, also where inputs are moved a little
         _adam(*state, largest, step, amsgrad, True, maximize=maximize, **numbers)
     return params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs
 

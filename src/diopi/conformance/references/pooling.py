@@ -20,11 +20,11 @@ def in_order(input: torch.Tensor) -> torch.Tensor:
 def given_back(
     grad_output: torch.Tensor, input: torch.Tensor, indices: torch.Tensor, spatial: int
 ) -> torch.Tensor:
-    """Every output's gradient goes to the place of the image that it was taken from."""
+    """Every output's gradient goes to the element of the input that it was taken from."""
     planes = input.shape[: input.dim() - spatial]
     total = torch.zeros(input.shape, dtype=_accumulated(input.dtype)).flatten(len(planes))
-    places, gradients = indices.flatten(len(planes)), grad_output.flatten(len(planes)).to(total.dtype)
-    return total.scatter_add(-1, places, gradients).reshape(input.shape).to(input.dtype)
+    offsets, gradients = indices.flatten(len(planes)), grad_output.flatten(len(planes)).to(total.dtype)
+    return total.scatter_add(-1, offsets, gradients).reshape(input.shape).to(input.dtype)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class _Pooling:
     dilation: list[int]
     ceil_mode: bool
     exclusive: bool
-    """Padded places do not count in an average."""
+    """Padded elements do not count in an average."""
     adaptive: bool
 
     def __call__(self, input: torch.Tensor, output_size: list[int]) -> torch.Tensor:

@@ -3,7 +3,7 @@
     reference = "draw('bernoulli_', inout, 0.3)"
     reference = "draw('native_dropout', input, p, True) if train else (input, torch.ones_like(input, dtype=torch.bool))"
 
-`draw` gives one `Drawn` for each result of that function (a tuple if there are several, as torch's), in the places of what the
+`draw` gives one `Drawn` for each result of that function (a tuple if there are several, as torch's), in the order of what the
 C function writes. The verdict is `op_tools.verdict.judge_random` of the named function and its arguments.
 """
 

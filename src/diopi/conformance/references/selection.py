@@ -35,7 +35,7 @@ def scattered(
     values: torch.Tensor | complex,
     reduce: str | None,
 ) -> torch.Tensor:
-    """`values` written to the places of `index` along `dim`, or combined with what is there."""
+    """`values` written to the positions of `index` along `dim`, or combined with what is there."""
     if not isinstance(values, torch.Tensor):
         values = torch.full(index.shape, values, dtype=source.dtype)
     if not reduce:
@@ -70,7 +70,7 @@ def sliced(source: torch.Tensor, dim: int, start: int, end: int, step: int) -> t
 def masked_select_backward(
     grad_output: torch.Tensor, source: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
-    """The gradients at their places, zeros where nothing was selected."""
+    """The gradients at their positions, zeros where nothing was selected."""
     grad = torch.zeros(source.shape, dtype=grad_output.dtype)
     grad[mask.expand(source.shape)] = grad_output
     return grad

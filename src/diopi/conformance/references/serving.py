@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from diopi.conformance.references.attention import Scoring, dense_attention, widened
+from diopi.conformance.references.attention import Scoring, dense_attention, upcast
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
@@ -24,19 +24,21 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, caus
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, conj: bool, interleaved: bool) -> Tensor:
-    """Pairs of numbers as points of the plane, turned by their angles (backwards if `conj`). A pair is two neighbours, or
+    """Pairs of numbers as points of the plane, rotated by their angles (backwards if `conj`). A pair is two neighbours, or
     a number of the first half and its counterpart in the second. cos and sin are broadcast to one number of every pair."""
-    wide = widened(x)
-    pairs = wide.unflatten(-1, (x.shape[-1] // 2, 2)) if interleaved else torch.stack(wide.chunk(2, -1), -1)
-    turn = torch.complex(widened(cos), -widened(sin) if conj else widened(sin))
-    turned = torch.view_as_real(torch.complex(pairs[..., 0], pairs[..., 1]) * turn)
-    return (turned.flatten(-2) if interleaved else torch.cat(turned.unbind(-1), -1)).to(x.dtype)
+    values = upcast(x)
+    pairs = (
+        values.unflatten(-1, (x.shape[-1] // 2, 2)) if interleaved else torch.stack(values.chunk(2, -1), -1)
+    )
+    turn = torch.complex(upcast(cos), -upcast(sin) if conj else upcast(sin))
+    rotated = torch.view_as_real(torch.complex(pairs[..., 0], pairs[..., 1]) * turn)
+    return (rotated.flatten(-2) if interleaved else torch.cat(rotated.unbind(-1), -1)).to(x.dtype)
 
 
 def rotated_heads(x: Tensor, cos: Tensor, sin: Tensor, dim: int) -> Tensor:
     """Heads of width `dim` for tokens; cos and sin have `dim` numbers for each token, one for each half."""
-    cos, sin = (widened(t).reshape(-1, 1, dim) for t in (cos, sin))
-    heads = widened(x).reshape(cos.shape[0], -1, dim)
+    cos, sin = (upcast(t).reshape(-1, 1, dim) for t in (cos, sin))
+    heads = upcast(x).reshape(cos.shape[0], -1, dim)
     first, second = heads.chunk(2, dim=-1)
     return (heads * cos + torch.cat((-second, first), dim=-1) * sin).reshape(x.shape).to(x.dtype)
 
@@ -53,10 +55,10 @@ def rms_normalized(
     inv_rms: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The result, and one over the root of the mean square with dimensions of 1 (or in the shape that the caller gave)."""
-    wide = widened(input)
+    values = upcast(input)
     dims = tuple(range(-len(normalized_shape), 0))
-    inverse = (wide.square().mean(dims, keepdim=True) + eps).rsqrt()
-    out = wide * inverse
+    inverse = (values.square().mean(dims, keepdim=True) + eps).rsqrt()
+    out = values * inverse
     if weight is not None:
         out = out * weight
     if bias is not None:
@@ -75,15 +77,15 @@ def rms_normalized_backward(
     """The gradients of input, weight and bias by autograd; None for one that is absent. The inverses are the saved ones: eps,
     which not every caller knows, is what makes the mean square fit them."""
     with torch.enable_grad():
-        wide = [None if t is None else widened(t).detach().requires_grad_() for t in (input, weight, bias)]
-        x = wide[0]
+        leaves = [None if t is None else upcast(t).detach().requires_grad_() for t in (input, weight, bias)]
+        x = leaves[0]
         assert x is not None
         squares = x.square().mean(tuple(range(-len(normalized_shape), 0)), keepdim=True)
-        eps = widened(inv_rms).reshape(squares.shape).square().reciprocal() - squares.detach()
+        eps = upcast(inv_rms).reshape(squares.shape).square().reciprocal() - squares.detach()
         out = x * (squares + eps).rsqrt()
-        out = out if wide[1] is None else out * wide[1]
-        out = out if wide[2] is None else out + wide[2]
-        grads = iter(torch.autograd.grad(out, [t for t in wide if t is not None], widened(grad_output)))
+        out = out if leaves[1] is None else out * leaves[1]
+        out = out if leaves[2] is None else out + leaves[2]
+        grads = iter(torch.autograd.grad(out, [t for t in leaves if t is not None], upcast(grad_output)))
     return tuple(None if t is None else next(grads).to(t.dtype) for t in (input, weight, bias))
 
 
@@ -100,7 +102,7 @@ def _hidden(mask: Tensor | None, shape: torch.Size, triangle: bool) -> Tensor:
 def masked_softmax(input: Tensor, mask: Tensor | None, scale: float, triangle: bool) -> Tensor:
     """Softmax over the last dimension of scale * input among what is not hidden; zeros where everything is."""
     hidden = _hidden(mask, input.shape, triangle)
-    shown = (widened(input) * scale).masked_fill(hidden, -torch.inf)
+    shown = (upcast(input) * scale).masked_fill(hidden, -torch.inf)
     return shown.softmax(-1).masked_fill(hidden, 0.0).to(input.dtype)
 
 
@@ -108,7 +110,7 @@ def masked_softmax_backward(
     grad_output: Tensor, output: Tensor, mask: Tensor | None, scale: float, triangle: bool
 ) -> Tensor:
     """The gradient of the input, from the softmax's result."""
-    y, grad = widened(output), widened(grad_output)
+    y, grad = upcast(output), upcast(grad_output)
     shown = torch.ops.aten._softmax_backward_data(grad, y, -1, y.dtype) * scale
     return shown.masked_fill(_hidden(mask, output.shape, triangle), 0.0).to(output.dtype)
 
@@ -120,12 +122,12 @@ def penalized(
     logits: Tensor, presence: Tensor, frequency: Tensor, ids: Tensor, counts: Tensor, cumulative: Tensor
 ) -> Tensor:
     """logits[b, id] - frequency[b] * count - presence[b] for the tokens of each sequence."""
-    wide = widened(logits).clone()
+    values = upcast(logits).clone()
     for b in range(logits.shape[0]):
         tokens = slice(int(cumulative[b]), int(cumulative[b + 1]))
         which = ids[tokens].long()
-        wide[b, which] -= widened(frequency)[b] * counts[tokens] + widened(presence)[b]
-    return wide.to(logits.dtype)
+        values[b, which] -= upcast(frequency)[b] * counts[tokens] + upcast(presence)[b]
+    return values.to(logits.dtype)
 
 
 def penalized_flat(
@@ -133,11 +135,11 @@ def penalized_flat(
 ) -> Tensor:
     """One entry for each token; ids are positions among all logits. A positive logit is divided by the repetition penalty,
     another one multiplied; then the two other penalties are subtracted."""
-    flat = widened(logits).flatten().clone()
+    flat = upcast(logits).flatten().clone()
     which = ids.long()
-    old, again = flat[which], widened(repetition)
+    old, again = flat[which], upcast(repetition)
     flat[which] = (
-        torch.where(old > 0, old / again, old * again) - widened(frequency) * counts - widened(presence)
+        torch.where(old > 0, old / again, old * again) - upcast(frequency) * counts - upcast(presence)
     )
     return flat.view(logits.shape).to(logits.dtype)
 
@@ -151,7 +153,7 @@ def copied_to(out: Tensor, k: Tensor, dest_loc: Tensor) -> Tensor:
 
 
 def _located(cache: Tensor, b_loc: Tensor, batch: int, length: int, max_input_len: int) -> Tensor:
-    """The rows of one sequence in the cache; its places are at the end of the first max_input_len columns."""
+    """The rows of one sequence in the cache; its positions are at the end of the first max_input_len columns."""
     return cache[b_loc[batch, max_input_len - length : max_input_len].long()]
 
 
@@ -159,11 +161,11 @@ def token_scores(
     q: Tensor, k: Tensor, b_loc: Tensor, b_start_loc: Tensor, b_seq_len: Tensor, max_input_len: int
 ) -> Tensor:
     """q k / sqrt(width) of one query for each sequence: [heads, sum of the lengths]."""
-    scores = widened(q).new_zeros(q.shape[1], int(b_seq_len.sum()))
+    scores = upcast(q).new_zeros(q.shape[1], int(b_seq_len.sum()))
     for b, (start, length) in enumerate(zip(b_start_loc.tolist(), b_seq_len.tolist(), strict=True)):
-        keys = widened(_located(k, b_loc, b, length, max_input_len))
-        spread = keys.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-        scores[:, start : start + length] = torch.einsum("hd,jhd->hj", widened(q[b]), spread)
+        keys = upcast(_located(k, b_loc, b, length, max_input_len))
+        repeated = keys.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        scores[:, start : start + length] = torch.einsum("hd,jhd->hj", upcast(q[b]), repeated)
     return (scores / math.sqrt(q.shape[2])).to(q.dtype)
 
 
@@ -172,12 +174,12 @@ def token_values(
 ) -> Tensor:
     """softmax(logics) v of one query for each sequence: [batch, heads, width]."""
     heads = logics.shape[0]
-    out = widened(v).new_zeros(len(b_seq_len), heads, v.shape[2])
+    out = upcast(v).new_zeros(len(b_seq_len), heads, v.shape[2])
     for b, (start, length) in enumerate(zip(b_start_loc.tolist(), b_seq_len.tolist(), strict=True)):
-        values = widened(_located(v, b_loc, b, length, max_input_len))
-        weights = widened(logics[:, start : start + length]).softmax(-1)
-        spread = values.repeat_interleave(heads // v.shape[1], dim=1)
-        out[b] = torch.einsum("hj,jhd->hd", weights, spread)
+        values = upcast(_located(v, b_loc, b, length, max_input_len))
+        weights = upcast(logics[:, start : start + length]).softmax(-1)
+        repeated = values.repeat_interleave(heads // v.shape[1], dim=1)
+        out[b] = torch.einsum("hj,jhd->hd", weights, repeated)
     return out.to(v.dtype)
 
 
@@ -244,5 +246,5 @@ def prompt_attention(
 
 def matmul_on_one_rank(x1: Tensor, x2: Tensor, bias: Tensor | None) -> Tensor:
     """x1 x2 + bias: in a group of one the reduction changes nothing."""
-    made = widened(x1) @ widened(x2)
+    made = upcast(x1) @ upcast(x2)
     return (made if bias is None else made + bias).to(x1.dtype)

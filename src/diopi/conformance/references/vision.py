@@ -121,11 +121,11 @@ def _axis_weights(begin: Tensor, length: Tensor, bins: int, pixels: int, ratio: 
     if points <= 0:
         return weights
     within = (torch.arange(points, dtype=begin.dtype) + 0.5) / points
-    places = begin + (torch.arange(bins, dtype=begin.dtype).unsqueeze(1) + within) * (length / bins)
-    inside = ((places >= -1) & (places <= pixels)).to(begin.dtype)
-    places = places.clamp(0, pixels - 1)
-    below = places.floor().clamp(max=max(pixels - 2, 0)).long()
-    upper = places - below
+    positions = begin + (torch.arange(bins, dtype=begin.dtype).unsqueeze(1) + within) * (length / bins)
+    inside = ((positions >= -1) & (positions <= pixels)).to(begin.dtype)
+    positions = positions.clamp(0, pixels - 1)
+    below = positions.floor().clamp(max=max(pixels - 2, 0)).long()
+    upper = positions - below
     weights.scatter_add_(1, below, (1 - upper) * inside)
     weights.scatter_add_(1, (below + 1).clamp(max=pixels - 1), upper * inside)
     return weights / points

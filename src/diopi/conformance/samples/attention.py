@@ -130,8 +130,8 @@ def _packed_saved(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     lengths_q, lengths_k = case[:2]
     ends_q, ends_k = (torch.cumsum(torch.tensor((0, *n)), 0) for n in (lengths_q, lengths_k))
-    wide = [given[name].double() for name in "qkv"]
-    out, lse = packed_attention(wide[0], wide[1], wide[2], ends_q, ends_k, max(lengths_q), scoring)
+    upcast = [given[name].double() for name in "qkv"]
+    out, lse = packed_attention(upcast[0], upcast[1], upcast[2], ends_q, ends_k, max(lengths_q), scoring)
     return _rounded(given["q"], out, lse)
 
 
@@ -196,7 +196,7 @@ def multi_head_packed_backward(make: Maker) -> Iterator[Sample]:
 # ---- flash attention ----
 
 # causal, left, right, how many dimensions the slopes have
-_SIGHTS = [
+_MASKS = [
     (False, -1, -1, 0),
     (True, -1, -1, 0),
     (False, 2, 3, 0),
@@ -206,8 +206,8 @@ _SIGHTS = [
 ]
 
 
-def _sight(make: Maker, number: int, batch: int, heads: int) -> tuple[Scoring, Sample]:
-    causal, left, right, dims = _SIGHTS[number % len(_SIGHTS)]
+def _mask_parameters(make: Maker, number: int, batch: int, heads: int) -> tuple[Scoring, Sample]:
+    causal, left, right, dims = _MASKS[number % len(_MASKS)]
     slopes = {0: None, 1: (heads,), 2: (batch, heads)}[dims]
     given = None if slopes is None else _slopes(make, *slopes)
     arguments = {
@@ -225,14 +225,14 @@ def _sight(make: Maker, number: int, batch: int, heads: int) -> tuple[Scoring, S
 def flash(make: Maker) -> Iterator[Sample]:
     for number in range(6):
         shape = _DENSE[number % len(_DENSE)]
-        scoring, sight = _sight(make, number, shape[0], shape[3])
-        sample = {**_operands(make, shape), **sight}
+        scoring, mask_parameters = _mask_parameters(make, number, shape[0], shape[3])
+        sample = {**_operands(make, shape), **mask_parameters}
         if scoring.causal and scoring.slopes is not None:
             sample["softmax_lse"] = make.out(shape[0], shape[3], shape[1], dtype=torch.float32)
         yield sample
     yield {
         **_operands(make, _DENSE[0]),
-        **_sight(make, 1, 2, 4)[1],
+        **_mask_parameters(make, 1, 2, 4)[1],
         "p_dropout": 0.25,
         "gen": make.seed(),
         "attention_out": make.out(2, 7, 4, 8),
@@ -243,12 +243,12 @@ def flash(make: Maker) -> Iterator[Sample]:
 def flash_backward(make: Maker) -> Iterator[Sample]:
     for number in range(6):
         shape = _DENSE[(number + 1) % len(_DENSE)]
-        scoring, sight = _sight(make, number, shape[0], shape[3])
+        scoring, mask_parameters = _mask_parameters(make, number, shape[0], shape[3])
         given = _operands(make, shape)
         out, lse = _saved_anyway(given, scoring)
         yield {
             **given,
-            **sight,
+            **mask_parameters,
             "grad_output": make(*given["q"].shape),
             "attention_out": make.laid_out(out, written=True),
             "softmax_lse": make.laid_out(lse, written=True),
@@ -266,10 +266,10 @@ def _saved_anyway(given: Sample, scoring: Scoring) -> tuple[torch.Tensor, torch.
 def flash_packed(make: Maker) -> Iterator[Sample]:
     for number in range(6):
         case = PACKED[number % len(PACKED)]
-        scoring, sight = _sight(make, number, len(case[0]), case[2])
+        scoring, mask_parameters = _mask_parameters(make, number, len(case[0]), case[2])
         sample = {
             **packed_operands(make, case),
-            **sight,
+            **mask_parameters,
             "cum_seq_q": _cumulative(make, case[0]),
             "cum_seq_kv": _cumulative(make, case[1]),
             "max_seqlen_q": max(case[0]),
@@ -284,14 +284,14 @@ def flash_packed(make: Maker) -> Iterator[Sample]:
 def flash_packed_backward(make: Maker) -> Iterator[Sample]:
     for number in range(6):
         case = PACKED[number % len(PACKED)]
-        scoring, sight = _sight(make, number, len(case[0]), case[2])
+        scoring, mask_parameters = _mask_parameters(make, number, len(case[0]), case[2])
         given = packed_operands(make, case)
         right = 0 if scoring.causal else scoring.right
         window = Scoring(scoring.scale, False, scoring.left, right, scoring.slopes)
         out, lse = _packed_saved(given, case, window)
         yield {
             **given,
-            **sight,
+            **mask_parameters,
             "grad_output": make(*given["q"].shape),
             "attention_out": make.laid_out(out, written=True),
             "softmax_lse": make.laid_out(lse, written=True),

@@ -12,8 +12,8 @@ from diopi.conformance.samples.elementwise import LARGE, both_forms, number, ope
 _COMPARISONS = [f"diopi{name}" for name in ("Eq", "Ne", "Ge", "Gt", "Le", "Lt")]
 
 
-def _equal_in_places(make: Maker, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two tensors that agree at about half of their places."""
+def _equal_in_half(make: Maker, *shape: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two tensors that agree at about half of their elements."""
     first, other = operand(make, *shape), make(*shape)
     return first, make.laid_out(torch.where(make.mask(*shape), first, other))
 
@@ -29,7 +29,7 @@ def compared(make: Maker) -> Iterator[Sample]:
     for first, second in pairs(make):
         yield {"input": operand(make, *first), "other": make(*second)}
     for shape in [(5, 7), (LARGE,)]:
-        left, right = _equal_in_places(make, *shape)
+        left, right = _equal_in_half(make, *shape)
         yield {"input": left, "other": right}
     if make.dtype == torch.float32 and not written(
         make

@@ -80,10 +80,10 @@ def customized(make: Maker) -> Iterator[Sample]:
 @samples("diopiCustomizedFlashAttentionBackward")
 def customized_backward(make: Maker) -> Iterator[Sample]:
     for number, (given, scoring, heads, layout) in enumerate(_customized(make)):
-        wide = [given[name].double() for name in "qkv"]
+        upcast = [given[name].double() for name in "qkv"]
         keep = make.mask(2, heads, 5, 9, rate=0.5) if number == 0 else None
         used = scoring if keep is None else Scoring(0.25, dropout=0.5, keep=keep)
-        out, _, largest, total, _ = customized_attention(wide[0], wide[1], wide[2], used, heads, layout)
+        out, _, largest, total, _ = customized_attention(upcast[0], upcast[1], upcast[2], used, heads, layout)
         yield {
             **given,
             **_customized_arguments(used),
@@ -132,9 +132,9 @@ def customized_packed(make: Maker) -> Iterator[Sample]:
 @samples("diopiCustomizedFlashAttentionVarLenBackward")
 def customized_packed_backward(make: Maker) -> Iterator[Sample]:
     for given, scoring in _customized_packed(make):
-        wide = [given[name].double() for name in "qkv"]
+        upcast = [given[name].double() for name in "qkv"]
         out, _, largest, total, _ = customized_packed_attention(
-            wide[0], wide[1], wide[2], given["cum_seq_q"], given["cum_seq_kv"], scoring
+            upcast[0], upcast[1], upcast[2], given["cum_seq_q"], given["cum_seq_kv"], scoring
         )
         yield {
             **given,

@@ -180,10 +180,10 @@ def triangular_solve_backward(make: Maker) -> Iterator[Sample]:
     for number, (right, left, upper, transpose, unit) in enumerate(_SYSTEMS):
         mat = _laid(make, _triangle(make, *left[:-2], size=left[-1]))
         b = make(*right, low=-1, high=1)
-        given, wide = _precise(make, mat), _precise(make, b)
+        given, rhs = _precise(make, mat), _precise(make, b)
         batch = torch.broadcast_shapes(b.shape[:-2], mat.shape[:-2])
         system, is_upper = (given.mT, not upper) if transpose else (given, upper)
-        x = torch.linalg.solve_triangular(system, wide, upper=is_upper, unitriangular=unit)
+        x = torch.linalg.solve_triangular(system, rhs, upper=is_upper, unitriangular=unit)
         sample = {"x": _laid(make, x), "b": b, "mat": mat, **_flags(upper, transpose, unit)}
         if number != 1:
             sample["grad_x"] = make(*batch, *right[-2:])
@@ -243,6 +243,6 @@ def cdist_backward(make: Maker) -> Iterator[Sample]:
 @samples("diopiPolar")
 def polar(make: Maker) -> Iterator[Sample]:
     if make.dtype.itemsize < 4:
-        return  # a complex number of halves is not among the documented dtypes
+        return  # a complex half dtype is not among the documented dtypes
     for one, other in (((3, 4), (3, 4)), ((), ()), ((2, 1), (5,)), ((0, 2), (0, 2)), ((45, 111), (45, 111))):
         yield {"abs": make(*one, low=0, high=5), "angle": make(*other, low=-7, high=7)}

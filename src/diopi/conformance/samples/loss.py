@@ -317,14 +317,14 @@ def ctc(make: Maker) -> Iterator[Sample]:
 @samples("diopiCTCLossBackward")
 def ctc_backward(make: Maker) -> Iterator[Sample]:
     for sample in _sequences(make):
-        wide = sample["log_probs"].float() if make.dtype.itemsize < 4 else sample["log_probs"]
+        upcast = sample["log_probs"].float() if make.dtype.itemsize < 4 else sample["log_probs"]
         lengths = sample["input_lengths"].tolist(), sample["target_lengths"].tolist()
         each, forward = torch.ops.aten._ctc_loss(
-            wide, sample["targets"].contiguous(), *lengths, sample["blank"], sample["zero_infinity"]
+            upcast, sample["targets"].contiguous(), *lengths, sample["blank"], sample["zero_infinity"]
         )
-        for place, (steps, labels) in enumerate(zip(*lengths, strict=True)):
-            forward[place, steps:] = 0  # never written by the forward function, never read by this one
-            forward[place, :, 2 * labels + 1 :] = 0
+        for index, (steps, labels) in enumerate(zip(*lengths, strict=True)):
+            forward[index, steps:] = 0  # never written by the forward function, never read by this one
+            forward[index, :, 2 * labels + 1 :] = 0
         yield {
             **sample,
             "grad_output": make(*([] if sample["reduction"] else each.shape), low=-1, high=2),

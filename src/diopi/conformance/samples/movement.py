@@ -269,7 +269,7 @@ def _sliced(shape: tuple[int, ...], dim: int, start: int, end: int, step: int) -
     return sizes
 
 
-# ---- other places ----
+# ---- other positions ----
 
 
 @samples("diopiFlip")

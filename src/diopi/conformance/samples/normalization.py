@@ -13,9 +13,9 @@ Tensor = torch.Tensor
 
 def _moments(x: Tensor, axes: list[int], eps: float) -> tuple[Tensor, Tensor]:
     """Mean and inverse deviation with the reduced dimensions kept, as a forward pass saves them."""
-    wide = x.double()
-    mean = wide.mean(axes, keepdim=True)
-    inverse = (wide.var(axes, unbiased=False, keepdim=True) + eps).rsqrt()
+    upcast = x.double()
+    mean = upcast.mean(axes, keepdim=True)
+    inverse = (upcast.var(axes, unbiased=False, keepdim=True) + eps).rsqrt()
     return mean.to(x.dtype), inverse.to(x.dtype)
 
 

@@ -67,7 +67,7 @@ def adam(make: Maker) -> Iterator[Sample]:
 @samples("diopiFusedAdamW")
 def fused_adamw(make: Maker) -> Iterator[Sample]:
     for number, shapes in enumerate((((3, 5),), ((7,), (2, 3), ()), ((37, 131), (0, 2)), ((4,), (4,)))):
-        steps = [torch.tensor(float(place + 3 * number + 1)) for place in range(len(shapes))]
+        steps = [torch.tensor(float(index + 3 * number + 1)) for index in range(len(shapes))]
         given = _adam_numbers(number + 1)
         del given["step"]
         sample = {

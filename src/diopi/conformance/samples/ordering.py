@@ -72,7 +72,7 @@ def topk(make: Maker) -> Iterator[Sample]:
 
 @samples("diopiUnique")
 def unique(make: Maker) -> Iterator[Sample]:
-    for shape, dim, ordered, counted, placed in (
+    for shape, dim, ordered, counted, indexed in (
         ((7, 9), None, True, True, True),
         ((31,), None, True, False, False),
         ((4, 5, 3), None, True, False, True),
@@ -85,7 +85,7 @@ def unique(make: Maker) -> Iterator[Sample]:
         inverse = shape if dim is None else (shape[dim],)
         values = make.index(*shape, high=5, dtype=make.dtype)
         sample: Sample = {"input": values, "dim": dim, "sorted": ordered, "return_counts": counted}
-        yield sample | ({"indices": make.out(*inverse, dtype=torch.int64)} if placed else {})
-    # without order only a single value has a place that is known
+        yield sample | ({"indices": make.out(*inverse, dtype=torch.int64)} if indexed else {})
+    # without order only a single value has a position that is determined
     equal = make.laid_out(torch.ones(6, dtype=make.dtype))
     yield {"input": equal, "sorted": False, "return_counts": True, "indices": make.out(6, dtype=torch.int64)}

@@ -73,7 +73,7 @@ def _max_windows(make: Maker) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]
 
 
 def _average_windows(make: Maker) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
-    """Windows without holes; padded places count in every second one, and sums are divided otherwise in some."""
+    """Windows without holes; padded elements count in every second one, and sums are divided otherwise in some."""
     for number, (shape, window) in enumerate(_max_windows(make)):
         how = {name: value for name, value in window.items() if name != "dilation"}
         how["count_include_pad"] = number % 2 == 0
@@ -197,17 +197,17 @@ def pool_gradients_by_text(make: Maker) -> Iterator[Sample]:
     spatial = _spatial(make)
     for shape, how in _texts(make):
         x = make(*shape, low=-3, high=3)
-        indices, wide = None, x.float().contiguous()
+        indices, upcast = None, x.float().contiguous()
         if how["adaptive"]:
             result = getattr(F, f"adaptive_{how['mode']}_pool{spatial}d")(
-                wide, how["output_size"], **({"return_indices": True} if how["mode"] == "max" else {})
+                upcast, how["output_size"], **({"return_indices": True} if how["mode"] == "max" else {})
             )
             result, indices = result if how["mode"] == "max" else (result, None)
         elif how["mode"] == "max":
             result, indices = _with_indices(spatial, x, {**how, "kernel_size": how["ksize"]})
         else:
             function = getattr(F, f"avg_pool{spatial}d")
-            result = function(wide, how["ksize"], how["stride"], how["padding"], how["ceil_mode"])
+            result = function(upcast, how["ksize"], how["stride"], how["padding"], how["ceil_mode"])
         given = {name: value for name, value in how.items() if name != "output_size"}
         yield {
             "grad_output": make(*result.shape, low=-2, high=2),

@@ -145,7 +145,7 @@ def largest(make: Maker) -> Iterator[Sample]:
 
 @samples("diopiMax", "diopiMin")
 def extremes_with_positions(make: Maker) -> Iterator[Sample]:
-    value, place = ("max", "max_indices") if make.function == "diopiMax" else ("min", "min_indices")
+    value, indices = ("max", "max_indices") if make.function == "diopiMax" else ("min", "min_indices")
     for shape, dim, result in (
         ((3, 4, 5), 1, (3, 5)),
         ((3, 4, 5), -1, (3, 4, 1)),
@@ -157,7 +157,7 @@ def extremes_with_positions(make: Maker) -> Iterator[Sample]:
             "input": make(*shape),
             "dim": dim,
             value: make.out(*result),
-            place: make.out(*result, dtype=torch.int64),
+            indices: make.out(*result, dtype=torch.int64),
         }
 
 

@@ -1,6 +1,6 @@
 """Samples of selection by mask, by index, and of rows of a table.
 
-Where two elements are written to one place the result is undefined, so those indices are permutations.
+Where two elements are written to one position the result is undefined, so those indices are permutations.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ def scatter_scalar(make: Maker) -> Iterator[Sample]:
 
 
 def _rows(make: Maker, rows: int, columns: int, kept: int | None = None) -> torch.Tensor:
-    """Each row a permutation, so that no place is written twice."""
+    """Each row a permutation, so that no position is written twice."""
     return torch.stack([make.permutation(columns)[:kept] for _ in range(rows)])
 
 

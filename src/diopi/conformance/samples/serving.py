@@ -186,11 +186,11 @@ def penalty_flat(make: Maker) -> Iterator[Sample]:
 @samples("diopiDestIndexCopyKV")
 def copy_to_cache(make: Maker) -> Iterator[Sample]:
     for rows, count, shape in ((9, 4, (2, 8)), (7, 7, (3, 5)), (64, 20, (4, 16)), (5, 0, (2, 3)), (6, 2, ())):
-        places = make.permutation(rows)[:count]
+        slots = make.permutation(rows)[:count]
         yield {
             "out": make(rows, *shape, written=True),
             "k": make(count, *shape),
-            "dest_loc": _fixed(make, places.to(torch.int32 if rows % 2 else torch.int64)),
+            "dest_loc": _fixed(make, slots.to(torch.int32 if rows % 2 else torch.int64)),
         }
 
 
@@ -201,11 +201,11 @@ _TOKENS = [((3, 5, 2), 4, 4, 8, 0), ((7, 1), 4, 2, 16, 3), ((40,), 2, 1, 5, 0), 
 def _located(make: Maker, lengths: tuple[int, ...], more: int) -> Sample:
     """Places in a cache of twice as many rows as needed; unused ones are somewhere outside of it."""
     longest, rows = max(lengths), 2 * sum(lengths)
-    places = make.permutation(rows)
+    slots = make.permutation(rows)
     b_loc = torch.full((len(lengths), longest + more), 10**6, dtype=torch.int32)
     starts = [0, *itertools.accumulate(lengths)][:-1]
     for b, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        b_loc[b, longest - length : longest] = places[start : start + length].to(torch.int32)
+        b_loc[b, longest - length : longest] = slots[start : start + length].to(torch.int32)
     return {
         "b_loc": _fixed(make, b_loc),
         "b_start_loc": _fixed(make, starts),

@@ -144,7 +144,7 @@ _COLUMNS: tuple[tuple[tuple[int, ...], dict[str, list[int]]], ...] = (
 )
 
 
-def _places(size: tuple[int, ...], how: dict[str, list[int]]) -> int:
+def _window_count(size: tuple[int, ...], how: dict[str, list[int]]) -> int:
     count = 1
     for pixels, kernel, dilation, padding, stride in zip(size, *how.values(), strict=True):
         count *= (pixels + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
@@ -163,9 +163,9 @@ def images(make: Maker) -> Iterator[Sample]:
         *samples_, channels, height, width = shape
         kernel = how["kernel_size"]
         column = channels * kernel[0] * kernel[1]
-        places = _places((height, width), how)
+        windows = _window_count((height, width), how)
         yield {
-            "input": make(*samples_, column, places, low=-2, high=2),
+            "input": make(*samples_, column, windows, low=-2, high=2),
             "output_size": [height, width],
             **how,
         }
