@@ -11,10 +11,10 @@ import warnings
 
 import torch
 
-from _ditorch import early_names
 from _ditorch.adapters import Adapter
 from _ditorch.adapters.base import is_importing_framework
 from _ditorch.mapping import Mapping
+from _ditorch.mapping.unmapped import explain_early_imports
 from _ditorch.selection import Choice, choose, framework_wanted, ignored_settings, mapping_wanted
 
 __all__ = ["TESTED_TORCH", "Session", "hand_over_visible_devices", "of_process", "remarks", "untested_torch"]
@@ -48,7 +48,7 @@ class Session:
                 target = choice.adapter.target()
                 if target is not None:
                     self.mapping = Mapping(target)
-                    early_names.apply(self.mapping.patches)
+                    explain_early_imports(self.mapping.patches)
                 self.framework = choice.adapter.label()
                 self.choice = choice
                 if mapping_wanted():

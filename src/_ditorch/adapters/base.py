@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from _ditorch.mapping.target import Target
+    from _ditorch.mapping.translation import Target
 
 __all__ = ["Adapter", "Availability", "importing_framework", "is_importing_framework"]
 
@@ -120,7 +120,7 @@ class Adapter(ABC):
 
     def target_for(self, module: ModuleType) -> Target:
         """The target of this framework's names, for its device module or a view of it."""
-        from _ditorch.mapping.target import Target
+        from _ditorch.mapping.translation import Target
 
         return Target(
             device_type=self.device_type,

@@ -10,7 +10,7 @@ from _ditorch.adapters.base import Availability, importing_framework
 from _ditorch.adapters.extension import ExtensionAdapter
 
 if TYPE_CHECKING:
-    from _ditorch.mapping.target import Target
+    from _ditorch.mapping.translation import Target
 
 __all__ = ["ADAPTER"]
 

@@ -20,7 +20,7 @@ from _ditorch.adapters.device_view import DeviceView, filled
 from _ditorch.adapters.probe import probe
 
 if TYPE_CHECKING:
-    from _ditorch.mapping.target import Target
+    from _ditorch.mapping.translation import Target
 
 __all__ = ["FREE_THE_PLACE", "ExtensionAdapter", "place_is_taken", "registered_device"]
 

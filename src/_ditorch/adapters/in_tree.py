@@ -12,7 +12,7 @@ from _ditorch.adapters.base import Adapter, Availability
 from _ditorch.adapters.device_view import DeviceView, filled
 
 if TYPE_CHECKING:
-    from _ditorch.mapping.target import Target
+    from _ditorch.mapping.translation import Target
 
 __all__ = ["InTreeAdapter"]
 

@@ -10,25 +10,24 @@ from _ditorch.mapping import (
     backends,
     classes,
     collectives,
+    comm,
     cuda_module,
-    data_parallel,
     device_names,
     factories,
-    identity,
     legacy_types,
     loading,
     memory,
-    nccl_lists,
     overrides,
     parallel,
     precision,
     profiling,
     scripting,
+    shallow_copy,
     tensors,
 )
 from _ditorch.mapping.compiler import CompilerBridge
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.target import Target
+from _ditorch.mapping.translation import Target
 from _ditorch.mapping.unmapped import NotMapped
 
 __all__ = ["Mapping", "NotMapped", "Target"]
@@ -47,9 +46,8 @@ _PARTS = (
     loading,
     parallel,
     collectives,
-    nccl_lists,
-    identity,
-    data_parallel,
+    comm,
+    shallow_copy,
     scripting,
     device_names,
 )

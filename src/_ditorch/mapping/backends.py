@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.target import Target
+from _ditorch.mapping.translation import Target
 
 __all__ = ["apply"]
 

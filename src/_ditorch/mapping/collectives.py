@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed
 
-from _ditorch.mapping.finishing import Finish, FinishingWork
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.target import Target
-from _ditorch.mapping.wrapping import disguise
+from _ditorch.mapping.translation import Target, disguise
 from _ditorch.settings import FP32_COLLECTIVES
 
-__all__ = ["apply", "fp32_in_use", "use_fp32"]
+__all__ = ["Finish", "PostprocessedWork", "apply", "fp32_in_use", "use_fp32"]
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -145,7 +144,7 @@ def _done(work: Any, group: Any, finish: Finish) -> Any:
     if work is None:
         finish()
         return None
-    return FinishingWork(work, finish)
+    return PostprocessedWork(work, finish)
 
 
 def _in_place(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -221,7 +220,7 @@ def _collecting(original: Callable[..., Any]) -> Callable[..., Any]:
             del _RULES.pending[group]
         if async_ops and manager.works:
             # The works are waited for in their order, so the last one knows that all are done.
-            manager.works[-1] = FinishingWork(manager.works[-1], *finishes)
+            manager.works[-1] = PostprocessedWork(manager.works[-1], *finishes)
         else:
             for finish in finishes:
                 finish()
@@ -251,3 +250,64 @@ def _reduce_in_fp32(group: Any, bucket: Any) -> torch.futures.Future[torch.Tenso
 
 # torch compares the annotation of a hook with its own class, and the text of ours is none.
 _reduce_in_fp32.__annotations__.clear()
+
+
+# -- a collective that runs by itself and whose result still has to be postprocessed ---------------------------
+
+Finish = Callable[[], None]
+
+# A torch without distributed training has no such class, and then nobody makes one of ours.
+_Work: Any = getattr(torch.distributed, "Work", object)
+
+
+class PostprocessedWork(_Work):  # type: ignore[misc]
+    """Stands for `work`; whoever first learns that it is done finishes the result, once."""
+
+    def __init__(self, work: Any, *finishes: Finish) -> None:
+        super().__init__()
+        self._work = work
+        self._finishes = list(finishes)
+        self._lock = threading.Lock()
+        self._future: Any = None
+
+    def wait(self, *args: Any, **kwargs: Any) -> bool:
+        done: bool = self._work.wait(*args, **kwargs)
+        self._finish()
+        return done
+
+    def synchronize(self) -> None:
+        self._work.synchronize()
+        self._finish()
+
+    def is_completed(self) -> bool:
+        if not self._work.is_completed():
+            return False
+        self._finish()
+        return True
+
+    def is_success(self) -> bool:
+        return bool(self._work.is_success())
+
+    def exception(self) -> Any:
+        return self._work.exception()
+
+    def result(self) -> Any:
+        self._finish()
+        return self._work.result()
+
+    def get_future(self) -> Any:
+        if self._future is None:
+            self._future = self._work.get_future().then(self._finished_value)
+        return self._future
+
+    def _finished_value(self, future: Any) -> Any:
+        value = future.value()
+        self._finish()
+        return value
+
+    def _finish(self) -> None:
+        # The lock is held until all is finished: a second thread that waits must not return before.
+        with self._lock:
+            finishes, self._finishes = self._finishes, []
+            for finish in finishes:
+                finish()

@@ -16,7 +16,7 @@ from _ditorch.mapping import device_names
 from _ditorch.mapping.cuda_module import CudaProperties
 from _ditorch.mapping.legacy_types import LegacyTensorType
 from _ditorch.mapping.patches import AttributePatch, Patches
-from _ditorch.mapping.target import RealDevice, Target
+from _ditorch.mapping.translation import RealDevice, Target
 
 __all__ = ["build_rules", "teach"]
 

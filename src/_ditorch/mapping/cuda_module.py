@@ -15,11 +15,9 @@ from typing import Any
 import torch
 
 from _ditorch.mapping import memory
-from _ditorch.mapping.c_types import set_attribute
-from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.target import RealDevice, Target
+from _ditorch.mapping.patches import Patches, set_c_attribute
+from _ditorch.mapping.translation import RealDevice, Target, disguise, translate_all
 from _ditorch.mapping.unmapped import REFUSED_SUBMODULES, NotMappedAttribute, placeholder
-from _ditorch.mapping.wrapping import disguise, translate_all
 
 __all__ = ["CudaProperties", "apply", "ways"]
 
@@ -162,7 +160,7 @@ def _handles(patches: Patches, target: Target) -> None:
         return
     handle = _handle("Event", target, ("event_id",))
     if issubclass(event, _RealEvent):  # a C type: such a device makes objects of torch's own class
-        set_attribute(patches, _RealEvent, "cuda_event", handle)
+        set_c_attribute(patches, _RealEvent, "cuda_event", handle)
     else:
         patches.set(event, "cuda_event", handle)
 

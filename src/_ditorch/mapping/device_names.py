@@ -18,9 +18,8 @@ from typing import Any
 
 import torch
 
-from _ditorch.mapping.c_types import set_attribute
-from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.target import RealDevice, Target
+from _ditorch.mapping.patches import Patches, set_c_attribute
+from _ditorch.mapping.translation import RealDevice, Target
 from _ditorch.settings import SHOW_DEVICE_AS_CUDA
 
 __all__ = ["SHOWN", "ShownName", "apply", "knows_the_device", "wanted"]
@@ -91,7 +90,7 @@ def apply(patches: Patches, target: Target) -> None:
     original = vars(RealDevice).get("type")
     if not isinstance(original, GetSetDescriptorType):
         return  # another Python, or somebody was here before: better no name than a broken device
-    set_attribute(patches, RealDevice, "type", property(_reader(original, target), doc=original.__doc__))
+    set_c_attribute(patches, RealDevice, "type", property(_reader(original, target), doc=original.__doc__))
 
 
 def _reader(original: Any, target: Target) -> Any:

@@ -9,8 +9,7 @@ import torch.jit._builtins
 import torch.utils._device
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.target import Target
-from _ditorch.mapping.wrapping import disguise, translate_keyword
+from _ditorch.mapping.translation import Target, disguise, translate_keyword
 
 __all__ = ["FACTORIES", "apply"]
 

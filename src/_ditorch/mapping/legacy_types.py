@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.target import RealDevice, Target
-from _ditorch.mapping.wrapping import disguise
+from _ditorch.mapping.translation import RealDevice, Target, disguise
 
 __all__ = ["apply"]
 

@@ -10,8 +10,7 @@ import torch
 import torch.serialization
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.target import Target
-from _ditorch.mapping.wrapping import disguise
+from _ditorch.mapping.translation import Target, disguise
 
 __all__ = ["apply"]
 

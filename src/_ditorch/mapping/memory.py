@@ -10,9 +10,8 @@ from typing import Any
 import torch
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.target import Target
+from _ditorch.mapping.translation import Target, disguise
 from _ditorch.mapping.unmapped import placeholder
-from _ditorch.mapping.wrapping import disguise
 
 __all__ = ["apply", "derived", "snapshot_in_segments"]
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from _ditorch.mapping.cuda_module import ways
-from _ditorch.mapping.target import Target
+from _ditorch.mapping.translation import Target
 from _ditorch.mapping.unmapped import REFUSED_SUBMODULES, reason_for
 
 __all__ = ["BEGIN", "END", "filled", "table"]

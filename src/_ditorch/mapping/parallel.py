@@ -10,9 +10,8 @@ import torch.utils.data
 
 from _ditorch.mapping import device_names
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.target import Target
+from _ditorch.mapping.translation import Target, disguise, translate_all, translate_type
 from _ditorch.mapping.unmapped import explain_missing
-from _ditorch.mapping.wrapping import disguise, translate_all, translate_type
 
 __all__ = ["apply"]
 

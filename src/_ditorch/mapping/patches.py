@@ -7,13 +7,24 @@ is imported, a loop over a list instead of a second, hand-kept list of restorati
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import threading
 import warnings
 from collections.abc import Callable, Iterator, MutableMapping, MutableSet
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-__all__ = ["MISSING", "AttributePatch", "Change", "EntryPatch", "ItemPatch", "MemberPatch", "Patches"]
+__all__ = [
+    "MISSING",
+    "AttributePatch",
+    "Change",
+    "EntryPatch",
+    "ItemPatch",
+    "MemberPatch",
+    "Patches",
+    "set_c_attribute",
+]
 
 
 class _Missing:
@@ -214,3 +225,23 @@ class Patches:
     def _notify(self) -> None:
         for callback in self._after_change:
             callback()
+
+
+# -- attributes of C types, to which Python does not let one assign --------------------------------------------
+
+
+def set_c_attribute(patches: Patches, kind: type, name: str, value: Any) -> None:
+    """Note the change `kind.name = value`."""
+    patches.set_item(_attributes_of(kind), name, value)
+    patches.after_change(lambda: _forget_lookups(kind))
+
+
+def _attributes_of(kind: type) -> dict[str, Any]:
+    """The dictionary behind `kind.__dict__`: for a C type Python hands out a read-only view of it only."""
+    found: dict[str, Any] = gc.get_referents(kind.__dict__)[0]
+    return found
+
+
+def _forget_lookups(kind: type) -> None:
+    """Python remembers where it found an attribute; a change of the dictionary itself must be told to it."""
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(kind))

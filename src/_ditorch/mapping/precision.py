@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.target import Target
-from _ditorch.mapping.wrapping import disguise, translate_first, translate_type
+from _ditorch.mapping.translation import Target, disguise, translate_first, translate_type
 
 __all__ = ["apply"]
 

@@ -14,8 +14,7 @@ import torch
 import torch.jit._builtins
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.target import Target
-from _ditorch.mapping.wrapping import disguise
+from _ditorch.mapping.translation import Target, disguise
 
 __all__ = ["apply"]
 

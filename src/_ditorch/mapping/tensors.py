@@ -8,9 +8,8 @@ import torch
 import torch.utils.dlpack
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.target import Target, own_name
+from _ditorch.mapping.translation import Target, disguise, own_name, translate_first, translate_keyword
 from _ditorch.mapping.unmapped import NotMappedAttribute
-from _ditorch.mapping.wrapping import disguise, translate_first, translate_keyword
 
 __all__ = ["apply"]
 

@@ -11,10 +11,15 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import torch
+
+from _ditorch.mapping.patches import Patches
+
 __all__ = [
     "REFUSED_SUBMODULES",
     "NotMapped",
     "NotMappedAttribute",
+    "explain_early_imports",
     "explain_missing",
     "placeholder",
     "reason_for",
@@ -132,3 +137,23 @@ def explain_missing(module: ModuleType, reason: Callable[[str], str]) -> Callabl
         raise AttributeError(text)
 
     return __getattr__
+
+
+# -- functions of torch.cuda that a program took by name before ditorch was imported -----------------------------
+
+_BINDING = "_cuda_"
+_IMPORTED_EARLY = (
+    "A function of torch.cuda that was imported by name before ditorch is not mapped. "
+    "Import ditorch first, or call the function as torch.cuda.<name>"
+)
+
+
+def explain_early_imports(patches: Patches) -> None:
+    """Let `torch._C` explain its missing bindings of cuda; they stay missing for hasattr.
+
+    `from torch.cuda import synchronize` holds torch's own function, which nothing can replace afterwards. It ends
+    in a binding that a torch without cuda does not have, and an AttributeError about `torch._C` tells nobody what
+    to do.
+    """
+    explained = explain_missing(torch._C, lambda name: _IMPORTED_EARLY if name.startswith(_BINDING) else "")
+    patches.set(torch._C, "__getattr__", explained)

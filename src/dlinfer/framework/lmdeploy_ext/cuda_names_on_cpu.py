@@ -21,7 +21,7 @@ from dlinfer.framework.lmdeploy.places import cpu_memory
 
 if TYPE_CHECKING:
     from _ditorch.mapping.patches import Patches
-    from _ditorch.mapping.target import Target
+    from _ditorch.mapping.translation import Target
 
 __all__ = ["install"]
 
@@ -34,7 +34,7 @@ def install() -> Patches:
     cpu_memory()  # what is wrong is said now, not when LMDeploy asks
     from _ditorch.mapping import compiler_rules, factories, overrides
     from _ditorch.mapping.patches import Patches
-    from _ditorch.mapping.target import Target
+    from _ditorch.mapping.translation import Target
 
     patches = Patches()
     target = Target(device_type="cpu", module=torch.cpu)
@@ -49,7 +49,7 @@ def install() -> Patches:
 
 
 def _methods(patches: Patches, target: Target) -> None:
-    from _ditorch.mapping.wrapping import disguise, translate_first, translate_keyword
+    from _ditorch.mapping.translation import disguise, translate_first, translate_keyword
 
     tensor = torch.Tensor
     ways: dict[str, Callable[..., Any]] = dict.fromkeys(_NEW_METHODS, translate_keyword)

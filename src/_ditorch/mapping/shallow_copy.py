@@ -13,7 +13,7 @@ import torch
 import torch.library
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.target import Target
+from _ditorch.mapping.translation import Target
 
 __all__ = ["apply"]
 
