@@ -14,9 +14,9 @@ from typing import Any, TypedDict
 import torch.distributed as dist
 
 from op_tools.settings import RUN_ID
+from op_tools.storage.call_info import host_name
 from op_tools.storage.errors import CaptureError
 from op_tools.storage.log import SUFFIX, Log, read_header
-from op_tools.storage.model import host_name
 from op_tools.storage.views import CsvView
 
 

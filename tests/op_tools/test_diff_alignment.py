@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from op_tools.diff import alignment
 from op_tools.diff.alignment import align, matches, possible_share
-from op_tools.diff.model import Report
 from op_tools.diff.pairing import pair_up
-from op_tools.diff.sequence import Recorded, Sequences
+from op_tools.diff.report import Report
+from op_tools.diff.sequence import RecordedCall, Sequences
 from op_tools.runs import BadInput
 
 pytestmark = pytest.mark.unit
@@ -113,14 +113,18 @@ def test_two_holes_in_two_patterns_are_not_taken_for_one() -> None:
     assert [i for i, j in script if j is None] == [3, 11, 12]
 
 
-def calls(*names: str, place: str = "f: line", step: int = 0, rank: int = 0, **row: Any) -> list[Recorded]:
+def calls(
+    *names: str, place: str = "f: line", step: int = 0, rank: int = 0, **row: Any
+) -> list[RecordedCall]:
     return [
-        Recorded({"name": name, "call_site": f"/x/{rank}.py:7 {place}", "step": step, "rank": rank, **row})
+        RecordedCall(
+            {"name": name, "call_site": f"/x/{rank}.py:7 {place}", "step": step, "rank": rank, **row}
+        )
         for name in names
     ]
 
 
-def paired(first: list[Recorded], second: list[Recorded]) -> list[tuple[str, str]]:
+def paired(first: list[RecordedCall], second: list[RecordedCall]) -> list[tuple[str, str]]:
     entries = pair_up(Sequences({0: first}), Sequences({0: second}), [])
     return [(e.a.name if e.a else "", e.b.name if e.b else "") for e in entries]
 
@@ -136,9 +140,9 @@ def test_steps_are_lined_up_one_by_one() -> None:
 
 
 def test_file_and_line_number_do_not_matter_but_the_source_does() -> None:
-    here = [Recorded({"name": "x", "call_site": "/here/a.py:3 f: y = g(x)"})] * 3
-    there = [Recorded({"name": "x", "call_site": "/there/b.py:99 f: y = g(x)"})] * 3
-    changed = [Recorded({"name": "x", "call_site": "/there/b.py:99 f: y = g(x, 1)"})]
+    here = [RecordedCall({"name": "x", "call_site": "/here/a.py:3 f: y = g(x)"})] * 3
+    there = [RecordedCall({"name": "x", "call_site": "/there/b.py:99 f: y = g(x)"})] * 3
+    changed = [RecordedCall({"name": "x", "call_site": "/there/b.py:99 f: y = g(x, 1)"})]
     assert paired(here, there) == [("x", "x")] * 3
     # A changed line between known ones is the same call; a run of nothing but other lines is another program.
     assert paired(here[:2] + here[:1], there[:1] + changed + there[:1]) == [("x", "x")] * 3
@@ -164,10 +168,10 @@ def test_ranks_are_compared_pairwise_and_missing_ones_are_named() -> None:
         pair_up(Sequences({0: calls("x")}), Sequences({1: calls("x", rank=1)}), [])
 
 
-def by_thread(*pieces: tuple[int, str], **row: Any) -> list[Recorded]:
+def by_thread(*pieces: tuple[int, str], **row: Any) -> list[RecordedCall]:
     """Calls of several threads, in the order of the log."""
     return [
-        Recorded({"name": name, "call_site": f"/x.py:1 f{thread % 10}: y", "thread": thread, **row})
+        RecordedCall({"name": name, "call_site": f"/x.py:1 f{thread % 10}: y", "thread": thread, **row})
         for thread, names in pieces
         for name in names
     ]
@@ -198,12 +202,12 @@ def test_a_number_that_two_threads_had_one_after_the_other_is_no_difference() ->
 
 
 def test_backward_belongs_to_the_thread_of_its_forward_call() -> None:
-    def run(engine: int, other_first: bool) -> list[Recorded]:
+    def run(engine: int, other_first: bool) -> list[RecordedCall]:
         forward = by_thread((1, "ab"), (2, "kl"))
         for number, call in enumerate(forward):
             dict.__setitem__(call.row, "forward_id", number)  # type: ignore[index]
         back = [
-            Recorded({**forward[number].row, "thread": engine, "phase": "backward", "name": f"{name}'"})
+            RecordedCall({**forward[number].row, "thread": engine, "phase": "backward", "name": f"{name}'"})
             for number, name in ((1, "b"), (0, "a"), (3, "l"), (2, "k"))
         ]
         return forward + (back[2:] + back[:2] if other_first else back)

@@ -16,8 +16,8 @@ from op_tools.cli import app, run
 from op_tools.diff.compare import compare_captures, open_either
 from op_tools.diff.judging import _alike, judge_call
 from op_tools.diff.layers import compare_layers
-from op_tools.diff.model import Report
 from op_tools.diff.printing import headline, next_step
+from op_tools.diff.report import Report
 from op_tools.results import Results
 from op_tools.runs import BadInput, open_run
 from op_tools.verdict.closeness import identical

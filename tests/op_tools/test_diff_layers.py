@@ -412,6 +412,6 @@ def test_what_stands_between_two_layers_is_blamed_on_the_module_around_them() ->
     first, second = layer("m.a", 1e-7, 2e-7), layer("m.b", 1e-3, 2e-3)
     model = layer("m", 1e-7, 2e-3, (first, second))
     found = grown(measured_growth([model]))
-    assert [(growth.owner, growth.place, growth.part) for growth in found] == [(model, second, "input")]
+    assert [(growth.owner, growth.at, growth.part) for growth in found] == [(model, second, "input")]
     # Where some module computes with fewer bits, all may.
     assert grown(measured_growth([model], floor=2.0**-10)) == []

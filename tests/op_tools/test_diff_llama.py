@@ -15,8 +15,8 @@ from warm_python import WarmPython
 from wrong_kernels import WRONG, aten_name
 
 from op_tools.diff.compare import compare_captures, open_either
-from op_tools.diff.model import Report
 from op_tools.diff.printing import headline, next_step
+from op_tools.diff.report import Report
 from op_tools.diff.sequence import shapes_of
 
 pytestmark = [pytest.mark.device, pytest.mark.slow]

@@ -14,8 +14,8 @@ from small_trainings import TRAININGS
 import op_tools
 from op_tools.cli import app, run
 from op_tools.diff.compare import open_either
-from op_tools.diff.model import Report
 from op_tools.diff.printing import headline, next_step
+from op_tools.diff.report import Report
 from op_tools.diff.suspects import compare_logs
 from op_tools.runs import open_run
 from op_tools.storage import Log

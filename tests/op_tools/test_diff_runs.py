@@ -16,8 +16,8 @@ import torch.nn.functional as F
 import op_tools
 from op_tools.cli import app, run
 from op_tools.diff.compare import compare_captures, open_either
-from op_tools.diff.model import Report
 from op_tools.diff.printing import headline
+from op_tools.diff.report import Report
 from op_tools.runs import open_run
 
 pytestmark = pytest.mark.unit

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 import op_tools
 from op_tools.replay import find_items
-from op_tools.reproduce import Reproduction, Request, find_call, write
+from op_tools.reproduce import ReproduceOptions, Reproduction, find_call, write
 from op_tools.reproduce.write import is_wrong
 from op_tools.storage import CallInfo, CaptureStore
 
@@ -52,7 +52,7 @@ def spoiled(value: Any) -> Any:
 def made(folder: Path, **options: Any) -> tuple[Reproduction, dict[str, Any]]:
     """Write the file of a captured call; it and its names."""
     (item,) = find_items(folder)
-    file = write(Request(item, folder.parent / "repro.py", **{"verify": False, **options}))
+    file = write(ReproduceOptions(item, folder.parent / "repro.py", **{"verify": False, **options}))
     return file, names_of(file.path)
 
 
@@ -238,7 +238,7 @@ def test_captured_on_the_device_with_and_without_autocast(
     with wrong_kernel(kernel), op_tools.OpCapture(results=str(tmp_path / "run")), state:
         call().float().square().sum().backward()
     item = find_call("first", tmp_path / "run", is_wrong)
-    file = write(Request(item, tmp_path / "repro.py", verify=False))
+    file = write(ReproduceOptions(item, tmp_path / "repro.py", verify=False))
     assert file.operator.endswith(name)
     assert file.wrong[0].startswith(value)
     names = names_of(file.path)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from wrong_kernels import WRONG, aten_name
 
-from op_tools.reproduce import Reproduction, Request, find_call, write
+from op_tools.reproduce import ReproduceOptions, Reproduction, find_call, write
 from op_tools.reproduce.write import is_wrong
 
 HERE = Path(__file__).resolve().parent
@@ -51,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reproduction]:
     files = {}
     for name in WRONG:
         item = find_call(aten_name(name), root / name, is_wrong)
-        files[name] = write(Request(item, root / f"{name}.py", verify=False))
+        files[name] = write(ReproduceOptions(item, root / f"{name}.py", verify=False))
     return files
 
 

@@ -108,7 +108,7 @@ def _compared(
 
 
 def _written(report: Any, folder: Path) -> str:
-    from op_tools.diff.log import write_rows
+    from op_tools.diff.report import write_rows
 
     try:
         return write_rows(report, folder)

@@ -13,8 +13,8 @@ from dicore.console import ProgressBar, progress_bar
 from op_tools import tables
 from op_tools.describe import printable
 from op_tools.replay import ExecutorError, ItemReport, Options, WorkerStartError, find_items, replay, summary
-from op_tools.replay.model import FAILED
 from op_tools.replay.printing import report_line
+from op_tools.replay.report import FAILED
 from op_tools.runs import BadInput
 
 __all__ = ["normalised", "replay_command"]

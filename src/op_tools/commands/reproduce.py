@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from dicore.settings import size
-from op_tools.reproduce import Reproduction, Request, find_call, write
+from op_tools.reproduce import ReproduceOptions, Reproduction, find_call, write
 from op_tools.reproduce.write import is_wrong
 from op_tools.runs import BadInput
 
@@ -56,7 +56,7 @@ def reproduce_command(
         raise BadInput(f"{out} is no name for a Python file. Expected one that ends in .py.")
     _check_device(device)
     item = find_call(identity, run, is_wrong)
-    made = write(Request(item, out, device, _bytes(limit), force, verify))
+    made = write(ReproduceOptions(item, out, device, _bytes(limit), force, verify))
     typer.echo(json.dumps(_plain(made, item.label)) if as_json else _text(made, item.label))
 
 

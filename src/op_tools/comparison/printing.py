@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from op_tools import describe
-from op_tools.comparison import raised
 from op_tools.engine import Call
+from op_tools.engine.call import tensors_of
 from op_tools.reference.recompute import Recomputation
-from op_tools.trees import flat_results
+from op_tools.trees import flat_results, map_leaves
 from op_tools.verdict import Verdict, tolerance_for
 
 if TYPE_CHECKING:
@@ -31,12 +31,10 @@ def forward(
     from op_tools import tables
 
     exact = reference.truth()
-    args, kwargs = raised.inputs(copies, exact)
-    shown = raised.results(result, reference.own(), exact)
+    args, kwargs = upcast_inputs(copies, exact)
+    shown = upcast_results(result, reference.own(), exact)
     rows = describe.compare_rows(call.name, call.args, call.kwargs, result, args, kwargs, shown)
-    tool.say(
-        f"\n\n\n{call.name} forward_id: {call.id}{raised.cast_text(copies, exact)}\n{tool.place_text(call)}"
-    )
+    tool.say(f"\n\n\n{call.name} forward_id: {call.id}{cast_text(copies, exact)}\n{tool.place_text(call)}")
     tool.say(tables.describe_table(rows))
     outputs = flat_results(result)
     compared = _inputs(call, outputs, reference.written, verdicts, exact)
@@ -71,33 +69,33 @@ def backward(
     reference: Recomputation,
     verdicts: dict[int, Verdict],
 ) -> Rows:
-    """The gradients on both sides, then how each compares; `verdicts` by the place of the input."""
+    """The gradients on both sides, then how each compares; `verdicts` by the position of the input."""
     from op_tools import tables
 
     grad_inputs, grad_outputs = grads
     exact = reference.truth()
     theirs = dict(zip(verdicts, reference.own() if exact is None else exact, strict=True))
-    places = differentiable(inputs)
+    positions = differentiable(inputs)
     rows = describe.compare_grad_rows(
-        call.name, grad_outputs, [grad_inputs[p] for p in places], [theirs.get(p) for p in places]
+        call.name, grad_outputs, [grad_inputs[p] for p in positions], [theirs.get(p) for p in positions]
     )
-    tool.say(
-        f"\n{call.name} forward_id: {call.id}{raised.cast_text(grad_inputs, exact)}\n{tool.place_text(call)}"
-    )
+    tool.say(f"\n{call.name} forward_id: {call.id}{cast_text(grad_inputs, exact)}\n{tool.place_text(call)}")
     tool.say(tables.describe_table(rows))
     compared = [
-        _compared(name, grad_inputs[place], verdicts[place], exact)
-        if place in verdicts
+        _compared(name, grad_inputs[position], verdicts[position], exact)
+        if position in verdicts
         else _unchanged(call.name, name, None, exact)
-        for name, place in zip(grad_names(call.name, inputs), places, strict=True)
+        for name, position in zip(grad_names(call.name, inputs), positions, strict=True)
     ]
     tool.say(tables.comparison_table(compared))
     return compared
 
 
 def differentiable(inputs: list[torch.Tensor]) -> list[int]:
-    """The places of the inputs that can have a gradient at all."""
-    return [place for place, value in enumerate(inputs) if value.is_floating_point() or value.is_complex()]
+    """The positions of the inputs that can have a gradient at all."""
+    return [
+        position for position, value in enumerate(inputs) if value.is_floating_point() or value.is_complex()
+    ]
 
 
 def grad_names(operator: str, inputs: list[torch.Tensor]) -> list[str]:
@@ -107,7 +105,7 @@ def grad_names(operator: str, inputs: list[torch.Tensor]) -> list[str]:
 
 def _compared(name: str, value: Any, verdict: Verdict, exact: Any) -> dict[str, Any]:
     row = {"name": name, **verdict.as_row()}
-    row["error_info"] = verdict.error_info or raised.dtypes_note(value, exact)
+    row["error_info"] = verdict.error_info or dtypes_note(value, exact)
     return row
 
 
@@ -122,5 +120,42 @@ def _unchanged(operator: str, name: str, value: Any, exact: Any) -> dict[str, An
         "max_relative_diff": 0.0,
         "atol": tolerance.atol,
         "rtol": tolerance.rtol,
-        "error_info": raised.dtypes_note(value, exact),
+        "error_info": dtypes_note(value, exact),
     }
+
+
+# --- a reference that was computed in float64 although the call was not ------------------------------------
+
+
+def _is_upcast(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype != torch.float64
+
+
+def cast_text(values: Any, exact: list[Any] | None) -> str:
+    """The end of a heading: which dtypes the reference had in which others, if any."""
+    if exact is None:
+        return ""
+    found = {tensor.dtype: torch.float64 for tensor in tensors_of(values) if _is_upcast(tensor)}
+    return f"    cpu_dtype_cast_info(from:to): {found}" if found else ""
+
+
+def upcast_inputs(values: Any, exact: list[Any] | None) -> Any:
+    """A tree of the reference's inputs in the dtype it computed in."""
+    if exact is None:
+        return values
+    return map_leaves(values, lambda leaf: leaf.detach().double() if _is_upcast(leaf) else leaf)
+
+
+def upcast_results(result: Any, own: list[Any], exact: list[Any] | None) -> Any:
+    """The reference's flat results in the form of the device's."""
+    values = own if exact is None else exact
+    if isinstance(result, (tuple, list)):
+        return tuple(values[: len(flat_results(result))])
+    return values[0] if values else None
+
+
+def dtypes_note(value: Any, exact: list[Any] | None) -> str:
+    """What the tables say of a value whose reference has another dtype."""
+    if exact is None or not _is_upcast(value):
+        return ""
+    return f"Inconsistent dtypes: {value.dtype} torch.float64"

@@ -154,11 +154,11 @@ def _slid(first: Sequence[int], second: Sequence[int], found: list[Match], fits:
 
 @dataclass(frozen=True)
 class _Move:
-    """Elements at one end of a group change places with `places`, neighbouring pairs; `gain`: how many more fit then."""
+    """Elements at one end of a group swap with the neighbouring pairs at `positions`; `gain`: how many more fit then."""
 
     length: int = 0
     gain: int = 0
-    places: tuple[int, ...] = ()
+    positions: tuple[int, ...] = ()
 
 
 def _slide(
@@ -170,18 +170,18 @@ def _slide(
     one hole where the patterns meet.
     """
 
-    def moved(place: int, by: int) -> Match:
-        i, j = found[place]
+    def moved(position: int, by: int) -> Match:
+        i, j = found[position]
         return (i, j + by) if side else (i + by, j)
 
     def best(start: int, step: int, count: int) -> _Move:
         by = -step * count
-        places = _range_of(found, start, step, lambda pair: longer[pair[side]] == longer[pair[side] + by])
+        positions = _range_of(found, start, step, lambda pair: longer[pair[side]] == longer[pair[side] + by])
         gain, move = 0, _Move()
-        for number, place in enumerate(places, 1):
-            gain += fits(*moved(place, by)) - fits(*found[place])
+        for number, index in enumerate(positions, 1):
+            gain += fits(*moved(index, by)) - fits(*found[index])
             if gain > move.gain:
-                move = _Move(count, gain, tuple(places[:number]))
+                move = _Move(count, gain, tuple(positions[:number]))
         return move
 
     lengths = range(1, length + 1) if length <= LONGEST_SPLIT else (length,)
@@ -190,20 +190,22 @@ def _slide(
     both = [(up, down) for up in ups for down in downs if up.length + down.length <= length]
     up, down = max(both, key=lambda pair: pair[0].gain + pair[1].gain)
     for move, by in ((up, up.length), (down, -down.length)):
-        for place in move.places:
-            found[place] = moved(place, by)
+        for index in move.positions:
+            found[index] = moved(index, by)
 
 
 def _range_of(found: list[Match], start: int, step: int, may_move: Callable[[Match], bool]) -> list[int]:
-    """Neighbouring pairs without a gap between them that the group may change places with."""
-    places: list[int] = []
-    place = start
-    while 0 <= place < len(found) and len(places) < FURTHEST_SLIDE and may_move(found[place]):
+    """Neighbouring pairs without a gap between them that the group may swap with."""
+    positions: list[int] = []
+    position = start
+    while 0 <= position < len(found) and len(positions) < FURTHEST_SLIDE and may_move(found[position]):
         if (
-            places
-            and abs(found[place][0] - found[places[-1]][0]) + abs(found[place][1] - found[places[-1]][1]) != 2
+            positions
+            and abs(found[position][0] - found[positions[-1]][0])
+            + abs(found[position][1] - found[positions[-1]][1])
+            != 2
         ):
             break
-        places.append(place)
-        place += step
-    return places
+        positions.append(position)
+        position += step
+    return positions

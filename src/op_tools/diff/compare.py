@@ -9,9 +9,9 @@ from typing import Any
 
 from op_tools.captured.load import Item, find_items
 from op_tools.diff.judging import judge_call
-from op_tools.diff.model import Report
 from op_tools.diff.pairing import Entry, pair_up
-from op_tools.diff.sequence import Recorded, Sequences, bytes_described, of_captures, of_log
+from op_tools.diff.report import Report
+from op_tools.diff.sequence import RecordedCall, Sequences, bytes_described, of_captures, of_log
 from op_tools.runs import NOTHING, BadInput, Run, open_run
 
 __all__ = ["compare_captures", "open_either"]
@@ -101,7 +101,7 @@ def _payload(entry: Entry, allow: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _folder(call: Recorded | None) -> list[str] | None:
+def _folder(call: RecordedCall | None) -> list[str] | None:
     return None if call is None or call.folder is None else [str(call.folder.absolute()), call.prefix]
 
 

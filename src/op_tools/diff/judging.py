@@ -23,14 +23,13 @@ from op_tools.names import RefusedName, function_named
 from op_tools.reference.recompute import RecomputeError
 from op_tools.storage import CaptureError, Opaque
 from op_tools.trees import flat_results
-from op_tools.verdict import Verdict
+from op_tools.verdict import WORST_FIRST, Verdict
 from op_tools.verdict.closeness import identical
 
 __all__ = ["JUDGED", "judge_call"]
 
-# What a side can come to, worst first. "not judged" has its reason beside it.
-_WORST_FIRST = ("fail", "lower_precision", "pass", "same")
-JUDGED = frozenset(_WORST_FIRST)
+# What a side can come to; "not judged" has its reason beside it.
+JUDGED: frozenset[str] = frozenset(WORST_FIRST)
 _NOT_JUDGED = frozenset({"uninitialised", "view", "communication"})
 _FIGURES = ("allclose", "cosine_similarity", "max_abs_diff", "max_relative_diff", "error_over_bound")
 _LONGEST_REASON = 500
@@ -210,7 +209,7 @@ def _worst(verdicts: Sequence[Verdict]) -> Side:
             (verdict.reason for verdict in verdicts if verdict.reason), "it has no values to compare"
         )
         return _side("not judged", reason)
-    worst = min(found, key=lambda verdict: (_WORST_FIRST.index(verdict.status), -_size(verdict)))
+    worst = min(found, key=lambda verdict: (WORST_FIRST.index(verdict.status), -_size(verdict)))
     row = worst.as_row()
     return {
         **_side(worst.status, worst.reason),

@@ -52,7 +52,7 @@ class Growth:
     """A difference, what explains it at most, and the module between the two."""
 
     owner: Measured | None  # None: what stands outside of all modules
-    place: Measured  # the call whose part it is: the owner, or one inside it
+    at: Measured  # the call whose part it is: the owner, or one inside it
     part: str
     difference: float
     known: float
@@ -82,15 +82,15 @@ _OUTSIDE = LayerCall((0, 0, "", "", 0), 0, 0, "", "", None, "")  # type: ignore[
 
 
 def _growth(
-    owner: Measured, place: Measured, kind: str, known: float, floor: float, backward: bool = False
+    owner: Measured, at: Measured, kind: str, known: float, floor: float, backward: bool = False
 ) -> Iterator[Growth]:
-    for name, found in place.parts.items():
+    for name, found in at.parts.items():
         if _kind(name) != kind or math.isnan(found.rel_rms) or not found.epsilon:
             continue
-        least = max(known, found.epsilon, owner.epsilon, place.epsilon, floor)
+        least = max(known, found.epsilon, owner.epsilon, at.epsilon, floor)
         factor = found.rel_rms / least
         who = None if owner.call is _OUTSIDE else owner
-        yield Growth(who, place, name, found.rel_rms, least, factor, backward)
+        yield Growth(who, at, name, found.rel_rms, least, factor, backward)
 
 
 def _forward(owner: Measured, floor: float) -> Iterator[Growth]:

@@ -29,7 +29,7 @@ _DROPOUTS = frozenset(
 
 
 @dataclass(frozen=True)
-class Recorded:
+class ModuleCall:
     """The tensors of a call and the constants of its module, without a graph."""
 
     inputs: tuple[Any, ...]
@@ -49,7 +49,7 @@ class Recorded:
 
 Function = Callable[..., Any]
 # The function, its positional arguments (all tensors among them) and its keyword arguments; None: not one call.
-Rule = Callable[[Recorded], tuple[Function, tuple[Any, ...], dict[str, Any]] | None]
+Rule = Callable[[ModuleCall], tuple[Function, tuple[Any, ...], dict[str, Any]] | None]
 
 
 def _plain(function: Function, *constants: str) -> Rule:
@@ -66,19 +66,19 @@ def _weighted(function: Function, *constants: str) -> Rule:
     )
 
 
-def _embedding(m: Recorded) -> Any:
+def _embedding(m: ModuleCall) -> Any:
     if m.constants.get("max_norm") is not None:  # writes to the weight
         return None
     names = ("padding_idx", "scale_grad_by_freq", "sparse")
     return F.embedding, (m.x, m.weight("weight")), {name: m.constants[name] for name in names}
 
 
-def _layer_norm(m: Recorded) -> Any:
+def _layer_norm(m: ModuleCall) -> Any:
     shape = list(m.constants["normalized_shape"])
     return F.layer_norm, (m.x, shape, m.weight("weight"), m.weight("bias"), m.constants["eps"]), {}
 
 
-def _rms_norm(m: Recorded) -> Any:
+def _rms_norm(m: ModuleCall) -> Any:
     return (
         F.rms_norm,
         (m.x, list(m.constants["normalized_shape"]), m.weight("weight"), m.constants["eps"]),
@@ -86,12 +86,12 @@ def _rms_norm(m: Recorded) -> Any:
     )
 
 
-def _group_norm(m: Recorded) -> Any:
+def _group_norm(m: ModuleCall) -> Any:
     groups = m.constants["num_groups"]
     return F.group_norm, (m.x, groups, m.weight("weight"), m.weight("bias"), m.constants["eps"]), {}
 
 
-def _batch_norm(m: Recorded) -> Any:
+def _batch_norm(m: ModuleCall) -> Any:
     mean, variance = m.buffers.get("running_mean"), m.buffers.get("running_var")
     of_batch = m.training or mean is None
     # The running statistics are only written to while training: without them nothing is.
@@ -101,7 +101,7 @@ def _batch_norm(m: Recorded) -> Any:
 
 
 def _convolution(function: Function) -> Rule:
-    def rule(m: Recorded) -> Any:
+    def rule(m: ModuleCall) -> Any:
         if m.constants.get("padding_mode") != "zeros":
             return None
         names = ("stride", "padding", "dilation", "groups")
@@ -112,7 +112,7 @@ def _convolution(function: Function) -> Rule:
 
 
 def _transposed(function: Function) -> Rule:
-    def rule(m: Recorded) -> Any:
+    def rule(m: ModuleCall) -> Any:
         names = ("stride", "padding", "output_padding", "groups", "dilation")
         options = {name: m.constants[name] for name in names}
         return (
@@ -122,7 +122,7 @@ def _transposed(function: Function) -> Rule:
     return rule
 
 
-def _cross_entropy(m: Recorded) -> Any:
+def _cross_entropy(m: ModuleCall) -> Any:
     names = ("ignore_index", "reduction", "label_smoothing")
     options = {name: m.constants[name] for name in names}
     return F.cross_entropy, (*m.inputs, m.buffers.get("weight")), options
@@ -236,7 +236,9 @@ def _call_of(values: LayerValues) -> tuple[Function, tuple[Any, ...], dict[str, 
         return None
     if len(values.outputs) != 1:
         return None
-    recorded = Recorded(values.inputs, values.weights, values.buffers, constants, bool(facts.get("training")))
+    recorded = ModuleCall(
+        values.inputs, values.weights, values.buffers, constants, bool(facts.get("training"))
+    )
     try:
         return rule(recorded)
     except (KeyError, TypeError):  # a module of another version of torch: its constants have other names
@@ -244,12 +246,12 @@ def _call_of(values: LayerValues) -> tuple[Function, tuple[Any, ...], dict[str, 
 
 
 def _wanted(values: LayerValues, args: Any, kwargs: Any) -> dict[int, tuple[str, Tensor]]:
-    """Which tensor arguments have a recorded gradient: their place among the arguments, part and gradient."""
+    """Which tensor arguments have a recorded gradient: their index among the arguments, part and gradient."""
     parts: dict[int, tuple[str, Tensor]] = {}
-    for place, (tensor, grad) in enumerate(zip(values.inputs, values.grad_inputs, strict=False)):
+    for index, (tensor, grad) in enumerate(zip(values.inputs, values.grad_inputs, strict=False)):
         if isinstance(grad, Tensor):
             several = len(values.grad_inputs) > 1
-            parts[id(tensor)] = (f"grad_input[{place}]" if several else "grad_input", grad)
+            parts[id(tensor)] = (f"grad_input[{index}]" if several else "grad_input", grad)
     for name, tensor in values.weights.items():
         grad = values.grad_weights.get(name)
         if isinstance(grad, Tensor):

@@ -12,6 +12,7 @@ import torch
 
 from op_tools.runs import CAPTURES, NOTHING, BadInput, Run
 from op_tools.storage import CaptureError, load
+from op_tools.verdict.closeness import cosine_similarity
 
 __all__ = [
     "Difference",
@@ -204,8 +205,10 @@ def difference(a: Any, b: Any) -> Difference | None:
     epsilon = max(_epsilon(a.dtype), _epsilon(b.dtype))
     if a.shape != b.shape:
         text = f"shapes differ: {list(a.shape)} and {list(b.shape)}"
-        return Difference(math.inf, math.inf, _NONE, *_moments(_wide(a)), *_moments(_wide(b)), epsilon, text)
-    left, right = _wide(a), _wide(b)
+        return Difference(
+            math.inf, math.inf, _NONE, *_moments(_flat_float64(a)), *_moments(_flat_float64(b)), epsilon, text
+        )
+    left, right = _flat_float64(a), _flat_float64(b)
     moments = (*_moments(left), *_moments(right))
     if torch.equal(left, right):
         return Difference(0.0, 0.0, 1.0, *moments, epsilon)
@@ -220,14 +223,14 @@ def difference(a: Any, b: Any) -> Difference | None:
     size = max(_rms(left), _rms(right))
     rel_rms = _rms(off) / size if size else 0.0
     largest = float(off.abs().max()) if off.numel() else 0.0
-    return Difference(largest, rel_rms, _cosine(left, right), *moments, epsilon)
+    return Difference(largest, rel_rms, cosine_similarity(left, right), *moments, epsilon)
 
 
 def _epsilon(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
 
 
-def _wide(value: torch.Tensor) -> torch.Tensor:
+def _flat_float64(value: torch.Tensor) -> torch.Tensor:
     value = value.detach()
     value = value.to_dense() if value.layout is not torch.strided else value
     return (torch.view_as_real(value.resolve_conj()) if value.is_complex() else value).double().reshape(-1)
@@ -241,8 +244,3 @@ def _moments(value: torch.Tensor) -> tuple[float, float]:
 
 def _rms(value: torch.Tensor) -> float:
     return float(value.square().mean().sqrt()) if value.numel() else 0.0
-
-
-def _cosine(left: torch.Tensor, right: torch.Tensor) -> float:
-    size = float(left.norm() * right.norm())
-    return min(1.0, float(left @ right) / size) if size else math.nan

@@ -190,7 +190,7 @@ def _compare(a: RecordedLayers, pairs: Sequence[Pair], report: LayerReport, prog
     for roots in trees:
         growths = measured_growth(roots, floor)
         suspects += grown(growths)
-        factors |= {(growth.place.call.key, growth.part): growth.factor for growth in growths}
+        factors |= {(growth.at.call.key, growth.part): growth.factor for growth in growths}
     _fill_rows(measured, verdicts, factors, suspects, report)
     _inputs_differ(trees[0][0], report)
     _fill_findings(measured, verdicts, suspects, trees, report)
@@ -205,10 +205,10 @@ def _autocast_epsilon(values: LayerValues) -> float:
 def _parts(a: LayerValues, b: LayerValues) -> Iterator[tuple[str, Difference]]:
     yield from _named("weight", a.weights, b.weights)
     yield from _named("buffer", a.buffers, b.buffers)
-    yield from _placed("input", a.inputs, b.inputs)
-    yield from _placed("output", a.outputs, b.outputs)
-    yield from _placed("grad_output", a.grad_outputs, b.grad_outputs)
-    yield from _placed("grad_input", a.grad_inputs, b.grad_inputs)
+    yield from _by_position("input", a.inputs, b.inputs)
+    yield from _by_position("output", a.outputs, b.outputs)
+    yield from _by_position("grad_output", a.grad_outputs, b.grad_outputs)
+    yield from _by_position("grad_input", a.grad_inputs, b.grad_inputs)
     yield from _named("grad_weight", a.grad_weights, b.grad_weights)
 
 
@@ -219,13 +219,13 @@ def _named(kind: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tu
             yield f"{kind}:{name}", found
 
 
-def _placed(kind: str, a: Sequence[Any], b: Sequence[Any]) -> Iterator[tuple[str, Difference]]:
+def _by_position(kind: str, a: Sequence[Any], b: Sequence[Any]) -> Iterator[tuple[str, Difference]]:
     count = max(len(a), len(b))
-    for place in range(count):
-        one, other = (side[place] if place < len(side) else None for side in (a, b))
+    for position in range(count):
+        one, other = (side[position] if position < len(side) else None for side in (a, b))
         found = difference(one, other)
         if found is not None:
-            yield (f"{kind}[{place}]" if count > 1 else kind), found
+            yield (f"{kind}[{position}]" if count > 1 else kind), found
 
 
 def _judged_sides(
@@ -289,7 +289,7 @@ def _fill_rows(
     suspects: Sequence[Growth],
     report: LayerReport,
 ) -> None:
-    blamed = {(growth.place.call.key, growth.part): growth for growth in suspects}
+    blamed = {(growth.at.call.key, growth.part): growth for growth in suspects}
     for key, item in measured.items():
         for part, found in item.parts.items():
             row = _row(item.call, part, found, _plain_judgement(item, part, found))
@@ -317,16 +317,16 @@ def _plain_judgement(item: Measured, part: str, found: Difference) -> Any:
 def _blame(row: LayerRow, growth: Growth) -> None:
     """The row of a value that the module around it has spoiled goes by that module."""
     row.judgement, row.reason = "suspect", _why(growth)
-    if growth.owner is not growth.place:
+    if growth.owner is not growth.at:
         row.part = _place_text(growth)
         row.module = growth.owner.call.label if growth.owner is not None else OUTSIDE
         row.class_name = growth.owner.call.class_name if growth.owner is not None else ""
 
 
 def _place_text(growth: Growth) -> str:
-    if growth.owner is growth.place:
+    if growth.owner is growth.at:
         return growth.part
-    name = growth.place.call.label
+    name = growth.at.call.label
     if growth.owner is not None:
         name = name.removeprefix(f"{growth.owner.call.name}.")
     return f"{growth.part} of {name}"
@@ -355,13 +355,13 @@ def _fill_findings(
                 finding = _finding("wrong", item.call, part, side, verdict.reason)
                 found.append((_moment(moments, key, part), finding))
     for growth in suspects:
-        call = (growth.owner or growth.place).call
+        call = (growth.owner or growth.at).call
         finding = _finding("suspect", call, _place_text(growth), "", _why(growth))
         # The line that calls the inner module is nearer to the fault than the one that calls the outer.
-        finding = replace(finding, call_site=growth.place.call.call_site)
+        finding = replace(finding, call_site=growth.at.call.call_site)
         if growth.owner is None:
             finding = replace(finding, module=OUTSIDE, class_name="")
-        found.append((_moment(moments, growth.place.call.key, growth.part), finding))
+        found.append((_moment(moments, growth.at.call.key, growth.part), finding))
     found.sort(key=lambda item: item[0])
     report.findings += [finding for _, finding in found]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from op_tools.diff.alignment import Script, align, matches, possible_share, script_of
-from op_tools.diff.sequence import Recorded, Sequences, shapes_of
+from op_tools.diff.sequence import RecordedCall, Sequences, shapes_of
 from op_tools.diff.tracks import paired_tracks, tracks_of
 from op_tools.runs import NOTHING, BadInput
 
@@ -15,18 +15,18 @@ __all__ = ["Entry", "pair_up"]
 
 # Two runs of one program have more than this share of the shorter one's calls in common.
 LEAST_SHARE = 0.25
-_PLACES_SHOWN = 3
+_CALLS_SHOWN = 3
 Keys = tuple[list[int], list[int]]
 
 
 @dataclass
 class Entry:
-    """One place in the two runs: a pair of calls, or a call that one of them has alone; and what came of it."""
+    """One position in the two runs: a pair of calls, or a call that one of them has alone; and what came of it."""
 
     rank: int
     position: int
-    a: Recorded | None
-    b: Recorded | None
+    a: RecordedCall | None
+    b: RecordedCall | None
     status: str = "not judged"  # wrong, suspect, lower_precision, pass, same, not judged
     side: str = ""  # A, B or both: where it is wrong or suspect
     reason: str = ""
@@ -38,7 +38,7 @@ class Entry:
     step: int = 0  # as A counts it: the numbers of B may be others
 
     @property
-    def call(self) -> Recorded:
+    def call(self) -> RecordedCall:
         """The call to name: that of the side that is wrong, else that of B."""
         found = self.a if self.b is None or (self.side == "A" and self.a is not None) else self.b
         assert found is not None
@@ -98,7 +98,7 @@ def _joined(words: set[str]) -> str:
     return " and ".join(sorted(words)) or "none"
 
 
-def _script(first: Sequence[Recorded], second: Sequence[Recorded]) -> Script:
+def _script(first: Sequence[RecordedCall], second: Sequence[RecordedCall]) -> Script:
     numbers: dict[tuple[str, ...], int] = {}
     keys = [[numbers.setdefault(call.key(), len(numbers)) for call in calls] for calls in (first, second)]
     share = possible_share(*keys)
@@ -115,7 +115,7 @@ def _paired(script: Script) -> int:
     return sum(i is not None and j is not None for i, j in script)
 
 
-def _chosen(first: Sequence[Recorded], second: Sequence[Recorded], keys: Keys) -> Script:
+def _chosen(first: Sequence[RecordedCall], second: Sequence[RecordedCall], keys: Keys) -> Script:
     """All calls in the order of the logs, or thread by thread where that pairs no fewer."""
     everything = _lined_up(first, second, keys, range(len(first)), range(len(second)))
     tracks = tracks_of(first), tracks_of(second)
@@ -139,16 +139,16 @@ def _merged(script: Script) -> Script:
         last = last if j is None else j
         after[i] = last
 
-    def place(pair: tuple[int | None, int | None]) -> tuple[int, int, int]:
+    def position(pair: tuple[int | None, int | None]) -> tuple[int, int, int]:
         i, j = pair
         return (j, 0, 0) if j is not None else (after[i], 1, i or 0)
 
-    return sorted(script, key=place)
+    return sorted(script, key=position)
 
 
 def _lined_up(
-    first: Sequence[Recorded],
-    second: Sequence[Recorded],
+    first: Sequence[RecordedCall],
+    second: Sequence[RecordedCall],
     keys: Keys,
     mine: Sequence[int],
     other: Sequence[int],
@@ -164,8 +164,8 @@ def _lined_up(
     return script
 
 
-def _steps_of(script: Script, first: Sequence[Recorded], second: Sequence[Recorded]) -> list[int]:
-    """The step of each place, for both runs alike: a run that was resumed counts from elsewhere."""
+def _steps_of(script: Script, first: Sequence[RecordedCall], second: Sequence[RecordedCall]) -> list[int]:
+    """The step of each position, for both runs alike: a run that was resumed counts from elsewhere."""
     shared = _share_steps({_step(call) for call in first}, {_step(call) for call in second})
     steps: list[int] = []
     last = 0
@@ -178,7 +178,7 @@ def _steps_of(script: Script, first: Sequence[Recorded], second: Sequence[Record
     return steps
 
 
-def _step(call: Recorded) -> int:
+def _step(call: RecordedCall) -> int:
     return -1 if call.step is None else call.step
 
 
@@ -188,7 +188,7 @@ def _share_steps(first: Collection[int], second: Collection[int]) -> bool:
 
 
 def _by_step(
-    first: Sequence[Recorded], second: Sequence[Recorded], mine: Sequence[int], other: Sequence[int]
+    first: Sequence[RecordedCall], second: Sequence[RecordedCall], mine: Sequence[int], other: Sequence[int]
 ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
     """Positions of the calls of each step in either run: steps of one number, or in their order, or all calls at once.
 
@@ -202,14 +202,16 @@ def _by_step(
         for step in sorted(steps[0].keys() | steps[1].keys()):
             yield steps[0].get(step, []), steps[1].get(step, [])
     elif len(steps[0]) == len(steps[1]):
-        yield from zip(*([places for _, places in sorted(found.items())] for found in steps), strict=True)
+        yield from zip(
+            *([positions for _, positions in sorted(found.items())] for found in steps), strict=True
+        )
     else:
         yield mine, other
 
 
 def _aligned(
-    first: Sequence[Recorded],
-    second: Sequence[Recorded],
+    first: Sequence[RecordedCall],
+    second: Sequence[RecordedCall],
     first_keys: list[int],
     second_keys: list[int],
     mine: Sequence[int],
@@ -223,8 +225,10 @@ def _aligned(
     return _with_changed_lines(first, second, numbered)
 
 
-def _with_changed_lines(first: Sequence[Recorded], second: Sequence[Recorded], script: Script) -> Script:
-    """Where both runs have calls of their own at one place, the same operators there belong together: the source line
+def _with_changed_lines(
+    first: Sequence[RecordedCall], second: Sequence[RecordedCall], script: Script
+) -> Script:
+    """Where both runs have calls of their own at one position, the same operators there belong together: the source line
     was changed."""
     result: Script = []
     gap: Script = []
@@ -239,38 +243,38 @@ def _with_changed_lines(first: Sequence[Recorded], second: Sequence[Recorded], s
     return result
 
 
-def _within_gap(first: Sequence[Recorded], second: Sequence[Recorded], gap: Script) -> Script:
+def _within_gap(first: Sequence[RecordedCall], second: Sequence[RecordedCall], gap: Script) -> Script:
     mine = [i for i, _ in gap if i is not None]
     other = [j for _, j in gap if j is not None]
     if not mine or not other:
         return gap
     numbers: dict[tuple[str, ...], int] = {}
     keys = [
-        [numbers.setdefault(calls[place].weak_key(), len(numbers)) for place in places]
-        for calls, places in ((first, mine), (second, other))
+        [numbers.setdefault(calls[index].weak_key(), len(numbers)) for index in indices]
+        for calls, indices in ((first, mine), (second, other))
     ]
     script = script_of(matches(*keys), len(mine), len(other))
     return [(None if i is None else mine[i], None if j is None else other[j]) for i, j in script]
 
 
 def _different(
-    first: Sequence[Recorded],
-    second: Sequence[Recorded],
+    first: Sequence[RecordedCall],
+    second: Sequence[RecordedCall],
     keys: tuple[Sequence[int], Sequence[int]],
     share: float,
 ) -> BadInput:
-    places = [place for place in range(min(len(first), len(second))) if keys[0][place] != keys[1][place]]
+    differing = [i for i in range(min(len(first), len(second))) if keys[0][i] != keys[1][i]]
     shown = "".join(
-        f"\n  call {place + 1}: A {_named(first[place])}\n  {' ' * len(str(place + 1))}       B {_named(second[place])}"
-        for place in places[:_PLACES_SHOWN]
+        f"\n  call {i + 1}: A {_named(first[i])}\n  {' ' * len(str(i + 1))}       B {_named(second[i])}"
+        for i in differing[:_CALLS_SHOWN]
     )
     return BadInput(
         f"these are captures of two different scripts: at most {share:.0%} of the calls of the shorter run fit the other "
-        f"(operator, source line and module). The first places that differ:{shown}\n"
+        f"(operator, source line and module). The first calls that differ:{shown}\n"
         f"Run the same script twice, with the same arguments and the same tool settings, and give the two results folders.",
         NOTHING,
     )
 
 
-def _named(call: Recorded) -> str:
-    return f"{call.name} in {call.place or 'no source line'}"
+def _named(call: RecordedCall) -> str:
+    return f"{call.name} in {call.location or 'no source line'}"

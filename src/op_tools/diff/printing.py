@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 
 from op_tools.describe import printable
-from op_tools.diff.model import Report
 from op_tools.diff.pairing import Entry
-from op_tools.diff.sequence import Recorded
+from op_tools.diff.report import Report
+from op_tools.diff.sequence import RecordedCall
 from op_tools.tables import plain_table
 
 __all__ = ["headline", "next_step", "text_of"]
@@ -41,11 +41,11 @@ def _who(entry: Entry) -> str:
     return f"A and B are both {entry.status}" if entry.side == "both" else f"{entry.side} is {entry.status}"
 
 
-def _where(call: Recorded) -> str:
+def _where(call: RecordedCall) -> str:
     """Operator, source line, module, step and rank."""
     parts = [f"{call.name} ({call.phase}, step {call.step if call.step is not None else '?'}{_rank(call)})"]
     said = str(call.row.get("call_site") or "").partition("\n")[0]
-    if call.place:
+    if call.location:
         parts.append(f"at {said}")
     if call.row.get("forward_name"):
         parts.append(f"from {call.row['forward_name']}")
@@ -54,7 +54,7 @@ def _where(call: Recorded) -> str:
     return printable(" ".join(parts))
 
 
-def _rank(call: Recorded) -> str:
+def _rank(call: RecordedCall) -> str:
     size = call.row.get("world_size")
     return f", rank {call.row.get('rank')}" if isinstance(size, int) and size > 1 else ""
 
@@ -169,7 +169,7 @@ def _reported(report: Report) -> str:
             _cut(e.call.name, _WIDTHS["operator"]),
             e.side,
             e.call.step,
-            _cut(_short_place(e.call), _WIDTHS["where"]),
+            _cut(_short_location(e.call), _WIDTHS["where"]),
         )
         for e in found[:_MOST_ROWS]
     ]
@@ -181,7 +181,7 @@ def _alone(report: Report, side: str) -> str:
     if not entries:
         return ""
     cells = [
-        (_cut(e.call.name, _WIDTHS["operator"]), e.call.step, _cut(_short_place(e.call), _WIDTHS["where"]))
+        (_cut(e.call.name, _WIDTHS["operator"]), e.call.step, _cut(_short_location(e.call), _WIDTHS["where"]))
         for e in entries[:_MOST_ROWS]
     ]
     return plain_table((f"only in {side}", "step", "where"), cells) + _more(len(entries), "calls")
@@ -191,9 +191,9 @@ def _more(count: int, what: str) -> str:
     return f"\n(the first {_MOST_ROWS} of {count} {what})" if count > _MOST_ROWS else ""
 
 
-def _short_place(call: Recorded) -> str:
+def _short_location(call: RecordedCall) -> str:
     """File name, line and function: the whole line does not fit a table."""
-    if not call.place:
+    if not call.location:
         return call.module or call.phase
     file, _, rest = str(call.row.get("call_site") or "").partition(" ")
     return f"{file.rpartition('/')[2]} {rest}"

@@ -15,7 +15,7 @@ from op_tools.captured.load import Item, find_items, read_description, read_item
 from op_tools.runs import Run
 from op_tools.storage import CaptureError, load
 
-__all__ = ["Recorded", "Sequences", "bytes_described", "of_captures", "of_log", "shapes_of"]
+__all__ = ["RecordedCall", "Sequences", "bytes_described", "of_captures", "of_log", "shapes_of"]
 
 _SITE = re.compile(r"(?P<file>.*?):(?P<line>\d+) (?P<rest>.*)", re.DOTALL)
 _LARGEST_DESCRIPTION = 1 << 20
@@ -23,7 +23,7 @@ _ITEM_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedCall:
     """One call of a run: its row, and where its capture lies."""
 
     row: Mapping[str, Any]
@@ -49,9 +49,9 @@ class Recorded:
         return str(self.row.get("level") or "api")
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The function and the text of the source line: neither folder nor line number, which differ between versions."""
-        return _place(str(self.row.get("call_site") or ""))
+        return _location(str(self.row.get("call_site") or ""))
 
     @property
     def module(self) -> str:
@@ -59,7 +59,7 @@ class Recorded:
 
     def key(self) -> tuple[str, ...]:
         """What two calls of two runs have in common when they are the same call."""
-        return (_neutral(self.name), self.place, self.module, self._moment, self.level)
+        return (_neutral(self.name), self.location, self.module, self._moment, self.level)
 
     def weak_key(self) -> tuple[str, ...]:
         """The same where the program's text has changed."""
@@ -75,7 +75,7 @@ class Recorded:
 class Sequences:
     """The calls of a run by rank, and what is to be said about how they were found."""
 
-    by_rank: dict[int, list[Recorded]] = field(default_factory=dict)
+    by_rank: dict[int, list[RecordedCall]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unread: int = 0  # captures of which nothing can be said, not even which call they are of
 
@@ -89,7 +89,7 @@ class Sequences:
 
 
 @functools.lru_cache(maxsize=65536)
-def _place(site: str) -> str:
+def _location(site: str) -> str:
     found = _SITE.match(site.partition("\n")[0])
     return found["rest"] if found else ""
 
@@ -117,17 +117,17 @@ def of_log(run: Run, tool: str) -> Sequences:
     return found
 
 
-def _recorded(rows: Iterable[dict[str, Any]], captures: Path | None) -> Iterator[Recorded]:
+def _recorded(rows: Iterable[dict[str, Any]], captures: Path | None) -> Iterator[RecordedCall]:
     """The gradients of a call at API level are a second row with the same folder."""
     seen: set[str] = set()
     for row in rows:
         if captures is None or not row.get("folder"):
-            yield Recorded(row)
+            yield RecordedCall(row)
             continue
         folder = str(row["folder"])
         is_gradient = folder in seen and row.get("phase") == "backward" and row.get("level") != "aten"
         seen.add(folder)
-        yield Recorded(row, captures / folder, is_gradient=is_gradient)
+        yield RecordedCall(row, captures / folder, is_gradient=is_gradient)
 
 
 def _by_rank(rows: Iterable[dict[str, Any]], notes: list[str]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
@@ -160,9 +160,11 @@ def of_captures(folder: Path) -> Sequences:
             found.unread += 1
             continue
         calls = found.by_rank.setdefault(row["rank"], [])
-        calls.append(Recorded(row, item.folder, item.prefix))
+        calls.append(RecordedCall(row, item.folder, item.prefix))
         if row["level"] == "api" and item.file("grad_inputs").exists():
-            calls.append(Recorded({**row, "phase": "backward"}, item.folder, item.prefix, is_gradient=True))
+            calls.append(
+                RecordedCall({**row, "phase": "backward"}, item.folder, item.prefix, is_gradient=True)
+            )
     for calls in found.by_rank.values():
         calls.sort(key=_order)
     if found.unread:
@@ -173,7 +175,7 @@ def of_captures(folder: Path) -> Sequences:
     return found
 
 
-def _order(call: Recorded) -> tuple[int, bool, int]:
+def _order(call: RecordedCall) -> tuple[int, bool, int]:
     number = int(call.row["forward_id"])
     return call.step or 0, call.is_gradient, -number if call.is_gradient else number
 
@@ -214,7 +216,7 @@ def _name_of(item: Item) -> str:
         return ""
 
 
-def shapes_of(call: Recorded) -> str:
+def shapes_of(call: RecordedCall) -> str:
     """Shapes and dtypes of what went in, as far as the run tells without reading tensors; else empty."""
     said = call.row.get("input")
     if isinstance(said, str):

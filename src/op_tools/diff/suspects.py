@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from op_tools.categories import RANDOM, UNINITIALISED, base_name
-from op_tools.diff.model import Mode, Report
 from op_tools.diff.pairing import Entry, pair_up
+from op_tools.diff.report import Mode, Report
 from op_tools.diff.sequence import of_log
 from op_tools.runs import NOTHING, USAGE, BadInput, Run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
-from op_tools.diff.sequence import Recorded
+from op_tools.diff.sequence import RecordedCall
 
 __all__ = ["paired_tracks", "tracks_of"]
 
@@ -14,7 +14,7 @@ _MOST_SEARCHED = 64
 _BACKWARD = "backward"
 
 
-def tracks_of(calls: Sequence[Recorded]) -> list[list[int]]:
+def tracks_of(calls: Sequence[RecordedCall]) -> list[list[int]]:
     """Positions of the calls of each thread, by first appearance.
 
     Which thread of autograd runs a backward call differs from run to run and from device to device: it belongs to the
@@ -39,7 +39,7 @@ def tracks_of(calls: Sequence[Recorded]) -> list[list[int]]:
     return list(tracks.values())
 
 
-def _thread(call: Recorded) -> str:
+def _thread(call: RecordedCall) -> str:
     return str(call.row.get("thread"))
 
 
@@ -54,12 +54,12 @@ def paired_tracks(
             pairs + [(track, []) for track in first[shorter:]] + [([], track) for track in second[shorter:]]
         )
     pairs = []
-    left = [(track, Counter(keys[1][place] for place in track)) for track in second]
+    left = [(track, Counter(keys[1][i] for i in track)) for track in second]
     for track in first:
-        mine = Counter(keys[0][place] for place in track)
-        # The share of both that is common: a short thread must not take the place of a long one.
-        shares = [2 * (mine & other).total() / (len(track) + len(places)) for places, other in left]
-        best = max(range(len(left)), key=lambda place: (shares[place], -place), default=None)
+        mine = Counter(keys[0][i] for i in track)
+        # The share of both that is common: a short thread must not stand for a long one.
+        shares = [2 * (mine & other).total() / (len(track) + len(theirs)) for theirs, other in left]
+        best = max(range(len(left)), key=lambda i: (shares[i], -i), default=None)
         if best is None or not shares[best]:
             pairs.append((track, []))
         else:

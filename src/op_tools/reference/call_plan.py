@@ -54,7 +54,7 @@ class CallPlan:
         return self._upcast
 
     def _without_half_to_float(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The CPU has no kernel that reads halves and writes floats: reading floats is the same."""
+        """The CPU has no kernel that reads a half dtype and writes float32: reading floats is the same."""
         position = _HALF_TO_FLOAT[self._base]
         if len(args) <= position or not args[position]:
             return args
@@ -62,7 +62,7 @@ class CallPlan:
         return (source, *args[1:position], False, *args[position + 1 :])
 
     def on_reference(self, args: Arguments, kwargs: Named) -> tuple[Arguments, Named]:
-        """The same arguments with requests for another device turned to the reference."""
+        """The same arguments with requests for another device redirected to the reference."""
         if self._base in _HALF_TO_FLOAT and self.overload is not None:
             return self._without_half_to_float(tuple(args)), kwargs
         if not self._devices_matter:
@@ -74,10 +74,10 @@ class CallPlan:
             kwargs.pop("pin_memory", None)
         for value in args:
             if isinstance(value, torch.device) or (self._last == "to" and isinstance(value, str)):
-                return tuple(self._turned(item) for item in args), kwargs
+                return tuple(self._redirected(item) for item in args), kwargs
         return args, kwargs
 
-    def _turned(self, value: Any) -> Any:
+    def _redirected(self, value: Any) -> Any:
         if isinstance(value, torch.device) or (isinstance(value, str) and self._last == "to"):
             return self._reference
         return value

@@ -11,11 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from op_tools.categories import category_of
 
-# One rounding of float32, the arithmetic in which halves are computed too.
+# One rounding of float32, the arithmetic in which half dtypes are computed too.
 ROUNDING = 2.0**-24
-# Drawing numbers costs more than multiplying by them: drawn once, used again from another place each time.
+# Drawing numbers costs more than multiplying by them: drawn once, used again from another offset each time.
 _POOL_SIZE = 1048573  # a prime: rows of a matrix never meet the same numbers
-_PLACES = 7919
+_STRIDE = 7919
 
 
 @lru_cache(maxsize=4)
@@ -30,7 +30,7 @@ class Factors:
     """Multiplies tensors by 1 + noise of RMS `size`; the same seed gives the same factors."""
 
     def __init__(self, seed: int, size: float) -> None:
-        self._place = seed * _PLACES * 31 % _POOL_SIZE
+        self._offset = seed * _STRIDE * 31 % _POOL_SIZE
         self._size = size
 
     def applied(self, value: Any) -> Any:
@@ -47,8 +47,8 @@ class Factors:
 
     def _taken(self, count: int, device: str) -> torch.Tensor:
         pool = _pool(device)
-        start = self._place
-        self._place = (self._place + count + _PLACES) % _POOL_SIZE
+        start = self._offset
+        self._offset = (self._offset + count + _STRIDE) % _POOL_SIZE
         if start + count <= _POOL_SIZE:
             return pool[start : start + count]
         return pool.roll(-start).repeat(-(-count // _POOL_SIZE))[:count]

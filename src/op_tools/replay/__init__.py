@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from op_tools.captured.load import Item, find_items
-from op_tools.replay.model import ItemReport, Options
 from op_tools.replay.pool import ExecutorError, WorkerStartError, replay_in_workers
+from op_tools.replay.report import ItemReport, Options
 from op_tools.replay.run import replay_item
 
 __all__ = [

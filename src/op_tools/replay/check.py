@@ -13,14 +13,12 @@ from op_tools.captured.move import keeps_statistics
 from op_tools.captured.run import Execution
 from op_tools.describe import leaves, numbered
 from op_tools.reference.recompute import Recomputation, RecomputeError
-from op_tools.replay.model import ItemStatus, Row
+from op_tools.replay.report import ItemStatus, Row
 from op_tools.trees import flat_results, flat_tensors
-from op_tools.verdict import Verdict, within_tolerance
+from op_tools.verdict import WORST_FIRST, Verdict, within_tolerance
 from op_tools.verdict.closeness import identical
 
 __all__ = ["Comparison", "compare", "overall"]
-
-_WORST_FIRST: tuple[ItemStatus, ...] = ("fail", "lower_precision", "pass", "same")
 
 
 @dataclass
@@ -37,7 +35,7 @@ class Comparison:
 def overall(rows: Sequence[Row]) -> ItemStatus:
     """The worst verdict; rows that judge nothing (skipped, unchanged inputs) do not count as compared."""
     found = {row["verdict"] for row in rows if row["counts"]}
-    return next((status for status in _WORST_FIRST if status in found), "not compared")
+    return next((status for status in WORST_FIRST if status in found), "not compared")
 
 
 def compare(judge: CallJudge, execution: Execution, forward_id: int) -> Comparison:

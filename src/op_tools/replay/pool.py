@@ -9,7 +9,7 @@ from typing import Any
 
 from dicore.executors import ExecutorError, WorkerStartError, run_payloads
 from op_tools.captured.load import Item
-from op_tools.replay.model import ItemReport, Options
+from op_tools.replay.report import ItemReport, Options
 
 __all__ = ["ExecutorError", "WorkerStartError", "replay_in_workers"]
 

@@ -9,10 +9,10 @@ from op_tools import describe, tables
 from op_tools.captured.judge import CallJudge
 from op_tools.captured.load import CapturedCall
 from op_tools.captured.run import Execution
-from op_tools.comparison import raised
+from op_tools.comparison.printing import cast_text, dtypes_note, upcast_inputs, upcast_results
 from op_tools.reference.recompute import Recomputation
 from op_tools.replay.check import Comparison
-from op_tools.replay.model import ItemReport, Row
+from op_tools.replay.report import ItemReport, Row
 from op_tools.trees import flat_results
 
 __all__ = ["comparison_text", "report_line", "time_text"]
@@ -26,8 +26,8 @@ def comparison_text(judge: CallJudge, execution: Execution, found: Comparison, f
     heading = f"{captured.name} forward_id: {forward_id}"
     copies = judge.inputs
     own, exact = _both(found.recomputed)
-    args, kwargs = raised.inputs(copies, exact)
-    shown = raised.results(execution.result, own, exact)
+    args, kwargs = upcast_inputs(copies, exact)
+    shown = upcast_results(execution.result, own, exact)
     rows = describe.compare_rows(
         captured.name,
         execution.args,
@@ -41,8 +41,8 @@ def comparison_text(judge: CallJudge, execution: Execution, found: Comparison, f
     values = {"input": describe.leaves(execution.args), "output": flat_results(execution.result)}
     lines = [
         "",
-        heading + raised.cast_text(copies, exact),
-        *_place(captured),
+        heading + cast_text(copies, exact),
+        *_call_site(captured),
         tables.describe_table(rows),
         tables.comparison_table(_noted(found.forward, captured.name, values, exact)),
     ]
@@ -55,8 +55,8 @@ def comparison_text(judge: CallJudge, execution: Execution, found: Comparison, f
         table = tables.comparison_table(
             _noted(found.backward, captured.name, {"grad": execution.grads}, exact)
         )
-        heading += raised.cast_text(execution.grads, exact)
-        lines += ["", heading, *_place(captured), tables.describe_table(rows), table]
+        heading += cast_text(execution.grads, exact)
+        lines += ["", heading, *_call_site(captured), tables.describe_table(rows), table]
     return "\n".join([*lines, *_verdicts([*found.forward, *found.backward]), *found.notes])
 
 
@@ -70,7 +70,7 @@ def _noted(
 ) -> list[Row]:
     """Rows for the table: the heading has the number already, and a dtype of the reference's own is said."""
     notes = {
-        row_name: raised.dtypes_note(value, exact)
+        row_name: dtypes_note(value, exact)
         for what, items in values.items()
         for row_name, value in zip(describe.numbered(name, what, len(items)), items, strict=True)
     }
@@ -89,17 +89,17 @@ def _verdicts(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _place(captured: CapturedCall) -> list[str]:
+def _call_site(captured: CapturedCall) -> list[str]:
     """The line of the program that made the call, where the capture tells."""
     return [describe.printable(captured.call_site)] if captured.call_site else []
 
 
 def time_text(captured: CapturedCall, execution: Execution, row: Row) -> str:
     """One run: values and forward time, gradients and backward time."""
-    place = _place(captured)
+    call_site = _call_site(captured)
     forward = {key: value for key, value in row.items() if key != "backward_elasped"}
     rows = describe.capture_rows(captured.name, execution.args, execution.kwargs, execution.result)
-    lines = ["", *place, tables.describe_table(rows), tables.time_table([forward])]
+    lines = ["", *call_site, tables.describe_table(rows), tables.time_table([forward])]
     if execution.backward_ms is not None:
         backward = {key: value for key, value in row.items() if key != "forward_elasped"}
         rows = describe.time_grad_rows(captured.name, execution.grad_outputs, execution.grads)

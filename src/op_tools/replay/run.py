@@ -13,8 +13,8 @@ from op_tools.captured.move import resolve_device
 from op_tools.captured.run import CallRunner, Execution
 from op_tools.names import RefusedName
 from op_tools.replay.check import Comparison, compare, overall
-from op_tools.replay.model import ItemReport, ItemStatus, Options, Row
 from op_tools.replay.printing import comparison_text, time_text
+from op_tools.replay.report import ItemReport, ItemStatus, Options, Row
 from op_tools.storage import CaptureDamaged, CaptureError, CaptureRefused
 from op_tools.trees import flat_results
 from op_tools.verdict.closeness import identical

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from op_tools.replay.model import FAILED, GOOD, ItemReport, Row
+from op_tools.replay.report import FAILED, GOOD, ItemReport, Row
 from op_tools.runs import DERIVED_LOGS
 from op_tools.storage.log import Log
 from op_tools.tables import COMPARISON_CSV_COLUMNS, TIME_CSV_COLUMNS

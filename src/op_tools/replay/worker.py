@@ -10,7 +10,7 @@ from typing import Any
 import torch._dynamo  # noqa: F401
 
 from op_tools.captured.load import Item
-from op_tools.replay.model import Options
+from op_tools.replay.report import Options
 from op_tools.replay.run import replay_item
 
 __all__ = ["replay_payload"]

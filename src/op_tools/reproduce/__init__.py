@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from op_tools.reproduce.finding import find_call
-from op_tools.reproduce.write import NotWrong, Reproduction, Request, write
+from op_tools.reproduce.write import NotWrong, ReproduceOptions, Reproduction, write
 
-__all__ = ["NotWrong", "Reproduction", "Request", "find_call", "write"]
+__all__ = ["NotWrong", "ReproduceOptions", "Reproduction", "find_call", "write"]

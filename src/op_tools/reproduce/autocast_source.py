@@ -1,7 +1,7 @@
 """The part of a reproduction file that only calls under autocast need; copied like runtime.py.
 
 The CPU's autocast keeps fewer functions in float32 than an accelerator's does. On the CPU the casts are hence made here,
-for the functions in which the captured call ran into them; in float64 values are rounded and kept wide.
+for the functions in which the captured call ran into them; in float64 values are rounded and kept in float64.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SINGLE: set[str] = set()
 class Casting(torch.overrides.TorchFunctionMode):
     """Casts as the autocast of an accelerator does: the functions in LOWER to LOW, those in SINGLE to float32."""
 
-    def __init__(self, wide: bool) -> None:
+    def __init__(self, upcast: bool) -> None:
         super().__init__()
-        self.wide = wide
+        self.upcast = upcast
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if name in LOWER or (name in SINGLE and not self.wide):
+        if name in LOWER or (name in SINGLE and not self.upcast):
             args, kwargs = self.cast(tuple(args), name), self.cast(dict(kwargs or {}), name)
         return func(*args, **(kwargs or {}))
 
@@ -41,16 +41,16 @@ class Casting(torch.overrides.TorchFunctionMode):
             return value
         if name in LOWER:
             low = value.to(LOW)
-            return low.to(torch.float64) if self.wide else value if value.dtype == torch.float64 else low
+            return low.to(torch.float64) if self.upcast else value if value.dtype == torch.float64 else low
         return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
 
 
 @contextlib.contextmanager
-def under_autocast(device: torch.device, wide: bool) -> Iterator[None]:
+def under_autocast(device: torch.device, upcast: bool) -> Iterator[None]:
     """The state in which the call was captured."""
     with contextlib.ExitStack() as stack:
-        if not wide:
+        if not upcast:
             stack.enter_context(torch.autocast(device.type, dtype=LOW, cache_enabled=False))
-        if wide or device.type == "cpu":
-            stack.enter_context(Casting(wide))
+        if upcast or device.type == "cpu":
+            stack.enter_context(Casting(upcast))
         yield

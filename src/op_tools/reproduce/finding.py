@@ -65,7 +65,7 @@ class _Calls:
 
     def _in_order(self, items: list[Item]) -> list[Item]:
         """As they were made, where a log tells; others behind."""
-        order = {folder: place for place, folder in enumerate(self.rows)}
+        order = {folder: index for index, folder in enumerate(self.rows)}
         return sorted(items, key=lambda item: order.get(self.folder(item), len(order)))
 
     def holds(self, path: Path) -> bool:
@@ -125,9 +125,9 @@ def _only(items: list[Item], what: str, site: Callable[[Item], str]) -> Item:
     lines = [f"{what} stands for {len(items)} captured calls. Say which one:"]
     for item in items[:_MOST_LISTED]:
         lines.append(f"  {item.label}")
-        place = site(item) or _site_in(item)
-        if place:
-            lines.append(f"      {printable(place)[:150]}")
+        call_site = site(item) or _site_in(item)
+        if call_site:
+            lines.append(f"      {printable(call_site)[:150]}")
     if len(items) > _MOST_LISTED:
         lines.append(f"  and {len(items) - _MOST_LISTED} more")
     raise BadInput("\n".join(lines))
@@ -167,12 +167,12 @@ def _captured(calls: _Calls, row: dict[str, Any]) -> Item | None:
     # A row of `op-tools diff` names the captures of both runs, and which side is wrong.
     folder_a, folder_b = (str(row.get(side) or "") for side in ("folder_a", "folder_b"))
     folder, other = (folder_a, folder_b) if row.get("side") == "A" else (folder_b, folder_a)
-    places = [Path(folder)] if folder else []
+    candidates = [Path(folder)] if folder else []
     of_other_run = bool(folder and other) and calls.holds(Path(other))
     if folder and not of_other_run:
         # A run that was moved or copied: its log still names the folders of then.
-        places.insert(0, calls.captures / folder.rpartition(f"{calls.captures.name}/")[2])
-    for path in places:
+        candidates.insert(0, calls.captures / folder.rpartition(f"{calls.captures.name}/")[2])
+    for path in candidates:
         found = find_items(path) if path.is_dir() else []
         if len(found) == 1:
             return found[0]

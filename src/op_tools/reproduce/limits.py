@@ -29,7 +29,7 @@ from op_tools.verdict.lengths import summed_terms
 from op_tools.verdict.noise import Reruns, estimate
 from op_tools.verdict.rounding import format_of, real_parts
 
-__all__ = ["Limits", "envelope", "limits_of"]
+__all__ = ["ErrorLimits", "envelope", "limits_of"]
 
 _DOUBLE_ROUNDING = 2.0**-53
 # A correct result must have this much room: other processors round other sums.
@@ -37,7 +37,7 @@ ROOM = 1.5
 
 
 @dataclass(frozen=True)
-class Limits:
+class ErrorLimits:
     """Of one result, flat (the parts of complex values one after the other), in its own units."""
 
     exact: torch.Tensor
@@ -47,7 +47,7 @@ class Limits:
     or_as_cpu: bool  # the reference itself is off further: what it gives is right by definition
 
 
-def limits_of(reference: Recomputation, index: int, category: Category) -> Limits | None:
+def limits_of(reference: Recomputation, index: int, category: Category) -> ErrorLimits | None:
     """The limits of the result number `index`; None where there is no float64 result to count from."""
     own, truth = reference.own()[index], reference.truth()
     exact = truth[index] if truth is not None else None
@@ -74,7 +74,7 @@ def limits_of(reference: Recomputation, index: int, category: Category) -> Limit
     beyond = off > allowed
     # What the reference needs within its bound gets room; what lies beyond is a jump, and excused one by one.
     allowed = torch.where(beyond, allowed, torch.maximum(allowed, off * ROOM))
-    return Limits(
+    return ErrorLimits(
         errors.exact,
         allowed,
         expected,
@@ -106,7 +106,7 @@ def _samples(reference: Recomputation, errors: Errors, index: int) -> list[Error
     return samples
 
 
-def envelope(limits: Limits) -> tuple[float, float]:
+def envelope(limits: ErrorLimits) -> tuple[float, float]:
     """(rtol, atol) of the narrowest rtol * |exact| + atol that nowhere lies below the allowed errors."""
     finite = limits.exact.isfinite() & limits.allowed.isfinite()
     size, allowed = limits.exact[finite].abs(), limits.allowed[finite]

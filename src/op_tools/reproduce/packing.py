@@ -43,9 +43,9 @@ class Packer:
         for dim, (size, step) in enumerate(zip(shape, stride, strict=True)):
             if step == 0 and size > 1:
                 slim = slim.narrow(dim, 0, 1)
-        return Saved(tensor.dtype, shape, stride, self._place(slim), requires_grad, on_host)
+        return Saved(tensor.dtype, shape, stride, self._stored(slim), requires_grad, on_host)
 
-    def _place(self, tensor: torch.Tensor) -> int:
+    def _stored(self, tensor: torch.Tensor) -> int:
         content = (
             tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
         )
@@ -78,7 +78,7 @@ def _plain_stride(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _can_be_made(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Whether no two places overlap, apart from whole dimensions that show one value, and gaps are bounded."""
+    """Whether no two elements overlap, apart from whole dimensions that show one value, and gaps are bounded."""
     if len(shape) != len(stride) or any(step < 0 for step in stride):
         return False
     needed, stored = 1, 1

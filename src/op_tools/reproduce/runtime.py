@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["Case", "Check", "Finding", "Saved", "computed", "main", "read", "shown_problem", "unpacked"]
+__all__ = ["Case", "Check", "CheckResult", "Saved", "computed", "main", "read", "shown_problem", "unpacked"]
 
 # ----------------------------------------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class Case(NamedTuple):
     around: Callable[..., Any] | None = None  # autocast, where the call ran under it
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """What a check found; `problem` is empty where the value is right."""
 
     problem: str
@@ -87,12 +87,14 @@ def unpacked(text: str) -> torch.Tensor:
     )
 
 
-def read(saved: Saved, memory: torch.Tensor, device: torch.device = CPU, wide: bool = False) -> torch.Tensor:
-    """A new tensor with the strides that it had; floating values in float64 if `wide`."""
+def read(
+    saved: Saved, memory: torch.Tensor, device: torch.device = CPU, upcast: bool = False
+) -> torch.Tensor:
+    """A new tensor with the strides that it had; floating values in float64 if `upcast`."""
     slim = [1 if step == 0 else size for size, step in zip(saved.shape, saved.stride)]  # noqa: B905
     count = math.prod(slim) * torch.empty(0, dtype=saved.dtype).element_size()
     values = memory[saved.at : saved.at + count].clone().view(saved.dtype).reshape(slim)
-    if wide and (values.is_floating_point() or values.is_complex()):
+    if upcast and (values.is_floating_point() or values.is_complex()):
         values = values.to(torch.complex128 if values.is_complex() else torch.float64)
     device = CPU if saved.on_host else device
     if 0 in saved.shape or torch.empty(saved.shape, device="meta").stride() == saved.stride:
@@ -114,13 +116,13 @@ def flat(value: Any) -> list[Any]:
     return [leaf for item in value for leaf in flat(item)] if isinstance(value, (list, tuple)) else []
 
 
-def computed(case: Case, memory: torch.Tensor, device: torch.device, wide: bool = False) -> list[Any]:
-    """Results, inputs that were written to, gradients; of the call on a device, or of the reference (`wide`)."""
-    x = [read(saved, memory, device, wide) for saved in case.inputs]
-    around = case.around(device, wide) if case.around is not None else contextlib.nullcontext()
+def computed(case: Case, memory: torch.Tensor, device: torch.device, upcast: bool = False) -> list[Any]:
+    """Results, inputs that were written to, gradients; of the call on a device, or of the reference (`upcast`)."""
+    x = [read(saved, memory, device, upcast) for saved in case.inputs]
+    around = case.around(device, upcast) if case.around is not None else contextlib.nullcontext()
     with torch.set_grad_enabled(case.graph), around:
         given = [tensor.clone() for tensor in x] if case.copies else x
-        result = case.reference(given) if wide and case.reference is not None else case.call(given, device)
+        result = case.reference(given) if upcast and case.reference is not None else case.call(given, device)
     values = flat(result)
     outputs = [value for value in values if isinstance(value, torch.Tensor)]
     values += [given[index] for index in case.written]
@@ -130,7 +132,7 @@ def computed(case: Case, memory: torch.Tensor, device: torch.device, wide: bool 
     for output, saved in zip(outputs, case.gradients):  # noqa: B905
         if saved is not None and output.requires_grad:
             roots.append(output)
-            incoming.append(read(saved, memory, device, wide).to(output.dtype))
+            incoming.append(read(saved, memory, device, upcast).to(output.dtype))
     found = torch.autograd.grad(roots, [x[index] for index in case.wants_grad], incoming, allow_unused=True)
     return values + list(found)
 
@@ -143,11 +145,13 @@ def numbers(value: Any) -> torch.Tensor:
     return value.to(torch.float64 if value.is_floating_point() else torch.int64).reshape(-1)
 
 
-def shown_problem(check: Check, got: Any, exact: Any, own: Any, case: Case, memory: torch.Tensor) -> Finding:
+def shown_problem(
+    check: Check, got: Any, exact: Any, own: Any, case: Case, memory: torch.Tensor
+) -> CheckResult:
     """Hold one value against the exact one, or against the CPU's own."""
     kind = (got.dtype, tuple(got.shape)) if isinstance(got, torch.Tensor) else (type(got), ())
     if kind != (check.dtype, check.shape):
-        return Finding(f"it is {kind[0]} {kind[1]}; expected {check.dtype} {check.shape}", float("inf"))
+        return CheckResult(f"it is {kind[0]} {kind[1]}; expected {check.dtype} {check.shape}", float("inf"))
     given, want = numbers(got), numbers(own if check.same_dtype else exact)
     if not want.is_floating_point():
         given, want = given.to(torch.int64), want.to(torch.int64)
@@ -175,10 +179,10 @@ def judged(
     want: torch.Tensor,
     error: torch.Tensor,
     allowed: torch.Tensor,
-) -> Finding:
+) -> CheckResult:
     """The largest error, their root mean square, and their signs."""
     if not share.numel():
-        return Finding("")
+        return CheckResult("")
     worst, rms = float(share.max()), float(share.norm()) / share.numel() ** 0.5
     if worst > 1:
         worst_at, count = int(share.argmax()), int((share > 1).sum())
@@ -189,9 +193,9 @@ def judged(
             rest //= size
         text = f"{count} of {share.numel()} elements are off; element {where} is {given[worst_at].item()!r}"
         text += f", exact {want[worst_at].item()!r}, allowed error {allowed[worst_at].item():.3g}"
-        return Finding(text, worst, rms)
+        return CheckResult(text, worst, rms)
     if rms > check.rms:
-        return Finding(
+        return CheckResult(
             f"errors are {rms / check.rms:.3g} times as large on average as rounding explains", worst, rms
         )
     if check.leans:
@@ -199,8 +203,8 @@ def judged(
         outward = ((given - want) * want.sign() / unit).nan_to_num(0, 0, 0).clamp(-2, 2)
         used = outward[outward.abs() > 0.02]
         if used.numel() >= 64 and float(used.sign().mean()) < -0.6 and float(used.mean()) < -0.3:
-            return Finding("errors lean towards zero, as those of truncation do", worst, rms)
-    return Finding("", worst, rms)
+            return CheckResult("errors lean towards zero, as those of truncation do", worst, rms)
+    return CheckResult("", worst, rms)
 
 
 def same_picks(
@@ -246,7 +250,7 @@ def main(case: Case, memory: torch.Tensor) -> int:
     print(f"{case.name} on {device}, torch {torch.__version__}")
     exact = own = [None] * (1 + max(check.slot for check in case.checks))
     if not all(check.same_dtype or check.exact is not None for check in case.checks):
-        exact = computed(case, memory, CPU, wide=True)
+        exact = computed(case, memory, CPU, upcast=True)
     if any(check.same_dtype or check.or_as_cpu for check in case.checks):
         own = computed(case, memory, CPU)
     try:

@@ -17,11 +17,11 @@ from op_tools.reference.autocast_policy import LOWER, SINGLE
 from op_tools.reference.call_plan import plan_for
 from op_tools.reproduce import autocast_source, runtime
 from op_tools.reproduce.judged import JudgedCall, JudgedValue
-from op_tools.reproduce.limits import ROOM, Limits, envelope, limits_of
+from op_tools.reproduce.limits import ROOM, ErrorLimits, envelope, limits_of
 from op_tools.reproduce.packing import Packer, rounded_up
 from op_tools.reproduce.rendering import NotWritable, call_source, reference_source
 from op_tools.reproduce.runtime import Check, Saved
-from op_tools.verdict import selection
+from op_tools.verdict import ties
 from op_tools.verdict.rounding import format_of, real_parts
 from op_tools.verdict.tolerance import tolerance_for
 
@@ -79,7 +79,7 @@ class Builder:
         self,
         call: JudgedCall,
         strides: Sequence[tuple[int, ...] | None] = (),
-        limits: dict[int, Limits | None] | None = None,
+        limits: dict[int, ErrorLimits | None] | None = None,
     ) -> None:
         self.call = call
         self.limits = limits if limits is not None else {}  # found once, and used by the next builder too
@@ -119,7 +119,7 @@ class Builder:
             raise NotWritable("the gradient of a sparse tensor, or one that was written to")
         return found
 
-    def limits_for(self, value: JudgedValue) -> Limits | None:
+    def limits_for(self, value: JudgedValue) -> ErrorLimits | None:
         if value.slot not in self.limits:
             self.limits[value.slot] = limits_of(value.reference, value.index, value.category)
         return self.limits[value.slot]
@@ -156,7 +156,7 @@ class Builder:
             allowed = limits.exact.abs() * start["rtol"] + start["atol"]
         return Check(**start, rms=self._rms(limits, allowed.double(), real_parts(own)))
 
-    def _rms(self, limits: Limits, allowed: torch.Tensor, own: torch.Tensor) -> float:
+    def _rms(self, limits: ErrorLimits, allowed: torch.Tensor, own: torch.Tensor) -> float:
         """The verdict's limit for errors of the size it expects, as a share of what is allowed; the CPU gets room."""
         finite = limits.exact.isfinite() & own.isfinite() & (allowed > 0)
         share = (limits.expected / allowed)[finite]
@@ -185,7 +185,7 @@ class Builder:
         )
         if not isinstance(source, torch.Tensor):
             return None
-        found = selection.flattened(name, source, captured.args, captured.kwargs, own)
+        found = ties.flattened(name, source, captured.args, captured.kwargs, own)
         if found is None:
             return None
         values, _, dim = found
@@ -334,12 +334,18 @@ def tried(script: Script, call: JudgedCall) -> Trial:
     """Let the file judge what was captured, and what the CPU gives."""
     names = load(script)
     case, memory = names["CASE"], script.packer.tensor()
-    wide = names["computed"](case, memory, torch.device("cpu"), True) if case.reference is not None else []
+    exact_values = (
+        names["computed"](case, memory, torch.device("cpu"), True) if case.reference is not None else []
+    )
     own = names["computed"](case, memory, torch.device("cpu"), False)
     given = {value.slot: value.given for value in call.values}
     found, passed, worst = False, True, 0.0
     for check in case.checks:
-        exact = names["read"](check.exact, memory) if check.exact is not None else (wide or own)[check.slot]
+        exact = (
+            names["read"](check.exact, memory)
+            if check.exact is not None
+            else (exact_values or own)[check.slot]
+        )
         good = names["shown_problem"](check, own[check.slot], exact, own[check.slot], case, memory)
         passed &= not good.problem and good.worst <= 1 / ROOM + 0.01
         if given.get(check.slot) is not None:
@@ -356,15 +362,15 @@ def is_faithful(script: Script, call: JudgedCall) -> bool:
     if case.reference is None:
         return True
     try:
-        wide = names["computed"](case, script.packer.tensor(), torch.device("cpu"), True)
-    except Exception:  # the reference took another way: integers raised to float64, say
+        exact_values = names["computed"](case, script.packer.tensor(), torch.device("cpu"), True)
+    except Exception:  # the reference took another way: integers in float64, say
         return False
     for value in call.values:
         truth = value.reference.truth()
         check = next((check for check in case.checks if check.slot == value.slot), None)
         if check is None or check.same_dtype or truth is None:
             continue
-        exact, mine = truth[value.index], wide[value.slot]
+        exact, mine = truth[value.index], exact_values[value.slot]
         if not isinstance(mine, torch.Tensor) or mine.shape != exact.shape or mine.dtype != exact.dtype:
             return False
         got, want = real_parts(mine), real_parts(exact)

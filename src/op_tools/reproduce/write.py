@@ -19,12 +19,12 @@ from op_tools.captured.load import Item, read_description
 from op_tools.describe import printable
 from op_tools.reproduce.cutting import cut
 from op_tools.reproduce.judged import JudgedCall
-from op_tools.reproduce.limits import Limits
+from op_tools.reproduce.limits import ErrorLimits
 from op_tools.reproduce.rendering import NotWritable
 from op_tools.reproduce.script import Builder, Script, build, is_faithful, tried
 from op_tools.runs import BadInput
 
-__all__ = ["NotWrong", "Reproduction", "Request", "examined", "is_wrong", "write"]
+__all__ = ["NotWrong", "ReproduceOptions", "Reproduction", "examined", "is_wrong", "write"]
 
 NOT_WRONG = 1
 _INTERNAL = 3
@@ -35,7 +35,7 @@ _RULES: tuple[dict[str, bool], ...] = ({}, {"elementwise": True}, {"elementwise"
 
 
 @dataclass(frozen=True)
-class Request:
+class ReproduceOptions:
     """What to write."""
 
     item: Item
@@ -93,7 +93,7 @@ def is_wrong(item: Item) -> bool:
         return False
 
 
-def write(request: Request) -> Reproduction:
+def write(request: ReproduceOptions) -> Reproduction:
     """Write the file. Raises BadInput, and NotWrong where the captured values are right and nothing forces it."""
     call = examined(request.item, request.device)
     if not call.wrong and not request.force:
@@ -108,7 +108,7 @@ def write(request: Request) -> Reproduction:
         raise BadInput(f"{call.name} cannot be written down: it needs {error}.") from error
 
 
-def _written(request: Request, call: JudgedCall) -> Reproduction:
+def _written(request: ReproduceOptions, call: JudgedCall) -> Reproduction:
     strides = _source_strides(request.item, call)
     script = _best(call, strides, request)
     text = ""
@@ -133,11 +133,11 @@ def _written(request: Request, call: JudgedCall) -> Reproduction:
 
 
 def _best(
-    call: JudgedCall, strides: tuple[tuple[int, ...] | None, ...], request: Request, beside: str = ""
+    call: JudgedCall, strides: tuple[tuple[int, ...] | None, ...], request: ReproduceOptions, beside: str = ""
 ) -> Script:
     """The simplest file whose rule tells the captured values from the CPU's."""
     title = _title(call, request)
-    limits: dict[int, Limits | None] = {}
+    limits: dict[int, ErrorLimits | None] = {}
     first = build(Builder(call, strides, limits), title, beside=beside)
     stored = not is_faithful(first, call)
     for rule in _RULES:
@@ -164,7 +164,7 @@ def _best(
 # --- the text at the top ----------------------------------------------------------------------------------
 
 
-def _title(call: JudgedCall, request: Request) -> str:
+def _title(call: JudgedCall, request: ReproduceOptions) -> str:
     header, extra = call.captured.header, call.captured.extra
     device = _safe(call.seen_on or str(header.get("device") or ""))
     wrong = [value for value in call.wrong if value.verdict is not None]
@@ -260,7 +260,7 @@ def _save(path: Path, script: Script, beside: Path | None) -> None:
             content.replace(beside)
     except OSError as error:
         raise BadInput(
-            f"{path} cannot be written: {error.strerror}. Say -o FILE for another place."
+            f"{path} cannot be written: {error.strerror}. Say -o FILE for another path."
         ) from error
     finally:
         for left in (temporary, content):  # none where all went well, or where it could not be made

@@ -9,6 +9,7 @@ load(path)                                   # {"args": ..., "kwargs": ..., "__o
 
 from __future__ import annotations
 
+from op_tools.storage.call_info import CallInfo, Limits, Part, Stats
 from op_tools.storage.errors import (
     CaptureDamaged,
     CaptureError,
@@ -18,7 +19,6 @@ from op_tools.storage.errors import (
 )
 from op_tools.storage.load import export, load
 from op_tools.storage.log import Log, LogContents, read_log
-from op_tools.storage.model import CallInfo, Limits, Part, Stats
 from op_tools.storage.plain import Opaque, plain, restore
 from op_tools.storage.snapshot import Snapshot, snapshot
 from op_tools.storage.store import CaptureStore

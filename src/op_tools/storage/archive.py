@@ -30,7 +30,7 @@ _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
 _END64 = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR64 = struct.Struct("<4sIQI")
-_WIDE = 0xFFFFFFFF
+_IN_ZIP64 = 0xFFFFFFFF
 _RESAVE = "Capture it again, or save it again with torch.save."
 _COPY_AGAIN = "Copy the file again or capture the call again."
 
@@ -171,14 +171,18 @@ class Archive:
             if magic == b"PK\6\7":
                 finish -= _LOCATOR64.size + _END64.size
                 if offset != finish or disk or disks > 1:
-                    raise self.refused("has a directory in an unexpected place", "one directory at the end")
-                wide = _END64.unpack(self._at(offset, _END64.size))
-                if wide[0] != b"PK\6\6" or wide[6] != wide[7]:
+                    raise self.refused("has a directory at an unexpected offset", "one directory at the end")
+                end64 = _END64.unpack(self._at(offset, _END64.size))
+                if end64[0] != b"PK\6\6" or end64[6] != end64[7]:
                     raise self.damaged("has a broken end record", "a whole file")
-                narrow = ((count, wide[7], 0xFFFF), (size, wide[8], _WIDE), (start, wide[9], _WIDE))
+                narrow = (
+                    (count, end64[7], 0xFFFF),
+                    (size, end64[8], _IN_ZIP64),
+                    (start, end64[9], _IN_ZIP64),
+                )
                 if any(small not in (big, full) for small, big, full in narrow):
                     raise self.refused("has two directories that disagree", "one directory")
-                count, size, start = wide[7:10]
+                count, size, start = end64[7:10]
         if start + size != finish:
             problem = f"says its directory is at {start} with {size} bytes, which is not where the file ends"
             raise self.damaged(problem, "a directory that ends the file")
@@ -201,7 +205,7 @@ class Archive:
             if magic != b"PK\1\2" or position > size:
                 raise self.damaged("has a broken directory entry", "a whole file")
             name = self._checked_name(raw_name)
-            packed, unpacked, offset = self._widened(name, extra, packed, unpacked, offset)
+            packed, unpacked, offset = self._zip64_sizes(name, extra, packed, unpacked, offset)
             if method or flags & 0x1 or packed != unpacked:
                 problem = f"has the compressed or encrypted record {name!r} ({packed} bytes for {unpacked})"
                 raise self.refused(problem, "uncompressed records, as torch.save writes them")
@@ -220,12 +224,12 @@ class Archive:
             raise self.refused(f"has a record called {name[:60]!r}", "names like 'archive/data/0'")
         return name
 
-    def _widened(
+    def _zip64_sizes(
         self, name: str, extra: bytes, packed: int, unpacked: int, offset: int
     ) -> tuple[int, int, int]:
         """The 64-bit values where the 32-bit fields are full."""
         values = [unpacked, packed, offset]
-        wanted = [n for n, value in enumerate(values) if value == _WIDE]
+        wanted = [n for n, value in enumerate(values) if value == _IN_ZIP64]
         position = 0
         while wanted and position + 4 <= len(extra):
             kind, size = struct.unpack_from("<HH", extra, position)
@@ -233,8 +237,8 @@ class Archive:
                 skip = 0 if size == 8 * len(wanted) or len(wanted) == 3 else None
                 if skip is None:
                     break
-                for place, n in enumerate(wanted):
-                    (values[n],) = struct.unpack_from("<Q", extra, position + 4 + 8 * place)
+                for index, n in enumerate(wanted):
+                    (values[n],) = struct.unpack_from("<Q", extra, position + 4 + 8 * index)
                 wanted = []
             position += 4 + size
         if wanted:

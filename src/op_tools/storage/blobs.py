@@ -14,10 +14,10 @@ from typing import Any
 
 import xxhash
 
+from op_tools.storage.call_info import RESULTS, host_name
 from op_tools.storage.container import container
 from op_tools.storage.disk import DIRECT_FROM, FileTree, write_all
 from op_tools.storage.files import Job
-from op_tools.storage.model import RESULTS, host_name
 from op_tools.storage.snapshot import TAG, Snapshot
 
 FOLDER = "blobs"
@@ -79,7 +79,7 @@ class BlobsBackend:
             del self._known[digest]
 
     def prepare(self, job: Job) -> None:
-        """Nothing can be made before the bytes have a place."""
+        """Nothing can be made before the bytes have an offset."""
 
     def write(self, job: Job) -> int:
         written = 0

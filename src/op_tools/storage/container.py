@@ -76,7 +76,7 @@ class _TreePickler(pickle.Pickler):
         storage = _STORAGES.get(obj.dtype)
         if storage is None:
             record = _StorageKey(("storage", torch.UntypedStorage, key, "cpu", obj.nbytes))
-            place: tuple[Any, ...] = (
+            arguments: tuple[Any, ...] = (
                 record,
                 0,
                 obj.shape,
@@ -85,7 +85,7 @@ class _TreePickler(pickle.Pickler):
                 OrderedDict(),
                 obj.dtype,
             )
-            return torch._utils._rebuild_tensor_v3, place
+            return torch._utils._rebuild_tensor_v3, arguments
         record = _StorageKey(("storage", storage, key, "cpu", obj.nbytes // obj.dtype.itemsize))
         return torch._utils._rebuild_tensor_v2, (
             record,
@@ -130,12 +130,12 @@ def _zip(records: Sequence[tuple[bytes, Bytes]], snapshots: Sequence[Snapshot]) 
 
 def _headers(name: bytes, size: int, crc: int, offset: int) -> tuple[bytes, bytes]:
     """Local header (padded so that the content starts aligned) and central directory entry of one record."""
-    wide = b""
+    zip64 = b""
     wide_local = b""
     size32, offset32 = size, offset
     if size >= ZIP64_FROM or offset >= ZIP64_FROM:
         size32 = offset32 = 0xFFFFFFFF
-        wide = struct.pack("<HHQQQ", _ZIP64_ID, 24, size, size, offset)
+        zip64 = struct.pack("<HHQQQ", _ZIP64_ID, 24, size, size, offset)
         wide_local = struct.pack("<HHQQ", _ZIP64_ID, 16, size, size)
     start = offset + _LOCAL.size + len(name) + len(wide_local)
     padding = -(start + 4) % (BLOCK if size >= DIRECT_FROM else ALIGNMENT)
@@ -153,22 +153,22 @@ def _headers(name: bytes, size: int, crc: int, offset: int) -> tuple[bytes, byte
         size32,
         size32,
         len(name),
-        len(wide),
+        len(zip64),
         0,
         0,
         0,
         0,
         offset32,
     )
-    return local + name + extra, entry + name + wide
+    return local + name + extra, entry + name + zip64
 
 
 def _end(count: int, size: int, offset: int) -> bytes:
     if count < 0xFFFF and offset + size < ZIP64_FROM:
         return _END.pack(b"PK\5\6", 0, 0, count, count, size, offset, 0)
-    wide = _END64.pack(b"PK\6\6", _END64.size - 12, _VERSION, _VERSION, 0, 0, count, count, size, offset)
+    end64 = _END64.pack(b"PK\6\6", _END64.size - 12, _VERSION, _VERSION, 0, 0, count, count, size, offset)
     locator = _LOCATOR64.pack(b"PK\6\7", 0, offset + size, 1)
-    return wide + locator + _END.pack(b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    return end64 + locator + _END.pack(b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
 
 
 def _constant_records() -> tuple[bytes, bytes, int]:

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from op_tools.storage.model import INCOMING, host_name
+from op_tools.storage.call_info import INCOMING, host_name
 
 Bytes = bytes | bytearray | memoryview
 
@@ -38,7 +38,7 @@ class FileTree:
     """Atomic writes below one root, by one thread; remembers which folders exist.
 
     Files are made in one folder, `.incoming`, and moved: making them where they belong, in a folder of its own for every
-    call, takes the file system about twice as long, and what a killed process leaves behind lies in one place.
+    call, takes the file system about twice as long, and what a killed process leaves behind lies in one folder.
     """
 
     def __init__(self, root: str) -> None:
@@ -192,10 +192,10 @@ def file_system_of(path: str) -> str:
         real = os.path.realpath(path)
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
             before, _, after = line.partition(" - ")
-            place = before.split()[4].encode().decode("unicode_escape")
-            inside = real == place or real.startswith(place.rstrip("/") + "/")
-            if inside and len(place) >= best:  # the last of equals is mounted over the others
-                best, kind = len(place), after.split()[0]
+            mount_point = before.split()[4].encode().decode("unicode_escape")
+            inside = real == mount_point or real.startswith(mount_point.rstrip("/") + "/")
+            if inside and len(mount_point) >= best:  # the last of equals is mounted over the others
+                best, kind = len(mount_point), after.split()[0]
         return kind
     except (OSError, ValueError, IndexError):
         return ""

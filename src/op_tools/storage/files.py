@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from op_tools.storage.call_info import RESULTS, Part
 from op_tools.storage.container import container
 from op_tools.storage.disk import Bytes, FileTree
-from op_tools.storage.model import RESULTS, Part
 from op_tools.storage.snapshot import TAG, Snapshot
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from op_tools.storage.model import FORMAT_VERSION, CallInfo, Kind, Part, host_name
+from op_tools.storage.call_info import FORMAT_VERSION, CallInfo, Kind, Part, host_name
 from op_tools.storage.plain import plain
 from op_tools.storage.snapshot import Snapshot
 

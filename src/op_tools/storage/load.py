@@ -15,12 +15,12 @@ import xxhash
 
 from op_tools.storage.archive import MAX_PICKLE, Archive, open_regular, require_little_endian
 from op_tools.storage.blobs import FOLDER
+from op_tools.storage.call_info import FORMAT_VERSION
 from op_tools.storage.constructors import DTYPES, Malformed, tensor_over
 from op_tools.storage.container import container
 from op_tools.storage.disk import FileTree
 from op_tools.storage.errors import CaptureDamaged, CaptureMissing, CaptureRefused, CaptureUnsupported, shown
 from op_tools.storage.files import described
-from op_tools.storage.model import FORMAT_VERSION
 from op_tools.storage.plain import plain, restore
 from op_tools.storage.snapshot import TAG, tensor_tree, without_graph
 from op_tools.storage.unpickle import Unpickler

@@ -24,10 +24,10 @@ from typing import Any
 import msgspec
 
 from op_tools.storage.archive import open_regular
+from op_tools.storage.call_info import host_name
 from op_tools.storage.disk import write_all
 from op_tools.storage.errors import CaptureDamaged, CaptureRefused
 from op_tools.storage.files import safe_name
-from op_tools.storage.model import host_name
 
 MAGIC = b"OPTOOLS-LOG-1\r\n\0"
 SUFFIX = ".oplog"

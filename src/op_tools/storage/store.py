@@ -18,9 +18,7 @@ import torch
 
 from op_tools.device_error import DeviceError
 from op_tools.storage.blobs import BlobsBackend
-from op_tools.storage.files import FilesBackend, Job, safe_name
-from op_tools.storage.header import header_of
-from op_tools.storage.model import (
+from op_tools.storage.call_info import (
     PARTS,
     CallInfo,
     Kind,
@@ -29,6 +27,8 @@ from op_tools.storage.model import (
     Stats,
     process_label,
 )
+from op_tools.storage.files import FilesBackend, Job, safe_name
+from op_tools.storage.header import header_of
 from op_tools.storage.plain import plain
 from op_tools.storage.pool import Pool
 from op_tools.storage.snapshot import Snapshot, tensor_tree, without_graph

@@ -23,7 +23,7 @@ from op_tools.storage.constructors import (
 from op_tools.storage.errors import CaptureRefused, shown
 
 MAX_OPERATIONS = 2_000_000
-# Python hashes numbers modulo 2^61 - 1: a dict could be filled with larger ones that all fall on one place, and each
+# Python hashes numbers modulo 2^61 - 1: a dict could be filled with larger ones that all fall into one slot, and each
 # would be held against all before it.
 LARGE_NUMBER, MAX_LARGE_NUMBERS = 1 << 60, 4096
 

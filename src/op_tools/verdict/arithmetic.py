@@ -1,6 +1,6 @@
 """Models of arithmetic with less precision than the dtype promises, and which of them explains an error.
 
-A chip may multiply float32 matrices in TF32 or add halves in half precision, by choice or by design. Such a
+A chip may multiply float32 matrices in TF32 or add half values in half precision, by choice or by design. Such a
 result is not right, but it is not broken either, and saying which arithmetic it looks like is what helps. A
 model explains an error only if the error has its size everywhere, no outliers, no bias and no proportion to
 the result: what is left are roundings.
@@ -29,7 +29,7 @@ SHRINKS = 2.2
 # The largest error beside their RMS: a million normal errors reach 5, row scales widen that. Up to this many roundings
 # of the model are never an outlier.
 OUTLIER, FEW_ROUNDINGS = 12.0, 5.0
-# A model hurts in more than one place: so many elements are off by more than one rounding and so many times the noise.
+# A model hurts in more than one element: so many elements are off by more than one rounding and so many times the noise.
 # A single wrong element among thousands is a fault; so is that of a tiny result, unless TINY_ROUNDINGS more do it.
 TINY_ROUNDINGS = 2.0
 # Rounded inputs hurt far more than float32 does: this part of its elements at least.
@@ -93,8 +93,8 @@ def _widespread(evidence: Evidence) -> bool:
     if count < TINY_RESULT:
         # Shorter arithmetic touches every element; a single one that is off among good ones is a fault.
         return affected >= max(1, count / 2)
-    wide = evidence.form.dtype == torch.float32
-    return affected >= max(FEWEST_AFFECTED, LEAST_AFFECTED * count if wide else 0)
+    share = LEAST_AFFECTED if evidence.form.dtype == torch.float32 else 0.0
+    return affected >= max(FEWEST_AFFECTED, share * count)
 
 
 def _has_outliers(shares: torch.Tensor, rms: float, tiny: float = TINY_ROUNDINGS) -> bool:
@@ -139,7 +139,7 @@ def _rounded_inputs(evidence: Evidence) -> str | None:
 
 
 def _half_sums(evidence: Evidence) -> str | None:
-    """Sums of halves that are given back in float32 but were added in half precision, as batch norm's gradients may be."""
+    """Sums of half values that are given back in float32 but were added in half precision, as batch norm's gradients may be."""
     form = format_of(evidence.inputs) if evidence.inputs in (torch.bfloat16, torch.float16) else None
     return _half_inside(evidence, form) if form is not None and evidence.length >= 2 else None
 

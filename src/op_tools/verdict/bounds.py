@@ -223,12 +223,12 @@ class Errors:
         return _largest(rest) <= BASE + SCALED_ROUNDING / math.sqrt(rest.numel())
 
     def _worst_reason(self, share: torch.Tensor, worst: float) -> str:
-        place = int(share.argmax())
+        worst = int(share.argmax())
         count = int((share > 1).sum())
-        got, exact = float(self.result[place]), float(self.exact[place])
+        got, exact = float(self.result[worst]), float(self.exact[worst])
         many = "1 element is" if count == 1 else f"{count} of {share.numel()} elements are"
         times = "not explained by any rounding" if math.isinf(worst) else f"up to {worst:.3g} times the bound"
-        return f"{many} off, {times}: element {place} is {got:.9g}, exact {exact:.9g}"
+        return f"{many} off, {times}: element {worst} is {got:.9g}, exact {exact:.9g}"
 
 
 def with_reference_errors(
@@ -245,8 +245,8 @@ def with_reference_errors(
         excess = sample.reference_excess()
         habits.append(excess[excess > BIAS_LEAST])
         squares += (excess * sample.unit).square_()
-    spread, _ = estimate(squares.div_(len(samples)), len(samples), errors.exact, columns, 1.0)
-    in_units = (spread / errors.unit).float()
+    variation, _ = estimate(squares.div_(len(samples)), len(samples), errors.exact, columns, 1.0)
+    in_units = (variation / errors.unit).float()
     beyond = torch.cat(habits)
     if beyond.numel() >= REFERENCE_HABIT * len(samples) * max(1, squares.numel()):
         in_units = in_units.clamp(min=float(beyond.median()))

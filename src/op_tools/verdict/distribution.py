@@ -245,8 +245,8 @@ def _multinomial(named: Named, results: Sequence[Any]) -> str:
         torch.zeros_like(chance).scatter_add_(1, picks, torch.ones_like(picks, dtype=torch.float64)).sum(0)
     )
     expected = chance.sum(0) * picks.shape[1]
-    spread = (chance * (1 - chance)).sum(0) * picks.shape[1]
-    allowed = (2 * spread * (SURPRISE + math.log(chance.shape[1]))).sqrt() + SURPRISE
+    variance = (chance * (1 - chance)).sum(0) * picks.shape[1]
+    allowed = (2 * variance * (SURPRISE + math.log(chance.shape[1]))).sqrt() + SURPRISE
     return "categories are drawn at other rates" if bool(((counts - expected).abs() > allowed).any()) else ""
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, Literal
+from functools import cached_property, lru_cache
+from typing import Any, Final, Literal
 
 import torch
 
@@ -22,17 +22,18 @@ from op_tools.verdict.arithmetic import Evidence, explanation
 from op_tools.verdict.bounds import Errors, Outcome, ReferenceNeeds, growth, with_reference_errors
 from op_tools.verdict.closeness import compared, equal, identical, nan
 from op_tools.verdict.lengths import independent_errors, shortest_input, summed_terms
-from op_tools.verdict.multilinear import spread
-from op_tools.verdict.noise import NoiseCache, Reruns, estimate
+from op_tools.verdict.noise import NoiseCache, Reruns, estimate, product_variance
 from op_tools.verdict.rounding import Format, format_of, real_parts
-from op_tools.verdict.selection import ties
+from op_tools.verdict.ties import ties
 from op_tools.verdict.tolerance import NO_TOLERANCE, Tolerance, tolerance_for
 
 __all__ = [
-    "NoiseCache", "Reference", "Tolerance", "Verdict", "judge", "judge_all", "tolerance_for", "within_tolerance",
+    "WORST_FIRST", "NoiseCache", "Reference", "Tolerance", "Verdict", "judge", "judge_all", "tolerance_for", "within_tolerance",
 ]  # fmt: skip
 
 Status = Literal["same", "pass", "lower_precision", "fail", "skipped"]
+# Of what was judged: the worst verdict stands for a call of several values.
+WORST_FIRST: Final = ("fail", "lower_precision", "pass", "same")
 
 # Reruns paid for the first estimate of noise, and altogether before a failure is reported.
 RERUNS, RERUNS_TO_CONFIRM = 2, 8
@@ -184,8 +185,6 @@ class _Call:
         self._key = key
         self._reruns = Reruns(reference)
         self._variants: list[tuple[list[Any], list[Any]]] | None = None
-        self._spread: list[torch.Tensor | None] | None = None
-        self._spread_known = False
 
     def judged(self, result: Any, own: Any, index: int) -> Verdict:
         if not isinstance(result, torch.Tensor) or not isinstance(own, torch.Tensor):
@@ -278,9 +277,9 @@ class _Call:
         outcome = self._without_reruns(errors, index, columns)
         if not outcome.reason:
             return "pass", outcome, False
-        known = self._known_noise(errors, index)
-        if known is not None:
-            outcome = errors.check(known, ReferenceNeeds())
+        of_products = self._noise_of_products(errors, index)
+        if of_products is not None:
+            outcome = errors.check(of_products, ReferenceNeeds())
             if not outcome.reason:
                 return "pass", outcome, False
         self._reruns.extend(RERUNS)
@@ -309,12 +308,14 @@ class _Call:
             return "lower_precision", replace(confirmed, reason=reason), True
         return "fail", confirmed, True
 
-    def _known_noise(self, errors: Errors, index: int) -> torch.Tensor | None:
+    @cached_property
+    def _product_variance(self) -> list[torch.Tensor | None] | None:
+        return product_variance(self._reference)
+
+    def _noise_of_products(self, errors: Errors, index: int) -> torch.Tensor | None:
         """The noise of a sum of products, which needs no reruns; only ever used to let pass."""
-        if not self._spread_known:
-            self._spread_known = True
-            self._spread = spread(self._reference)
-        variance = self._spread[index] if self._spread is not None and index < len(self._spread) else None
+        found = self._product_variance
+        variance = found[index] if found is not None and index < len(found) else None
         if variance is None or variance.numel() != errors.exact.numel():
             return None
         rounding = _DOUBLE_ROUNDING if errors.form.dtype == torch.float64 else ROUNDING

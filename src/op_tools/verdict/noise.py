@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
+from op_tools.categories import base_name
 from op_tools.reference.base import Reference
+from op_tools.trees import map_leaves
 from op_tools.verdict.rounding import real_parts
 
 # Noise never falls below this part of its mean: an element that happened not to move is not free of noise.
@@ -170,18 +172,18 @@ def estimate(
 
 def _best_model(variance: torch.Tensor, exact: torch.Tensor, columns: int, mean: float) -> _Model | None:
     """The model whose expectation the seen variance scatters least about; None where none fits."""
-    places = _places(variance)
-    seen, values = variance[places], exact[places]
+    indices = _sampled_indices(variance)
+    seen, values = variance[indices], exact[indices]
     used = (seen > 0) & values.isfinite()
     if int(used.sum()) < 2:
         return None
-    places, seen, values = places[used], seen[used], values[used]
+    indices, seen, values = indices[used], seen[used], values[used]
     models = [(_Model("even", mean), torch.full_like(seen, mean))]
     rows = variance.numel() // max(columns, 1)
     if rows >= 4 and columns >= 4:
         table = variance.view(rows, columns)
         by_row, by_column = table.mean(1, True), table.mean(0, True) / mean
-        expected = by_row.view(-1)[places // columns] * by_column.view(-1)[places % columns]
+        expected = by_row.view(-1)[indices // columns] * by_column.view(-1)[indices % columns]
         models.append((_Model("table", rows=by_row, columns=by_column), expected))
     if bool((values != 0).any()):
         square = values.square()
@@ -194,7 +196,7 @@ def _best_model(variance: torch.Tensor, exact: torch.Tensor, columns: int, mean:
     return models[best][0] if scatter[best] <= MODEL_FITS else None
 
 
-def _places(values: torch.Tensor) -> torch.Tensor:
+def _sampled_indices(values: torch.Tensor) -> torch.Tensor:
     """Positions of a sample that meets all rows and columns alike."""
     count = values.numel()
     if count <= _SAMPLE:
@@ -216,7 +218,7 @@ def _level(model: _Model, expected: torch.Tensor | float, exact: torch.Tensor, s
     if rms <= 0:
         return None
     low = (
-        float(expected[_places(exact)].quantile(CACHED_QUANTILE))
+        float(expected[_sampled_indices(exact)].quantile(CACHED_QUANTILE))
         if isinstance(expected, torch.Tensor)
         else expected
     )
@@ -226,3 +228,50 @@ def _level(model: _Model, expected: torch.Tensor | float, exact: torch.Tensor, s
 def _rms(exact: torch.Tensor) -> float:
     rms = float(exact.norm()) / max(1, exact.numel()) ** 0.5
     return rms if rms < float("inf") else float(exact.nan_to_num(0, 0, 0).square().mean().sqrt())
+
+
+# --- sums of products: their noise without reruns ----------------------------------------------------------
+#
+# A product of matrices is a sum of products in each element. When every factor moves by an independent relative error of
+# size e, the element moves by e times the root of (number of factors) times the sum of the squared products; and that sum
+# is the same product of the squared matrices. So one more run, in float32, gives what many reruns only estimate.
+# Gradients of such functions are such functions of the other factors and of the incoming gradient.
+
+# Factors in each product, for functions that only add up products of their inputs.
+_FACTORS = {
+    "linear": 2, "matmul": 2, "__matmul__": 2, "mm": 2, "bmm": 2, "addmm": 2, "baddbmm": 2, "mv": 2, "dot": 2, "einsum": 2,
+    "conv1d": 2, "conv2d": 2, "conv3d": 2, "convolution": 2, "sum": 1, "cumsum": 1,
+    "embedding_dense_backward": 1, "index_add": 1,
+}  # fmt: skip
+# With these, the result is no longer the plain sum of products.
+_SCALING = ("alpha", "beta")
+
+
+def product_variance(call: Reference) -> list[torch.Tensor | None] | None:
+    """For each result the variance of its elements in units of the squared rounding; None where the rule does not hold."""
+    factors = _FACTORS.get(base_name(call.name))
+    if factors is None or any(key in call.kwargs for key in _SCALING):
+        return None
+    values = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, torch.Tensor)]
+    if any(value.is_complex() for value in values):
+        return None
+    grads = None if call.grad_outputs is None else [_squared(grad) for grad in call.grad_outputs]
+    try:
+        args, kwargs = map_leaves(tuple(call.args), _squared), map_leaves(dict(call.kwargs), _squared)
+        found = call.evaluate(args, kwargs, grads, upcast=False)
+    except Exception:  # a dtype= argument, an overload that takes no float32: reruns will do
+        return None
+    return [_variance(value, factors) for value in found]
+
+
+def _squared(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return (value if value.dtype == torch.float64 else value.float()).square()
+    return torch.float32 if isinstance(value, torch.dtype) and value.is_floating_point else value
+
+
+def _variance(value: Any, factors: int) -> torch.Tensor | None:
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return None
+    # Squares leave the range of float32 sooner than the values do.
+    return value.mul(factors) if bool(value.isfinite().all()) else None

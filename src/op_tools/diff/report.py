@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from op_tools.diff.pairing import Entry
-from op_tools.diff.sequence import Recorded
+from op_tools.diff.sequence import RecordedCall
+from op_tools.results import Results
 
-__all__ = ["STATUSES", "Mode", "Report", "described"]
+__all__ = ["STATUSES", "Mode", "Report", "described", "write_rows"]
 
 Mode = Literal["captures", "autocompare", "observe"]
 STATUSES = ("same", "pass", "lower_precision", "wrong", "suspect", "not judged")
@@ -154,10 +156,26 @@ def described(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _folder(call: Recorded | None) -> str:
+def _folder(call: RecordedCall | None) -> str:
     """Absolute: the row may be read from anywhere."""
     return str(call.folder.absolute()) if call is not None and call.folder is not None else ""
 
 
 # As the rows of other tools call it.
 _VERDICTS = {"wrong": "fail", "not judged": "skipped"}
+
+
+FOLDER, NAME = "op_diff_result", "op_diff_info"
+COLUMNS = (
+    "forward_id", "name", "status", "side", "verdict", "reason", "pairing", "allclose", "cosine_similarity",
+    "max_abs_diff", "max_relative_diff", "error_over_bound", "call_site", "module", "step", "rank", "phase", "level",
+    "forward_name", "folder_a", "folder_b",
+)  # fmt: skip
+
+
+def write_rows(report: Report, out: Path) -> str:
+    """Write one row per entry below `out`; the path of the CSV file."""
+    results = Results(os.path.join(out, FOLDER), NAME, COLUMNS)
+    results.extend([described(entry) for entry in report.entries])
+    results.close()
+    return results.csv_path
