@@ -85,9 +85,10 @@ class _Caches:
         self.layers = 1 if device.type == "cpu" else max(2, min(8, 2**30 // max(self.bytes, 1)))
         self.table = torch.randperm(blocks, device=device).view(shape.batch, columns).to(torch.int32)
         self.lengths = torch.full((shape.batch,), shape.context, dtype=torch.int32, device=device)
-        places = (blocks, shape.block, shape.kv_heads, shape.size)
+        cache_shape = (blocks, shape.block, shape.kv_heads, shape.size)
         self.pairs = [
-            tuple(_drawn(places, shape.bits, dtype, device) for _ in range(2)) for _ in range(self.layers)
+            tuple(_drawn(cache_shape, shape.bits, dtype, device) for _ in range(2))
+            for _ in range(self.layers)
         ]
 
     def gathered(self, layer: int) -> list[Tensor]:

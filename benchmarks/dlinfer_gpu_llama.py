@@ -98,10 +98,10 @@ def _logits(model: Any, prompt: Tensor, decoder: PagedDecoder) -> tuple[Tensor, 
     decoder.fill(keys, values)
     decoder.tokens.copy_(token)
     mine = decoder.step()
-    wide, wide_cache = copy.deepcopy(model).float(), DynamicCache()
+    upcast, upcast_cache = copy.deepcopy(model).float(), DynamicCache()
     for number, (key, value) in enumerate(zip(keys, values, strict=True)):
-        wide_cache.update(key.float(), value.float(), number)
-    exact = wide(token.unsqueeze(1), past_key_values=wide_cache, use_cache=True).logits[:, -1]
+        upcast_cache.update(key.float(), value.float(), number)
+    exact = upcast(token.unsqueeze(1), past_key_values=upcast_cache, use_cache=True).logits[:, -1]
     return theirs, mine, exact
 
 

@@ -81,9 +81,9 @@ def words(on_cpu: Mapping[str, Any], on_device: Mapping[str, Any]) -> str:
     expected, found = on_cpu["generated"], on_device["generated"]
     if not expected or isinstance(expected[0], float):
         return ""
-    for place, (one, other) in enumerate(zip(expected, found, strict=True)):
+    for index, (one, other) in enumerate(zip(expected, found, strict=True)):
         if one != other:
-            return f"differ from word {place + 1} of {len(expected)}"
+            return f"differ from word {index + 1} of {len(expected)}"
     return "equal"
 
 
@@ -106,10 +106,10 @@ def broken(result: Mapping[str, Any] | None) -> str:
 
 
 def compared(
-    name: str, cpu: Mapping[str, Any], device: Mapping[str, Any], alone: Mapping[str, Any] | None
+    name: str, cpu: Mapping[str, Any], device: Mapping[str, Any], plain: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Everything the table says about one model on one device."""
-    for result in (cpu, device, *([alone] if alone is not None else [])):
+    for result in (cpu, device, *([plain] if plain is not None else [])):
         if reason := broken(result):
             return {"status": "missing" if "missing" in result else "error", "reason": reason}
     verdict = judge(name, cpu, device)
@@ -124,8 +124,8 @@ def compared(
         "device": device["device"],
         "parameters": device["parameters"],
     }
-    if alone is not None:
-        found["without_ditorch"] = same_bits(device, alone)
+    if plain is not None:
+        found["without_ditorch"] = same_bits(device, plain)
     return found
 
 
@@ -165,12 +165,12 @@ def cases(options: Options, devices: Sequence[str], versions: dict[str, Any]) ->
         options.say(f"training on {device} ...")
         found = results_of(side, models)
         versions[device] = found["versions"]
-        alone: dict[str, Any] = {}
+        plain: dict[str, Any] = {}
         if side.without_ditorch:
             options.say(f"training on {device} without ditorch ...")
-            alone = results_of(Side(PLAIN, {}), models)["models"]
+            plain = results_of(Side(PLAIN, {}), models)["models"]
         for name, cpu in reference["models"].items():
-            other = alone.get(name, {"error": "not run"}) if side.without_ditorch else None
+            other = plain.get(name, {"error": "not run"}) if side.without_ditorch else None
             result = found["models"].get(name, {"error": "not run"})
             yield as_case(name, device, compared(name, cpu, result, other))
 

@@ -110,9 +110,9 @@ class How:
             return target.index_copy(0, index, target[index] + rows)
         order = range(len(index) - 1, -1, -1) if self.backwards else range(len(index))
         out = list(target.unbind(0))
-        for place in order:
-            spot = int(index[place])
-            out[spot] = self._rounded(out[spot] + rows[place])
+        for row in order:
+            position = int(index[row])
+            out[position] = self._rounded(out[position] + rows[row])
         return torch.stack(out)
 
 

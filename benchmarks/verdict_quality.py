@@ -67,8 +67,8 @@ def wilson(hits: int, count: int, z: float = 1.96) -> float:
         return 1.0
     p = hits / count
     centre = p + z * z / (2 * count)
-    spread = z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
-    return (centre + spread) / (1 + z * z / count)
+    half_width = z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
+    return (centre + half_width) / (1 + z * z / count)
 
 
 class Case:
@@ -92,14 +92,14 @@ class Case:
 
     def by(self, how: How) -> list[Tensor]:
         """The results of the formula, in float32 and rounded once at the end."""
-        wide = map_leaves(list(self.args), lambda x: x.float() if _is_floating(x) else x)
+        upcast = map_leaves(list(self.args), lambda x: x.float() if _is_floating(x) else x)
         if self.subject.wants_grad is None:
-            return [self.subject.formula(how, *wide).to(self.dtype)]
-        leaves = [wide[i].detach().requires_grad_() for i in self._wanted()]
-        for place, leaf in zip(self._wanted(), leaves, strict=True):
-            wide[place] = leaf
+            return [self.subject.formula(how, *upcast).to(self.dtype)]
+        leaves = [upcast[i].detach().requires_grad_() for i in self._wanted()]
+        for index, leaf in zip(self._wanted(), leaves, strict=True):
+            upcast[index] = leaf
         assert self.grads is not None
-        output = self.subject.formula(how, *wide)
+        output = self.subject.formula(how, *upcast)
         found = torch.autograd.grad(output, leaves, self.grads[0].float(), allow_unused=True)
         return [
             (torch.zeros_like(leaf) if grad is None else grad).to(self.dtype)
@@ -107,7 +107,7 @@ class Case:
         ]
 
     def _wanted(self) -> list[int]:
-        tensors = [place for place, value in enumerate(self.args) if torch.is_tensor(value)]
+        tensors = [index for index, value in enumerate(self.args) if torch.is_tensor(value)]
         return [tensors[i] for i in self.subject.wants_grad or ()]
 
     def on(self, device: str) -> list[Tensor]:
@@ -210,8 +210,8 @@ def _one_element(value: Tensor, draw: torch.Generator) -> Tensor:
 
 def _one_scaled(value: Tensor, draw: torch.Generator) -> Tensor:
     wrong = value.clone().reshape(-1)
-    place = int(torch.randint(wrong.numel(), (), generator=draw))
-    wrong[place] *= 1.01
+    index = int(torch.randint(wrong.numel(), (), generator=draw))
+    wrong[index] *= 1.01
     return wrong.view(value.shape)
 
 
@@ -232,10 +232,10 @@ def _swapped(value: Tensor, draw: torch.Generator) -> Tensor:
 
 def cases(seed: int, repeats: int) -> Iterator[Case]:
     for repeat in range(repeats):
-        for place, subject in enumerate(SUBJECTS):
+        for index, subject in enumerate(SUBJECTS):
             for regime in REGIMES:
                 for dtype in DTYPES:
-                    yield Case(subject, regime, dtype, seed + 1000 * repeat + 10 * place)
+                    yield Case(subject, regime, dtype, seed + 1000 * repeat + 10 * index)
 
 
 def on_cpu(seed: int, repeats: int) -> dict[str, Tally]:

@@ -137,16 +137,16 @@ def load(device: str, weights: Weights) -> tuple[Any, Any]:
             error,
         )
     try:
-        place = smollm2.folder()
+        folder = smollm2.folder()
     except smollm2.CheckpointError as error:
         _stop(str(error), "install what is named", error)
-    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32).eval().to(device)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().to(device)
     if weights is Weights.FP32:
         optimise(model)
     else:
         # Nothing here takes the model back, so its own weights need not stay; the speed is the same.
         optimise(model, weights.value, keep_originals=False)
-    return model, AutoTokenizer.from_pretrained(place)
+    return model, AutoTokenizer.from_pretrained(folder)
 
 
 def chat(

@@ -189,10 +189,10 @@ def main(
     if reference and chosen.type != "cpu":
         trainers.append(Trainer(model, torch.device("cpu"), steps))
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    places = " and, from the same weights and batches, on ".join(str(t.device) for t in trainers)
+    devices = " and, from the same weights and batches, on ".join(str(t.device) for t in trainers)
     console.print(
         f"A GPT of {parameters:,} parameters ({layers} layers, width {width}) is trained for {steps} steps "
-        f"of {BATCH} x {CONTEXT} characters on {places}; torch {torch.__version__}, threads: {threads}."
+        f"of {BATCH} x {CONTEXT} characters on {devices}; torch {torch.__version__}, threads: {threads}."
     )
     train(trainers, text, steps, console)
     speed = summary_table(trainers)

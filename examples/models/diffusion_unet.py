@@ -48,7 +48,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Every place of the picture looks at every other."""
+    """Every pixel of the picture looks at every other."""
 
     def __init__(self, channels: int, heads: int = 4) -> None:
         super().__init__()
@@ -58,10 +58,10 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows, channels, height, width = x.shape
-        places = self.norm(x).flatten(2).transpose(1, 2)
-        split = self.project_in(places).view(rows, height * width, 3, self.heads, channels // self.heads)
+        pixels = self.norm(x).flatten(2).transpose(1, 2)
+        split = self.project_in(pixels).view(rows, height * width, 3, self.heads, channels // self.heads)
         query, key, value = split.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(places.shape)
+        mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(pixels.shape)
         return x + self.project_out(mixed).transpose(1, 2).reshape(x.shape)
 
 
@@ -70,17 +70,17 @@ class UNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        wide = 2 * CHANNELS
+        channels = 2 * CHANNELS
         self.time = nn.Sequential(
             nn.Linear(CHANNELS, 4 * CHANNELS), nn.SiLU(), nn.Linear(4 * CHANNELS, 4 * CHANNELS)
         )
         self.enter = nn.Conv2d(3, CHANNELS, 3, padding=1)
         self.down = Block(CHANNELS, CHANNELS)
-        self.shrink = nn.Conv2d(CHANNELS, wide, 3, stride=2, padding=1)
-        self.middle = nn.ModuleList([Block(wide, wide), Block(wide, wide)])
-        self.attention = Attention(wide)
-        self.grow = nn.ConvTranspose2d(wide, CHANNELS, 2, stride=2)
-        self.up = Block(wide, CHANNELS)
+        self.shrink = nn.Conv2d(CHANNELS, channels, 3, stride=2, padding=1)
+        self.middle = nn.ModuleList([Block(channels, channels), Block(channels, channels)])
+        self.attention = Attention(channels)
+        self.grow = nn.ConvTranspose2d(channels, CHANNELS, 2, stride=2)
+        self.up = Block(channels, CHANNELS)
         self.leave = nn.Sequential(nn.GroupNorm(4, CHANNELS), nn.SiLU(), nn.Conv2d(CHANNELS, 3, 3, padding=1))
 
     def forward(self, x: Tensor, times: Tensor) -> Tensor:

@@ -36,8 +36,8 @@ class Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        return self.weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
+        upcast = x.float()
+        return self.weight * (upcast * torch.rsqrt(upcast.square().mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -50,7 +50,7 @@ class Attention(nn.Module):
         rows, length, _ = x.shape
         groups = self.wqkv(x).view(rows, length, KEY_HEADS, HEADS // KEY_HEADS + 2, HEAD)
         query = groups[..., :-2, :].reshape(rows, length, HEADS, HEAD).transpose(1, 2)
-        key, value = (groups[..., place, :].transpose(1, 2) for place in (-2, -1))
+        key, value = (groups[..., index, :].transpose(1, 2) for index in (-2, -1))
         query, key = rotate(query, positions), rotate(key, positions)
         if past is not None:
             key, value = torch.cat([past[0], key], dim=2), torch.cat([past[1], value], dim=2)
