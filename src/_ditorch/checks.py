@@ -16,9 +16,9 @@ from dicore.console import make_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["CHECKS", "Check", "DeviceInfo", "device_infos", "devices_table", "torch_build"]
+__all__ = ["CHECKS", "DeviceCheck", "DeviceInfo", "device_infos", "devices_table", "torch_build"]
 
-Check = Callable[[str], None]
+DeviceCheck = Callable[[str], None]
 """Takes a device type; raises when something is wrong."""
 
 
@@ -127,4 +127,4 @@ def copy_back(device_type: str) -> None:
     _expect_equal(x.to(device_type).t()[1::2], x.t()[1::2])
 
 
-CHECKS: tuple[Check, ...] = (add, matmul, autograd, stream, copy_back)
+CHECKS: tuple[DeviceCheck, ...] = (add, matmul, autograd, stream, copy_back)

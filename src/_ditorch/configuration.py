@@ -237,14 +237,14 @@ def _read_section(
 
 def _read_one(name: str, variable: Variable, section: str, environ: Mapping[str, str]) -> tuple[Any, str]:
     """One setting through the reader of the tools, so that a bad one does not hide the others."""
-    from op_tools.settings import Names
+    from op_tools.settings import NameFilter
 
     field = setting(variable.default, variable.name, variable.parse)
     schema = dataclasses.make_dataclass("OneSetting", [(name, Any, field)], frozen=True)
     _, sources = read(schema, f"{TOOLS}.{section}", {}, environ)
     source = sources[name]
     if name in ("list", "disable_list"):
-        Names(listed=str(source.value), listed_source=f"{section}.{name} ({source.origin})")
+        NameFilter(listed=str(source.value), listed_source=f"{section}.{name} ({source.origin})")
     return source.value, source.origin
 
 

@@ -16,7 +16,7 @@ from _ditorch.checks import CHECKS, DeviceInfo, device_infos, devices_table, tor
 from _ditorch.selection import Choice, NoFrameworkError, UnknownDeviceError, choose, mapping_wanted
 from _ditorch.session import of_process, remarks, untested_torch
 from dicore.console import facts_table, make_table
-from dicore.doctor import Diagnosis, Problem, checks_table, print_notes, print_problems
+from dicore.doctor import DiagnosedProblem, Diagnosis, checks_table, print_notes, print_problems
 from dicore.settings import declarations, unknown_variables
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _choice(diagnosis: FrameworkDiagnosis) -> Choice | None:
     try:
         choice = choose()
     except UnknownDeviceError as error:
-        diagnosis.problems.append(Problem(error.what, error.advice))
+        diagnosis.problems.append(DiagnosedProblem(error.what, error.advice))
         return None
     except NoFrameworkError as error:  # a wish, and no problem
         diagnosis.notes.append(str(error))
@@ -190,14 +190,16 @@ def _start(diagnosis: FrameworkDiagnosis, choice: Choice) -> bool:
     status = next(adapter for adapter in diagnosis.adapters if adapter.chosen)
     if not status.devices:
         what = status.missing if status.installed else f"{status.package} is not installed"
-        diagnosis.problems.append(Problem(f"{what} ({choice.reason})", status.advice))
+        diagnosis.problems.append(DiagnosedProblem(f"{what} ({choice.reason})", status.advice))
         return False
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # they are the notes
             diagnosis.framework = of_process().start(choice, quiet=True)
     except Exception as error:  # the reason why it does not start is what the user asked for
-        problem = Problem(f"{status.package} does not start: {type(error).__name__}: {error}", status.advice)
+        problem = DiagnosedProblem(
+            f"{status.package} does not start: {type(error).__name__}: {error}", status.advice
+        )
         diagnosis.problems.append(problem)
         return False
     diagnosis.mapping = _mapping_state(choice)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dicore.settings import SettingError, variables_of
+from dicore.settings import SettingError, read, variables_of
 from dicore.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ class Plan:
 
 def _results_of(tool: type[Tool]) -> str:
     """The folder that the environment, the settings file or the default names."""
-    from op_tools.settings import ToolSettings, read
+    from op_tools.settings import ROOT, ToolSettings
 
     try:
-        return read(ToolSettings, tool.section, {})[0].results
+        return read(ToolSettings, f"{ROOT}.{tool.section}", {})[0].results
     except SettingError as error:
         raise BadRequest(f"{error}. `ditorch config` lists all that cannot be used.") from error
 

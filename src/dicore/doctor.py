@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckResult",
+    "DiagnosedProblem",
     "Diagnosis",
-    "Problem",
     "SettingStatus",
     "checks_table",
     "print_notes",
@@ -34,7 +34,7 @@ __all__ = [
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class DiagnosedProblem:
     """Something that does not work, and what to do about it."""
 
     what: str
@@ -101,7 +101,7 @@ class Diagnosis:
 
     versions: dict[str, str]
     checks: list[CheckResult] = dataclasses.field(default_factory=list)
-    problems: list[Problem] = dataclasses.field(default_factory=list)
+    problems: list[DiagnosedProblem] = dataclasses.field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -121,13 +121,15 @@ class Diagnosis:
         try:
             yield
         except Exception as error:  # drivers and libraries fail in any way
-            self.problems.append(Problem(f"{what}: {type(error).__name__}: {error}", advice))
+            self.problems.append(DiagnosedProblem(f"{what}: {type(error).__name__}: {error}", advice))
 
     def try_out(self, checks: Iterable[Callable[..., None]], *arguments: Any, command: str) -> None:
         """Run checks; each that fails is a problem, to be reported with the command's JSON."""
         self.checks = run_checks(checks, *arguments)
         self.problems += [
-            Problem(f"the check '{check.name}' failed: {check.reason}", f"report it with `{command} --json`")
+            DiagnosedProblem(
+                f"the check '{check.name}' failed: {check.reason}", f"report it with `{command} --json`"
+            )
             for check in self.checks
             if not check.ok
         ]
@@ -180,7 +182,7 @@ def print_notes(console: Console, notes: Iterable[str]) -> None:
         console.print(f"[yellow]Note:[/] {escape(note)}")
 
 
-def print_problems(console: Console, problems: list[Problem]) -> None:
+def print_problems(console: Console, problems: list[DiagnosedProblem]) -> None:
     """The last word: all fine, or each problem with what to do about it."""
     from rich.markup import escape
 

@@ -10,16 +10,13 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Mapping
-from typing import Any, TypeVar
 
-from dicore import settings as schema_reader
-from dicore.settings import SettingError, Source, Variable, flag, setting
+from dicore.settings import SettingError, Variable, flag, setting
 
-__all__ = ["PATH", "ROOT", "RUN_ID", "TOLERANCE", "Names", "ToolSettings", "read", "tolerance"]
+__all__ = ["PATH", "ROOT", "RUN_ID", "TOLERANCE", "NameFilter", "ToolSettings", "tolerance"]
 
 ROOT = "op_tools"
-Schema = TypeVar("Schema")
+"""The table of the settings file; a tool has a table of its own below it."""
 
 
 def tolerance(text: str) -> tuple[float, float]:
@@ -74,13 +71,6 @@ class ToolSettings:
     )
 
 
-def read(
-    schema: type[Schema], section: str, arguments: Mapping[str, Any], environ: Mapping[str, str] | None = None
-) -> tuple[Schema, dict[str, Source]]:
-    """A tool's settings, and where each came from."""
-    return schema_reader.read(schema, f"{ROOT}.{section}", arguments, environ)
-
-
 @functools.lru_cache(maxsize=64)
 def _compiled(text: str, source: str) -> re.Pattern[str] | None:
     items = [item.strip() for item in text.split(",") if item.strip()]
@@ -97,7 +87,7 @@ def _compiled(text: str, source: str) -> re.Pattern[str] | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Names:
+class NameFilter:
     """Which operators a tool is for: those on the list that are not on the list of exceptions."""
 
     listed: str = ".*"

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 
+from dicore.settings import read
 from op_tools.engine import ENGINE, Call, site
 from op_tools.engine.compiled import COMPILED
 from op_tools.names import registered_operators
 from op_tools.results import Results, mark_run, place_in_run, run_id
-from op_tools.settings import Names, ToolSettings, read
+from op_tools.settings import ROOT, NameFilter, ToolSettings
 
 if TYPE_CHECKING:
     from dicore.settings import Source
@@ -75,7 +76,7 @@ class Tool:
         self.arguments = arguments
         self.settings: Any = None
         self.sources: dict[str, Source] = {}
-        self.names = Names()
+        self.names = NameFilter()
         self.condition: Any = None
         self.only: frozenset[Any] | None = None
         self.run = 0  # how often it was started: what is left of an earlier run is not this one's
@@ -125,10 +126,10 @@ class Tool:
 
     def read_settings(self) -> None:
         """Read the settings anew: at start, and at every call that apply_feature applies to."""
-        self.settings, self.sources = read(self.schema, self.section, self.arguments)
+        self.settings, self.sources = read(self.schema, f"{ROOT}.{self.section}", self.arguments)
         listed = getattr(self.settings, "list", ".*") or ".*"
         disabled = getattr(self.settings, "disable_list", "")
-        self.names = Names(listed, disabled, self._origin("list"), self._origin("disable_list"))
+        self.names = NameFilter(listed, disabled, self._origin("list"), self._origin("disable_list"))
         self._types = self._watched_types(self.settings.device)
 
     def _origin(self, name: str) -> str:

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from dicore.doctor import (
     CheckResult,
+    DiagnosedProblem,
     Diagnosis,
-    Problem,
     checks_table,
     print_notes,
     print_problems,
@@ -109,7 +109,7 @@ def test_tables_and_words_show_brackets_as_they_are(capsys: pytest.CaptureFixtur
     )
     console.print(settings_table(settings_status(VARIABLES, ("DIPU_",), {"DIPU_DEVICE": "[x]"})))
     print_notes(console, ["mind [this]"])
-    print_problems(console, [Problem("it [fails]", "mend [it]"), Problem("so", "")])
+    print_problems(console, [DiagnosedProblem("it [fails]", "mend [it]"), DiagnosedProblem("so", "")])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100
     rows = [

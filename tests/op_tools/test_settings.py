@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import op_tools
-from dicore.settings import SettingError, flag, one_of, setting, size
-from op_tools.settings import Names, ToolSettings, read
+from dicore.settings import SettingError, flag, one_of, read, setting, size
+from op_tools.settings import NameFilter, ToolSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,22 +24,22 @@ class Some(ToolSettings):
 def test_argument_then_environment_then_file_then_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values, sources = read(Some, "some", {})
+    values, sources = read(Some, "op_tools.some", {})
     assert values.count == 3 and sources["count"].origin == "default"
     (tmp_path / "pyproject.toml").write_text(
         "[tool.ditorch.op_tools]\nverbose = true\n[tool.ditorch.op_tools.some]\ncount = 4\n"
     )
-    values, sources = read(Some, "some", {})
+    values, sources = read(Some, "op_tools.some", {})
     assert (values.count, values.verbose) == (4, True) and sources["count"].origin.endswith("pyproject.toml")
     (tmp_path / "ditorch.toml").write_text(
         '[op_tools.some]\ncount = 5\nlist = ["torch.add", "torch.mul"]\nfast = true\n'
     )
-    values, sources = read(Some, "some", {})
+    values, sources = read(Some, "op_tools.some", {})
     assert (values.count, values.list, values.fast) == (5, "torch.add,torch.mul", True)
     monkeypatch.setenv("OP_SOME_COUNT", "6")
-    values, sources = read(Some, "some", {})
+    values, sources = read(Some, "op_tools.some", {})
     assert values.count == 6 and sources["count"].origin == "environment variable OP_SOME_COUNT"
-    values, sources = read(Some, "some", {"count": 7, "fast": None})
+    values, sources = read(Some, "op_tools.some", {"count": 7, "fast": None})
     assert values.count == 7 and sources["count"].origin == "argument" and values.fast is True
 
 
@@ -142,15 +142,19 @@ def test_a_choice_that_there_is_not_is_refused(
 
 
 def test_lists_match_whole_names_and_alternatives_stay_apart() -> None:
-    names = Names("torch.add|torch.sub, torch.Tensor.m.*", "")
+    names = NameFilter("torch.add|torch.sub, torch.Tensor.m.*", "")
     assert (
         names.match("torch.sub") and names.match("torch.Tensor.mul") and not names.match("torch.Tensor.add")
     )
-    assert not names.match("torch.subtract") and Names("", "").match("torch.add") is False
-    assert Names(".*", "torch.add").match("aten.add.Tensor", "torch.add") is False
-    assert Names("torch.add").match("aten.add.Tensor", "torch.add") is True
-    assert Names("torch.rand , a.*").names_exactly("torch.rand") and not Names("a.*").names_exactly("abc")
-    assert Names(".*", " torch.add , b.*").excludes("torch.add") and not Names(".*").excludes("torch.add")
+    assert not names.match("torch.subtract") and NameFilter("", "").match("torch.add") is False
+    assert NameFilter(".*", "torch.add").match("aten.add.Tensor", "torch.add") is False
+    assert NameFilter("torch.add").match("aten.add.Tensor", "torch.add") is True
+    assert NameFilter("torch.rand , a.*").names_exactly("torch.rand") and not NameFilter("a.*").names_exactly(
+        "abc"
+    )
+    assert NameFilter(".*", " torch.add , b.*").excludes("torch.add") and not NameFilter(".*").excludes(
+        "torch.add"
+    )
 
 
 def test_flags_and_sizes() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dicore.console import make_table
-from dicore.doctor import Diagnosis, Problem
+from dicore.doctor import DiagnosedProblem, Diagnosis
 from dicore.settings import declarations, unknown_variables
 from dlinfer import settings
 
@@ -136,7 +136,7 @@ def diagnose(devices: list[str]) -> ServingDiagnosis:
         settings={name: os.environ.get(name, "") for name in _VARIABLES},
         vendors=vendors,
         served=served,
-        problems=[Problem(text, "") for text in setting_problems()],
+        problems=[DiagnosedProblem(text, "") for text in setting_problems()],
         notes=[f"{name} is set but is no setting of this version.{hint}" for name, hint in unknown],
     )
 

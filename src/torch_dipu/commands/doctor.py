@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 import typer
 
-from _ditorch.checks import DeviceInfo, device_infos, devices_table, torch_build
+from _ditorch.checks import CHECKS, DeviceCheck, DeviceInfo, device_infos, devices_table, torch_build
 from dicore.console import facts_table
 from dicore.doctor import (
+    DiagnosedProblem,
     Diagnosis,
-    Problem,
     SettingStatus,
     checks_table,
     print_notes,
@@ -27,7 +27,6 @@ from dicore.doctor import (
 )
 from dicore.settings import Variable, declarations
 from diopi.vendors import installed
-from torch_dipu.commands.checks import DEVICE_CHECKS
 from torch_dipu.settings import AUTOLOAD
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def _look_at_versions(diagnosis: DeviceDiagnosis) -> None:
     versions = diagnosis.versions
     if versions["distribution"] not in (versions["torch_dipu"], "not installed"):
         diagnosis.problems.append(
-            Problem(
+            DiagnosedProblem(
                 f"torch_dipu {versions['torch_dipu']} is imported from {_location()}, but the installed "
                 f"distribution is {versions['distribution']}",
                 "install again (`pip install . --no-build-isolation`), or take the other copy off PYTHONPATH",
@@ -130,7 +129,7 @@ def _look_at_vendor(diagnosis: DeviceDiagnosis) -> None:
         return
     if not diagnosis.vendor.get("operators"):
         diagnosis.problems.append(
-            Problem(
+            DiagnosedProblem(
                 f"{diagnosis.vendor.get('library')} holds no DIOPI operator",
                 "everything runs by fallback on the CPU; give the library with the operators",
             )
@@ -171,10 +170,67 @@ def _look_at_devices(diagnosis: DeviceDiagnosis) -> None:
         diagnosis.devices = device_infos(_DEVICE_TYPE)
         if not diagnosis.devices:
             what = f"the vendor {diagnosis.vendor.get('name')} has no device"
-            diagnosis.problems.append(Problem(what, "check its driver and its settings below"))
+            diagnosis.problems.append(DiagnosedProblem(what, "check its driver and its settings below"))
     if diagnosis.devices:
         diagnosis.try_out(DEVICE_CHECKS, _DEVICE_TYPE, command="dipu doctor")
 
 
 def _text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+# -- checks of what is particular to dipu; the general ones are ditorch's --------------------------------------
+
+
+def memory_is_counted(device_type: str) -> None:
+    module = torch.get_device_module(device_type)
+    before = module.memory_allocated()
+    x = torch.ones(1 << 18, device=device_type)
+    held = module.memory_allocated() - before
+    if held < x.nbytes:
+        raise AssertionError(f"{x.nbytes} bytes were allocated, {held} are counted")
+    del x
+    if module.memory_allocated() != before:
+        raise AssertionError("freed memory is still counted as allocated")
+
+
+def random_numbers(device_type: str) -> None:
+    generator = torch.Generator(device_type)
+    first = torch.rand(64, device=device_type, generator=generator.manual_seed(7)).cpu()
+    second = torch.rand(64, device=device_type, generator=generator.manual_seed(7)).cpu()
+    if not torch.equal(first, second):
+        raise AssertionError("the same seed gives other numbers")
+    if not (first.min() >= 0 and first.max() < 1 and first.unique().numel() > 32):
+        raise AssertionError("torch.rand is not uniform in [0, 1)")
+
+
+def event_timing(device_type: str) -> None:
+    module = torch.get_device_module(device_type)
+    start, end = module.Event(enable_timing=True), module.Event(enable_timing=True)
+    x = torch.ones(64, 64, device=device_type)
+    start.record()
+    for _ in range(4):
+        x = x @ x / 64
+    end.record()
+    end.synchronize()
+    elapsed = start.elapsed_time(end)
+    if not elapsed > 0:
+        raise AssertionError(f"work between two events took {elapsed} ms")
+
+
+def pinned_memory(device_type: str) -> None:
+    x = torch.arange(32.0).pin_memory()
+    if not x.is_pinned():
+        raise AssertionError("pin_memory() returned memory that is not pinned")
+    back = x.to(device_type, non_blocking=True).cpu()
+    if not torch.equal(back, x):
+        raise AssertionError("a copy from pinned memory changed the values")
+
+
+DEVICE_CHECKS: tuple[DeviceCheck, ...] = (
+    *CHECKS,
+    memory_is_counted,
+    random_numbers,
+    event_timing,
+    pinned_memory,
+)
