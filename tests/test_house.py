@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -73,6 +76,11 @@ def _modules_of(package: str) -> Iterator[Path]:
     return (path for path in _sources(f"src/{package}") if path.suffix == ".py")
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports_of(tree: ast.AST) -> set[str]:
     """Top-level names of everything a module imports, also inside functions and by a name in a string."""
     found: set[str] = set()
@@ -105,7 +113,7 @@ def test_imports_point_one_way(package: str) -> None:
     wrong = []
     for path in _modules_of(package):
         name = path.relative_to(ROOT / "src").as_posix()
-        strangers = imports_of(ast.parse(path.read_text(encoding="utf-8"))) & {*PACKAGES, *SWITCHES}
+        strangers = imports_of(tree_of(path)) & {*PACKAGES, *SWITCHES}
         strangers -= MAY_IMPORT[package] | {package}
         wrong += [f"{name} imports {other}" for other in sorted(strangers) if (name, other) not in EXCEPTIONS]
     assert wrong == []
@@ -118,11 +126,7 @@ def test_every_package_has_its_imports_declared() -> None:
 
 
 def test_dicore_imports_no_torch() -> None:
-    wrong = [
-        path.name
-        for path in _modules_of("dicore")
-        if "torch" in imports_of(ast.parse(path.read_text(encoding="utf-8")))
-    ]
+    wrong = [path.name for path in _modules_of("dicore") if "torch" in imports_of(tree_of(path))]
     assert wrong == []
 
 
@@ -138,7 +142,7 @@ def test_importing_a_library_loads_no_console_library(package: str) -> None:
     init = ast.parse((ROOT / "src" / package / "__init__.py").read_text(encoding="utf-8"))
     loaded = {node.module for node in ast.walk(init) if isinstance(node, ast.ImportFrom) and node.module}
     for path in _modules_of(package):
-        if imports_of(ast.parse(path.read_text(encoding="utf-8"))) & {"rich", "typer"}:
+        if imports_of(tree_of(path)) & {"rich", "typer"}:
             assert f"{package}.{path.stem}" not in loaded
 
 
@@ -190,7 +194,7 @@ def test_there_is_one_process_pool() -> None:
         path.relative_to(ROOT).as_posix()
         for package in PACKAGES
         for path in _modules_of(package)
-        if starts_processes(ast.parse(path.read_text(encoding="utf-8")))
+        if starts_processes(tree_of(path))
     }
     pool = {name for name in starting if name.startswith("src/dicore/workers/")}
     assert pool and starting - pool == set(STARTS_PROCESSES)
@@ -243,3 +247,82 @@ def test_the_reader_of_vendors(text: str) -> None:
 @pytest.mark.parametrize("text", ["a descending sort", "inputs", "DIPU_HOST_TO_DEVICE", "the host reads it"])
 def test_innocent_words(text: str) -> None:
     assert not VENDORS.search(text)
+
+
+# Two classes of one name that are the same idea.
+SAME_IDEA = {
+    "Case": "of a conformance suite: that of dlinfer extends that of the kit; a reproduction is a file without imports of ours",
+    "DeviceError": "an error that the device raised, told apart from errors of our own",
+    "Patches": "attributes of torch that are replaced, and put back at the end",
+    "ReferenceRun": "the reference of a case of a conformance suite",
+    "Tolerance": "atol and rtol",
+    "Transfer": "tensors that go to another device, each once",
+    "Vendor": "who brings kernels, chosen when the program runs",
+    "VendorError": "no such vendor, or one that cannot be used",
+}
+# One name, two ideas: to be renamed. This list only ever becomes shorter.
+SHARED_NAMES = {
+    "Call", "Cast", "Change", "Check", "CheckResult", "Comparison", "Entry", "Finding", "Found", "Job", "Judge", "Kernels",
+    "Memory", "Operator", "Outcome", "Place", "Plan", "Rules", "Table", "Times", "Written",
+}  # fmt: skip
+
+
+def _classes() -> dict[str, set[str]]:
+    """Public classes of all packages, and the files that define each."""
+    found: dict[str, set[str]] = {}
+    for package in PACKAGES:
+        for path in _modules_of(package):
+            for node in ast.walk(tree_of(path)):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found.setdefault(node.name, set()).add(path.relative_to(ROOT / "src").as_posix())
+    return found
+
+
+def test_one_name_is_one_class() -> None:
+    shared = {name: sorted(files) for name, files in _classes().items() if len(files) > 1}
+    assert {name: files for name, files in shared.items() if name not in {*SAME_IDEA, *SHARED_NAMES}} == {}
+
+
+# Words of our own for what PyTorch, compilers or LLM serving have a term for.
+OWN_WORDS = {
+    "residence": "where the operands are: cpu_operands",
+    "rooms": "packages",
+    "sights": "mask parameters",
+    "wording": "messages",
+}
+
+
+def words_of(name: str) -> list[str]:
+    """The words of an identifier: `query_ends`, `QueryEnds` and `QUERY_ENDS` have the same."""
+    return [
+        word.lower() for part in name.split("_") for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", part)
+    ]
+
+
+def identifiers_of(path: Path) -> set[str]:
+    """The names in a source file; comments and texts are prose."""
+    source = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+        return {token.string for token in tokens if token.type == tokenize.NAME} | {path.stem}
+    code = re.sub(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', "", source, flags=re.S)
+    return {*re.findall(r"[A-Za-z_]\w*", code), path.stem}
+
+
+def test_names_are_words_of_the_field() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name} ({OWN_WORDS[word]})"
+        for path in _sources("src", "csrc", "vendors")
+        for name in sorted(identifiers_of(path))
+        for word in words_of(name)
+        if word in OWN_WORDS
+    ]
+    assert wrong == []
+
+
+def test_the_reader_of_words(tmp_path: Path) -> None:
+    assert words_of("queryEnds") == words_of("QUERY_ENDS") == words_of("QueryEnds") == ["query", "ends"]
+    (tmp_path / "a.py").write_text('def rooms(x):  # residence\n    return "wording"\n')
+    assert identifiers_of(tmp_path / "a.py") == {"def", "rooms", "x", "return", "a"}
+    (tmp_path / "b.cpp").write_text('int rooms; // residence\n/* wording */ char* c = "sights";\n')
+    assert identifiers_of(tmp_path / "b.cpp") == {"int", "rooms", "char", "c", "b"}
