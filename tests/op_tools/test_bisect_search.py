@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from op_tools.bisect import printing
-from op_tools.bisect.hunt import Hunt
-from op_tools.bisect.ranking import Suspicion, ranked, suspicions
 from op_tools.bisect.readings import Judge, Reading, distance, numbers_in, pattern_of
-from op_tools.bisect.running import Runner, ScriptRun
-from op_tools.bisect.search import Search
+from op_tools.bisect.running import Runner, ScriptRun, Suspicion, suspicions
+from op_tools.bisect.search import Bisection, Search, ranked
 from op_tools.results import Results
 from op_tools.runs import BadInput
 
@@ -257,8 +255,8 @@ class MadeUp(Runner):
         return done
 
 
-def hunt_for(runner: MadeUp, **settings: object) -> Hunt:
-    return Hunt(runner, lambda run: None, **settings)  # type: ignore[arg-type]
+def hunt_for(runner: MadeUp, **settings: object) -> Bisection:
+    return Bisection(runner, lambda run: None, **settings)  # type: ignore[arg-type]
 
 
 def test_two_culprits_of_which_each_makes_part_of_the_error() -> None:
@@ -296,7 +294,7 @@ def test_a_run_that_crashes_or_hangs_is_not_restored_and_is_said() -> None:
             return (2.0 - bool(on),)
         return (1.0,) if SEEN[2] in on and SEEN[7] in on else "ended after --timeout 3 s"
 
-    hunt = Hunt(MadeUp(outcome), lambda run: lines.append(printing.run_line(run)))
+    hunt = Bisection(MadeUp(outcome), lambda run: lines.append(printing.run_line(run)))
     assert hunt.run() == (SEEN[2], SEEN[7])
     failed = [line for line in lines if "failed" in line]
     assert failed and all("\n     ended after --timeout 3 s" in line and "  no  " in line for line in failed)

@@ -16,7 +16,7 @@ from pathlib import Path
 _PARENT = """
 import json, os, signal, sys
 sys.argv = ["-c"]
-import torch, torch_dipu, op_tools, op_tools.bisect.driver, op_tools.bisect.watching
+import torch, torch_dipu, op_tools, op_tools.bisect.driver
 import op_tools.tools.autocompare, op_tools.tools.capture, op_tools.tools.fallback
 for line in sys.stdin:
     code, arguments, settings, out, err = json.loads(line)

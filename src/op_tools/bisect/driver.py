@@ -1,7 +1,7 @@
 """The process of one run: `python -m op_tools.bisect.driver JOB.json` runs a program unchanged, with tools on.
 
 The job says which script or module and arguments, which operators go to the CPU, and where to write what was seen. The exit code
-is the program's.
+is the program's. The tools work at ATen level only and print nothing: standard output belongs to the program's result.
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from dicore.main_module import CannotRun, Program, expect_module, prepare_module, prepare_script
+from op_tools.engine import Call
+from op_tools.tool import Tool
+from op_tools.tools.autocompare import OpAutoCompare
+from op_tools.tools.fallback import OpFallback
 
-__all__ = ["Job", "main"]
+__all__ = ["AtenCompare", "AtenFallback", "Job", "OperatorsSeen", "main"]
 
 
 class Job(TypedDict):
@@ -68,9 +72,47 @@ def _program(job: Job) -> Program:
     return prepare_module(job["target"])
 
 
-def _tools(job: Job) -> list[Any]:
-    from op_tools.bisect.watching import AtenCompare, AtenFallback, OperatorsSeen
+class _Silent(Tool):
+    uses_api = False
 
+    def say(self, text: str) -> None:
+        """Say nothing."""
+
+    @staticmethod
+    def _watched_types(text: str) -> frozenset[str] | None:
+        # The device may be one that the script registers later, so whether there is one is not asked now: all but the CPU.
+        return None if text.strip() in {"", "auto"} else Tool._watched_types(text)
+
+
+class AtenFallback(_Silent, OpFallback):
+    """OpFallback for names at ATen level."""
+
+
+class OperatorsSeen(_Silent, OpFallback):
+    """Notes which operators OpFallback could take. Each name is written at once: the script may crash in the operator."""
+
+    executes = False
+    wants_ties = False
+
+    def __init__(self, file: str, **settings: Any) -> None:
+        super().__init__(list=".*", disable_list="", **settings)
+        self.file = Path(file)
+        self.seen: set[str] = set()
+
+    def before(self, call: Call) -> None:
+        if call.name not in self.seen:
+            self.seen.add(call.name)
+            with self.file.open("a", encoding="utf-8") as names:
+                names.write(f"{call.name}\n")
+
+
+class AtenCompare(_Silent, OpAutoCompare):
+    """OpAutoCompare for every operator at ATen level, so that its rows name kernels and not API calls."""
+
+    aten_everywhere = True
+
+
+def _tools(job: Job) -> list[Any]:
     tools: list[Any] = []
     names = job["fallback"]
     if names is None or names:

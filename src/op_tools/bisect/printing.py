@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from op_tools.bisect.hunt import Hunt
 from op_tools.bisect.running import ScriptRun
+from op_tools.bisect.search import Bisection
 
 __all__ = ["HEADER", "answer", "as_json", "known_so_far", "run_line"]
 
@@ -43,32 +43,32 @@ def _shortened(result: Sequence[float]) -> str:
     return f"{words[0]}, {words[1]}, ..., {words[-1]} ({len(words)} numbers)"
 
 
-def answer(hunt: Hunt) -> str:
+def answer(bisection: Bisection) -> str:
     """The list that was found, why each of its operators is suspected, and what to type."""
-    if hunt.operators is None:
+    if bisection.operators is None:
         return (
-            f"No list of operators restores the result: with all {hunt.seen} on the CPU it is not the expected one "
+            f"No list of operators restores the result: with all {bisection.seen} on the CPU it is not the expected one "
             f"either.\nThe fault is not in an operator, or the expected result is not that of this script."
         )
-    count = len(hunt.operators)
-    left = f" ({hunt.left:.1%} of the error is left)" if hunt.left else ""
+    count = len(bisection.operators)
+    left = f" ({bisection.left:.1%} of the error is left)" if bisection.left else ""
     lines = [
-        f"{count} of {hunt.seen} operators must run on the CPU to restore the result{left}; {len(hunt.runs)} runs:"
+        f"{count} of {bisection.seen} operators must run on the CPU to restore the result{left}; {len(bisection.runs)} runs:"
     ]
-    for name in hunt.operators:
-        lines += [f"    {name}", *_why(hunt, name)]
+    for name in bisection.operators:
+        lines += [f"    {name}", *_why(bisection, name)]
     lines += [
         "",
         "To run with it:",
-        f"    {_command(hunt)}",
+        f"    {_command(bisection)}",
         "or, for scripts that use OpFallback themselves:",
     ]
-    lines += [f"    export OP_FALLBACK_LIST={','.join(hunt.operators)}", *_hints(hunt)]
+    lines += [f"    export OP_FALLBACK_LIST={','.join(bisection.operators)}", *_hints(bisection)]
     return "\n".join(lines)
 
 
-def _why(hunt: Hunt, name: str) -> list[str]:
-    suspicion = hunt.found.get(name)
+def _why(bisection: Bisection, name: str) -> list[str]:
+    suspicion = bisection.found.get(name)
     if suspicion is None or suspicion.verdict not in {"fail", "lower_precision"}:
         return []
     word = "judged wrong" if suspicion.verdict == "fail" else "less precise than its dtype"
@@ -80,17 +80,17 @@ def _folded(line: str) -> list[str]:
     return textwrap.wrap(line, _WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 12)
 
 
-def _command(hunt: Hunt) -> str:
-    runner = hunt.runner
+def _command(bisection: Bisection) -> str:
+    runner = bisection.runner
     words = ["ditorch", "run", "--tool", "fallback", *(["-m"] if runner.module else []), runner.script]
     words += runner.arguments
-    return f"OP_FALLBACK_LIST={','.join(hunt.operators or ())} {shlex.join(words)}"
+    return f"OP_FALLBACK_LIST={','.join(bisection.operators or ())} {shlex.join(words)}"
 
 
-def _hints(hunt: Hunt) -> list[str]:
-    operators = hunt.operators or ()
-    wrong = any(hunt.found[name].verdict == "fail" for name in operators if name in hunt.found)
-    if len(operators) > 3 and hunt.runner.reading.exit_code is False and not wrong:
+def _hints(bisection: Bisection) -> list[str]:
+    operators = bisection.operators or ()
+    wrong = any(bisection.found[name].verdict == "fail" for name in operators if name in bisection.found)
+    if len(operators) > 3 and bisection.runner.reading.exit_code is False and not wrong:
         return [
             "",
             "None of them was judged wrong by itself. Does the script give the same result every time? A script without "
@@ -99,36 +99,36 @@ def _hints(hunt: Hunt) -> list[str]:
     return []
 
 
-def known_so_far(hunt: Hunt) -> str:
+def known_so_far(bisection: Bisection) -> str:
     """What an interrupted search has found out."""
-    lines = [f"interrupted after {len(hunt.runs)} runs"]
-    search = hunt.search
+    lines = [f"interrupted after {len(bisection.runs)} runs"]
+    search = bisection.search
     if search is not None and search.culprits:
         lines.append(f"known to be needed: {', '.join(search.culprits)}")
     if search is not None and search.restoring is not None and len(search.restoring) < len(search.candidates):
         lines.append(f"known to restore the result: {', '.join(search.restoring)}")
-    suspects = [name for name, found in hunt.found.items() if found.verdict == "fail"]
+    suspects = [name for name, found in bisection.found.items() if found.verdict == "fail"]
     if suspects:
         lines.append(f"judged wrong in the first run: {', '.join(suspects)}")
     return "\n".join(lines)
 
 
-def as_json(hunt: Hunt, code: int) -> str:
+def as_json(bisection: Bisection, code: int) -> str:
     """All of it for a machine. NaN and infinities are written as text: JSON has none."""
-    search = hunt.search
+    search = bisection.search
     document: dict[str, Any] = {
-        "script": hunt.runner.script,
-        "arguments": hunt.runner.arguments,
+        "script": bisection.runner.script,
+        "arguments": bisection.runner.arguments,
         "exit_code": code,
-        "operators": list(hunt.operators) if hunt.operators is not None else None,
+        "operators": list(bisection.operators) if bisection.operators is not None else None,
         "needed_so_far": search.culprits if search is not None else [],
         "seen": list(search.candidates) if search is not None else [],
-        "reference": _plain(hunt.judge.reference) if hunt.judge is not None else None,
-        "allowance": hunt.judge.allowance if hunt.judge is not None else None,
-        "error_left": hunt.left,
-        "judged_wrong": {n: found.reason for n, found in hunt.found.items() if found.verdict == "fail"},
-        "command": _command(hunt) if hunt.operators is not None else None,
-        "runs": [_run_as_json(run) for run in hunt.runs],
+        "reference": _plain(bisection.judge.reference) if bisection.judge is not None else None,
+        "allowance": bisection.judge.allowance if bisection.judge is not None else None,
+        "error_left": bisection.left,
+        "judged_wrong": {n: found.reason for n, found in bisection.found.items() if found.verdict == "fail"},
+        "command": _command(bisection) if bisection.operators is not None else None,
+        "runs": [_run_as_json(run) for run in bisection.runs],
     }
     return json.dumps(document, indent=2)
 

@@ -1,9 +1,10 @@
-"""Runs the script in a process of its own and collects what came of it."""
+"""Runs the program in a process of its own and collects what came of it: its result, and which operators are suspected."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -15,16 +16,62 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from op_tools.bisect.driver import Job
-from op_tools.bisect.ranking import Suspicion, suspicions
 from op_tools.bisect.readings import Reading
-from op_tools.runs import BadInput
+from op_tools.runs import BadInput, open_run
 
-__all__ = ["MAPPING", "Runner", "ScriptRun"]
+__all__ = ["MAPPING", "WEIGHT", "Runner", "ScriptRun", "Suspicion", "suspicions"]
 
 # The package that maps the names of cuda onto the device: it may be installed beside this one.
 MAPPING = "ditorch"
 
 _LONGEST_LINE = 300
+
+
+# How much what OpAutoCompare found of an operator counts against it.
+WEIGHT = {"fail": 2, "lower_precision": 1}
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """The worst that was found of an operator."""
+
+    verdict: str
+    error_over_bound: float
+    reason: str = ""
+    call_site: str = ""
+
+    @property
+    def weight(self) -> tuple[int, float]:
+        """The heavier, the more likely the operator is at fault."""
+        return WEIGHT.get(self.verdict, 0), self.error_over_bound
+
+
+def suspicions(folder: Path) -> dict[str, Suspicion]:
+    """The worst of each operator at ATen level in a results folder; nothing if there are no results."""
+    try:
+        rows = list(open_run(folder).rows("autocompare"))
+    except BadInput:  # the script ended before anything was judged: then nothing is suspected
+        return {}
+    worst: dict[str, Suspicion] = {}
+    for row in rows:
+        if row.get("level") != "aten":
+            continue
+        name = str(row.get("name", "")).partition(" ")[0]
+        found = Suspicion(
+            str(row.get("verdict", "")),
+            _size(row.get("error_over_bound")),
+            str(row.get("reason", "")),
+            str(row.get("call_site", "")),
+        )
+        if name not in worst or found.weight > worst[name].weight:
+            worst[name] = found
+    return worst
+
+
+def _size(value: object) -> float:
+    if not isinstance(value, int | float):
+        return 0.0
+    return math.inf if math.isnan(value) else float(value)
 
 
 @dataclass

@@ -17,9 +17,9 @@ import typer
 
 from dicore.suggestions import closest
 from op_tools.bisect import printing
-from op_tools.bisect.hunt import Hunt
 from op_tools.bisect.readings import Reading, numbers_in, pattern_of
 from op_tools.bisect.running import MAPPING, Runner, ScriptRun
+from op_tools.bisect.search import Bisection
 from op_tools.runs import BadInput
 
 __all__ = ["bisect_command"]
@@ -89,19 +89,19 @@ def bisect_command(
             script, arguments or (), reading, Path(folder), timeout or None, before, module=module
         )
         show = _Show(as_json)
-        hunt = Hunt(runner, show, expected, tolerance, prior)
+        bisection = Bisection(runner, show, expected, tolerance, prior)
         try:
-            code = _NONE_RESTORES if hunt.run() is None else _FOUND
+            code = _NONE_RESTORES if bisection.run() is None else _FOUND
         except KeyboardInterrupt:
             code = _INTERRUPTED
         finally:
             show.clear()
         if code == _INTERRUPTED:
-            typer.echo(printing.known_so_far(hunt), err=True)
+            typer.echo(printing.known_so_far(bisection), err=True)
         if as_json:
-            typer.echo(printing.as_json(hunt, code))
+            typer.echo(printing.as_json(bisection, code))
         elif code != _INTERRUPTED:
-            typer.echo(f"\n{printing.answer(hunt)}")
+            typer.echo(f"\n{printing.answer(bisection)}")
     raise typer.Exit(code)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from op_tools import running_statistics
+from op_tools import writing
 from op_tools.categories import IN_PLACE_OPERATORS, base_name, may_draw
 
 Arguments = Sequence[Any]
@@ -111,7 +111,7 @@ class CallPlan:
         return self.overload is not None or self._statistics or clone._version > 0
 
     def _written_statistics(self, args: Arguments, kwargs: Named) -> list[Any]:
-        return list(running_statistics.written(self.func, self.name, args, kwargs))
+        return list(writing.written_statistics(self.func, self.name, args, kwargs))
 
     def _writes_statistics(self, args: Arguments, kwargs: Named) -> bool:
         return bool(self._written_statistics(args, kwargs))

@@ -9,7 +9,7 @@ from typing import Any
 
 from op_tools.report.columnar import Table, number
 from op_tools.report.environment import Environment
-from op_tools.report.place import Captures, reproduce_line, split_name, with_whole_numbers
+from op_tools.report.rows import Captures, reproduce_line, split_name, with_whole_numbers
 from op_tools.report.tallies import (
     JUDGED,
     MOST_LINES,

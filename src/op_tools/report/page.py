@@ -1,20 +1,33 @@
-"""The report as one HTML file: no network, no library, everything inside."""
+"""The report as one HTML file without network or library; small tables for notebooks; the first answer as a sentence."""
 
 from __future__ import annotations
 
+import html
+import os
 import stat
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dicore.page import Page, asset
+from dicore.page import Page, asset, without_controls
 from op_tools.report.collect import Collected, collect
-from op_tools.report.static import summary_html
-from op_tools.runs import BadInput, Run, kind_of_path
+from op_tools.report.rows import short_site, split_name
+from op_tools.report.tallies import WRONG, in_order_of_interest, verdict_of
+from op_tools.runs import BadInput, Run, kind_of_path, open_run
 
-__all__ = ["Written", "page_of", "write_report"]
+if TYPE_CHECKING:
+    from op_tools.tool import Tool
+
+__all__ = ["Written", "first_divergence", "headline", "html_of", "page_of", "write_report"]
 
 _SCRIPTS = ("words.js", "elements.js", "rows.js", "charts.js", "table.js", "sections.js", "start.js")
+MOST_ROWS = 20
+_LONGEST = 120
+_COLUMNS = ("name", "verdict", "phase", "step", "rank", "module", "source", "figure")
+
+
+# -- the page -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -53,3 +66,141 @@ def page_of(collected: Collected, summary: dict[str, Any]) -> Page:
         texts={"rows": collected.table.packed()},
         without_scripts=f"{summary_html(summary)}<p>Allow scripts for this file to see charts and all rows.</p>",
     )
+
+
+# -- what is shown without scripts ----------------------------------------------------------------------------
+
+
+def html_of(thing: Run | Tool | str | Path) -> str:
+    """A run, a results folder or a tool as a static table of at most 20 rows. Never raises for bad input."""
+    try:
+        if isinstance(thing, Run):
+            return _run(thing)
+        if isinstance(thing, str | Path):
+            return _run(open_run(thing))
+        return _tool(thing)
+    except BadInput as error:
+        return f"<p>{escaped(str(error), 1000)}</p>"
+
+
+def escaped(value: Any, longest: int = _LONGEST) -> str:
+    """Text that is data, as HTML: shortened, without control characters, escaped."""
+    text = without_controls(str(value if value is not None else ""))
+    return html.escape(text if len(text) <= longest else text[: longest - 3] + "...")
+
+
+def _run(run: Run) -> str:
+    collected = collect(run)
+    summary = collected.summary()
+    tool = next(iter(in_order_of_interest(summary["tools"])), "")
+    rows = [(tool, row) for row in run.rows(tool)] if tool else []
+    return summary_html(summary) + _table(rows, sum(summary["tools"].values()))
+
+
+def _tool(tool: Tool) -> str:
+    """A tool: whether it runs, and the rows of its newest log of this process."""
+    name, state = escaped(type(tool).__name__), "running" if tool.running else "not running"
+    if tool.results is not None:
+        tool.results.flush()
+    folder = Path(tool.settings.results, tool.result_folder)
+    pattern = f"{tool.result_file}_*pid{os.getpid()}_*.oplog"
+    logs = sorted(folder.glob(pattern)) if tool.result_file and folder.is_dir() else []
+    if not logs:
+        return f"<p><b>{name}</b>: {state}, no rows yet.</p>"
+    run = open_run(logs[-1])
+    key = next(iter(run.logs))
+    rows = [(key, row) for row in run.rows(key)]
+    return f"<p><b>{name}</b>: {state}, {len(rows):,} rows in {escaped(logs[-1], 500)}</p>" + _table(
+        rows, len(rows)
+    )
+
+
+def summary_html(summary: Mapping[str, Any]) -> str:
+    """The first answers: is something wrong, and where it began."""
+    counts = ", ".join(f"{count:,} {escaped(verdict)}" for verdict, count in summary["counts"])
+    lines = [f"<p><b>{escaped(headline(summary), 500)}</b></p>", f"<p>{counts}</p>" if counts else ""]
+    first = first_divergence(summary)
+    if first:
+        found = summary["first"] or summary["first_overflow"]
+        lines.append(f"<p>{escaped(first, 500)}<br><code>{escaped(found['call_site'], 500)}</code></p>")
+        lines.append(f"<p>{escaped(found['reason'], 500)}</p>" if found["reason"] else "")
+        lines.append(f"<p><code>{escaped(found['reproduce'], 1000)}</code></p>" if found["reproduce"] else "")
+    return "".join(lines)
+
+
+def _table(rows: Sequence[tuple[str, Mapping[str, Any]]], total: int) -> str:
+    if not rows:
+        return ""
+    judged = [(verdict_of(tool, row), row) for tool, row in rows]
+    # What is wrong first; sorting is stable, so both parts stay in the order of the log.
+    shown = sorted(judged, key=lambda item: item[0] not in WRONG)[:MOST_ROWS]
+    head = "".join(f"<th>{column}</th>" for column in _COLUMNS)
+    body = "".join(f"<tr>{''.join(map(_cell, _cells(verdict, row)))}</tr>" for verdict, row in shown)
+    more = f"<p>{len(shown):,} of {total:,} rows</p>" if total > len(shown) else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _cell(value: Any) -> str:
+    return f"<td>{escaped(value)}</td>"
+
+
+def _cells(verdict: str, row: Mapping[str, Any]) -> list[Any]:
+    operator, value = split_name(row.get("name"))
+    figure = row.get("max_abs_diff", row.get("forward_elasped", ""))
+    if isinstance(figure, float):
+        figure = f"{figure:.4g}{' ms' if 'forward_elasped' in row else ''}"
+    return [
+        f"{operator} {value}".strip(), verdict, row.get("phase"), row.get("step"), row.get("rank"),
+        row.get("module"), short_site(str(row.get("call_site") or "")), figure,
+    ]  # fmt: skip
+
+
+# -- sentences ------------------------------------------------------------------------------------------------
+
+
+def headline(summary: Mapping[str, Any]) -> str:
+    """Is something wrong?"""
+    state, compared = summary["state"], summary["compared"]
+    if state == "wrong":
+        parts = []
+        if summary["wrong"]:
+            parts.append(
+                f"{summary['wrong']:,} of {compared:,} compared values {_are(summary['wrong'])} wrong, in "
+                f"{_count(summary['wrong_operators'], 'operator')}"
+            )
+        if summary["births"]:
+            parts.append(f"{_count(summary['births'], 'call')} made a NaN or Inf")
+        return f"Something is wrong: {'; '.join(parts)}."
+    if state == "suspect":
+        return f"Something may be wrong: {_count(summary['suspect'], 'call')} suspect, none proved wrong."
+    if state == "lower":
+        return (
+            f"Nothing is wrong, but {summary['lower']:,} of {compared:,} compared values have a lower precision "
+            f"than their dtype."
+        )
+    if state == "right":
+        return f"Nothing is wrong: {_count(compared, 'compared value')}."
+    if state == "finite":
+        return "No NaN or Inf was made. No value was compared with a reference."
+    return "Nothing was judged: the run has no comparison."
+
+
+def first_divergence(summary: Mapping[str, Any]) -> str:
+    """Where it began; empty when nothing is wrong."""
+    first = summary["first"] or summary["first_overflow"]
+    if first is None:
+        return ""
+    what = f"first {first['verdict']}" if first is not summary["first"] else "first divergence"
+    value = f" {first['value']}" if first["value"] else ""
+    owner = f" of {first['forward_name']}" if first["forward_name"] else ""
+    place = f" at {short_site(first['call_site'])}" if first["call_site"] else ""
+    rank = f", rank {first['rank']}" if summary["environment"]["world_size"] > 1 else ""
+    return f"{what}: {first['operator']}{value}, {first['phase'] or 'forward'}{owner}{place}, step {first['step']}{rank}"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from op_tools.registry import by_section
-from op_tools.report.place import operator_of
+from op_tools.report.rows import operator_of
 from op_tools.runs import DERIVED_LOGS
 
 __all__ = ["WRONG", "Memory", "Operators", "Steps", "Times", "finite", "verdict_of"]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dicore.settings import setting
-from op_tools import running_statistics
+from op_tools import writing
 from op_tools.categories import category_of
 from op_tools.engine import Call, private, signature
 from op_tools.engine.call import tensors_of
@@ -115,7 +115,7 @@ class OpDtypeCast(Tool):
                 call, f"stays in its own dtype: {type(error).__name__}: {str(error).splitlines()[0][:160]}"
             )
             return result
-        written = cast.written(running_statistics.written(call.func, call.name, call.args, call.kwargs))
+        written = cast.written(writing.written_statistics(call.func, call.name, call.args, call.kwargs))
         if cast.shows_a_copy(result) or not (tensors_of(result) or written):
             # What looks like a view of its input must be a view of the program's tensor.
             return run()
