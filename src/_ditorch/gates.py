@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _ditorch.ranks import Place
-from _ditorch.run_tools import BadRequest, offered, tool_named
+from _ditorch.ranks import LaunchedRank
+from _ditorch.run_tools import UsageError, offered, tool_named
 from dicore.settings import size
 from dicore.suggestions import did_you_mean
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from op_tools.storage.log import Log
     from op_tools.tool import Tool
 
-__all__ = ["Gate", "Watch", "gate_names", "parse_gate"]
+__all__ = ["Gate", "GateChecker", "gate_names", "parse_gate"]
 
 _SHOWN = 5
 _PATIENCE = 10.0  # seconds
@@ -49,32 +49,32 @@ def gate_names() -> list[str]:
 
 
 def parse_gate(text: str) -> Gate:
-    """`autocompare`, `overflow` or `memory=8G`. Raises BadRequest."""
+    """`autocompare`, `overflow` or `memory=8G`. Raises UsageError."""
     word, equals, value = text.partition("=")
-    known = {name: tool for tool in offered() if tool.judges for name in (tool.command_name, tool.section)}
-    if word not in known:
-        raise BadRequest(
-            f"--gate {text}: there is no such gate.{did_you_mean(word, known)} The gates are: {', '.join(gate_names())}."
+    judging = {name: tool for tool in offered() if tool.judges for name in (tool.command_name, tool.section)}
+    if word not in judging:
+        raise UsageError(
+            f"--gate {text}: there is no such gate.{did_you_mean(word, judging)} The gates are: {', '.join(gate_names())}."
         )
-    tool = known[word]
+    tool = judging[word]
     if not tool.gate_value:
         if equals:
-            raise BadRequest(f"--gate {text}: the gate {word} takes no value.")
+            raise UsageError(f"--gate {text}: the gate {word} takes no value.")
         return Gate(tool.command_name)
     try:
         return Gate(tool.command_name, size(value))
     except ValueError as error:
-        raise BadRequest(
+        raise UsageError(
             f"--gate {text}: expected {word}={tool.gate_value}, such as {word}=8G ({error})"
         ) from error
 
 
-class Watch:
+class GateChecker:
     """The gates of one run: what was there before it does not count, nor what other ranks write."""
 
-    def __init__(self, gates: Sequence[Gate], tools: Sequence[Tool], place: Place) -> None:
+    def __init__(self, gates: Sequence[Gate], tools: Sequence[Tool], launched: LaunchedRank) -> None:
         self.gates = gates
-        self.place = place
+        self.launched = launched
         sections = {gate.tool: tool_named(gate.tool).section for gate in gates}
         self._tools = {
             gate.tool: next(tool for tool in tools if tool.section == sections[gate.tool]) for gate in gates
@@ -154,9 +154,11 @@ class Watch:
         A process that calls itself a rank of some other job is none of the ranks that were launched with this one: it was
         started by one of them, and is better counted twice than not at all.
         """
-        if self.place.alone or header.get("pid") == os.getpid():
+        if self.launched.is_single or header.get("pid") == os.getpid():
             return True
-        return header.get("world_size") != self.place.world_size or header.get("rank") == self.place.rank
+        return (
+            header.get("world_size") != self.launched.world_size or header.get("rank") == self.launched.rank
+        )
 
 
 def _unfinished_children(seconds: float) -> str:

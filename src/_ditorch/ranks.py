@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["Companions", "Place", "launched_as"]
+__all__ = ["LaunchedRank", "LocalRanks", "launched_rank"]
 
 # What a launcher says of one start of one job.
 _JOB = (
@@ -32,7 +32,7 @@ _RUNNING, _ENDED = b"running", b"ended"
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class LaunchedRank:
     """Which of how many ranks a process was started as, in the job and on this host."""
 
     rank: int = 0
@@ -41,16 +41,18 @@ class Place:
     local_world_size: int = 1
 
     @property
-    def alone(self) -> bool:
+    def is_single(self) -> bool:
         """Whether there are no other ranks."""
         return self.world_size <= 1
 
 
-def launched_as(environment: Mapping[str, str] | None = None) -> Place:
+def launched_rank(environment: Mapping[str, str] | None = None) -> LaunchedRank:
     """What the variables of the launcher say now; the program may change them later."""
     environment = os.environ if environment is None else environment
     rank, world_size = _numbers(environment, ("RANK", "0"), ("WORLD_SIZE", "1"))
-    return Place(rank, world_size, *_numbers(environment, ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")))
+    return LaunchedRank(
+        rank, world_size, *_numbers(environment, ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
+    )
 
 
 def _numbers(environment: Mapping[str, str], rank: tuple[str, str], size: tuple[str, str]) -> tuple[int, int]:
@@ -60,14 +62,16 @@ def _numbers(environment: Mapping[str, str], rank: tuple[str, str], size: tuple[
         return 0, 1
 
 
-class Companions:
+class LocalRanks:
     """The other ranks on this host. Each has a file that it holds locked while it lives and that says when it has ended.
 
     Once all have ended the folder of the files is removed, so a folder that is gone means just that.
     """
 
-    def __init__(self, place: Place, folder: str, *, patience: float = 60.0, silence: float = 5.0) -> None:
-        self.place = place
+    def __init__(
+        self, launched: LaunchedRank, folder: str, *, patience: float = 60.0, silence: float = 5.0
+    ) -> None:
+        self.launched = launched
         self.patience, self.silence = patience, silence
         job = "\n".join(os.environ.get(name, "") for name in _JOB)
         self.folder = Path(folder, f".ranks-{hashlib.sha256(job.encode()).hexdigest()[:16]}")
@@ -76,12 +80,12 @@ class Companions:
 
     def begin(self) -> None:
         """Say that this rank runs. Where that cannot be written nobody waits."""
-        if self.place.alone or self.place.local_world_size <= 1:
+        if self.launched.is_single or self.launched.local_world_size <= 1:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            self._file = os.open(self.folder / str(self.place.local_rank), flags, 0o600)
+            self._file = os.open(self.folder / str(self.launched.local_rank), flags, 0o600)
         except OSError:
             return
         with contextlib.suppress(
@@ -112,7 +116,7 @@ class Companions:
         """The local ranks that have not ended."""
         if self._file < 0 or not self.folder.is_dir():
             return []
-        others = (rank for rank in range(self.place.local_world_size) if rank != self.place.local_rank)
+        others = (rank for rank in range(self.launched.local_world_size) if rank != self.launched.local_rank)
         return [rank for rank in others if not self._has_ended(rank)]
 
     def _has_ended(self, rank: int) -> bool:
@@ -142,18 +146,20 @@ class Companions:
             waited = time.monotonic() - began
             names = ", ".join(map(str, missing))
             if waited >= self.patience:
-                _say(self.place, f"local ranks {names} have not ended in {self.patience:g} seconds; leaving")
+                _say(
+                    self.launched, f"local ranks {names} have not ended in {self.patience:g} seconds; leaving"
+                )
                 return
             if waited >= self.silence and not said:
                 said = True
                 _say(
-                    self.place,
+                    self.launched,
                     f"waiting for local ranks {names} to end, at most {self.patience:g} seconds: the launcher may kill them "
                     "when this rank leaves with the exit code of a gate",
                 )
             time.sleep(0.05)
 
 
-def _say(place: Place, text: str) -> None:
+def _say(launched: LaunchedRank, text: str) -> None:
     with contextlib.suppress(OSError, ValueError):
-        print(f"ditorch: rank {place.rank}: {text}", file=sys.stderr, flush=True)
+        print(f"ditorch: rank {launched.rank}: {text}", file=sys.stderr, flush=True)

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from _ditorch.ranks import Companions, launched_as
-from _ditorch.run_tools import BadRequest, Plan, RunningTools, follow_forked, follow_spawned
+from _ditorch.ranks import LocalRanks, launched_rank
+from _ditorch.run_tools import RunConfig, RunningTools, UsageError, follow_forked, follow_spawned
 from dicore.main_module import (
     CannotRun,
     Program,
@@ -30,9 +30,9 @@ from dicore.main_module import (
 from dicore.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from _ditorch.gates import Gate, Watch
+    from _ditorch.gates import Gate, GateChecker
 
-__all__ = ["USAGE", "Request", "main", "parse"]
+__all__ = ["USAGE", "RunArguments", "main", "parse"]
 
 USAGE = """\
 Usage: ditorch run [OPTIONS] SCRIPT [ARGUMENTS]...
@@ -60,7 +60,7 @@ _USAGE_ERROR = 2
 
 
 @dataclass
-class Request:
+class RunArguments:
     """What the command line asks for."""
 
     tools: list[str] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Request:
     def take(self, option: str, value: str) -> None:
         """Note an option that has a value."""
         if not value:
-            raise BadRequest(f"{option} needs a value.")
+            raise UsageError(f"{option} needs a value.")
         if option == "--results":
             self.results = value
         elif option == "--set":
@@ -84,41 +84,41 @@ class Request:
         else:
             names = [word.strip() for word in value.split(",") if word.strip()]
             if not names:
-                raise BadRequest(f"{option} {value}: there is no name in it.")
+                raise UsageError(f"{option} {value}: there is no name in it.")
             (self.tools if option == "--tool" else self.gates).extend(names)
 
 
-def parse(words: Sequence[str]) -> Request:
-    """Read the words after `ditorch run`. Raises BadRequest."""
-    request = Request()
+def parse(words: Sequence[str]) -> RunArguments:
+    """Read the words after `ditorch run`. Raises UsageError."""
+    given = RunArguments()
     rest = list(words)
     closed = False  # by --, which makes everything after the script the script's
-    while rest and not request.target:
+    while rest and not given.target:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
         if name in _VALUES:
-            request.take(name, value if equals else _value_of(name, rest))
+            given.take(name, value if equals else _value_of(name, rest))
         elif word == "--no-ditorch":
-            request.mapping = False
+            given.mapping = False
         elif word in ("--help", "-h"):
-            request.help = True
-            return request
+            given.help = True
+            return given
         elif word == "-m":
-            request.module, request.target = True, _value_of("-m", rest)
+            given.module, given.target = True, _value_of("-m", rest)
         elif word == "--" and not closed:
             closed = True
         elif word.startswith("-") and word != "-" and not closed:
             hint = did_you_mean(name, (*_VALUES, *_FLAGS, "-m"))
-            raise BadRequest(f"unknown option {word}.{hint} Options of the script stand after the script.")
+            raise UsageError(f"unknown option {word}.{hint} Options of the script stand after the script.")
         else:
-            request.target = word
-    if not request.target:
-        raise BadRequest("there is no script to run. Give a Python script, or -m and a module.")
-    request.arguments = rest if closed else _after_the_script(request, rest)
-    return request
+            given.target = word
+    if not given.target:
+        raise UsageError("there is no script to run. Give a Python script, or -m and a module.")
+    given.arguments = rest if closed else _after_the_script(given, rest)
+    return given
 
 
-def _after_the_script(request: Request, words: list[str]) -> list[str]:
+def _after_the_script(given: RunArguments, words: list[str]) -> list[str]:
     """Take our options from the front; what remains is the script's."""
     rest = list(words)
     while rest:
@@ -128,31 +128,31 @@ def _after_the_script(request: Request, words: list[str]) -> list[str]:
         if name not in _VALUES:
             break
         del rest[0]
-        request.take(name, value if equals else _value_of(name, rest))
+        given.take(name, value if equals else _value_of(name, rest))
     return rest
 
 
 def _value_of(option: str, rest: list[str]) -> str:
     if not rest:
-        raise BadRequest(f"{option} needs a value.")
+        raise UsageError(f"{option} needs a value.")
     return rest.pop(0)
 
 
 def main(words: Sequence[str]) -> NoReturn:
     """Run the program and leave as it leaves."""
     try:
-        request = parse(words)
-        if request.help:
+        given = parse(words)
+        if given.help:
             print(_usage())
             sys.exit(0)
-        gates = _gates(request.gates)
-        tools = [*request.tools, *(gate.tool for gate in gates)]
-        plan = Plan.of(tools, request.results, request.settings, request.mapping)
-        prepare = _prepare(request)
-        _start_mapping(plan.mapping)
-        run = _Run(prepare, plan, gates)
-        ended = run.run(request.arguments)
-    except (BadRequest, CannotRun) as error:
+        gates = _gates(given.gates)
+        tools = [*given.tools, *(gate.tool for gate in gates)]
+        config = RunConfig.of(tools, given.results, given.settings, given.mapping)
+        prepare = _prepare(given)
+        _start_mapping(config.mapping)
+        run = _Run(prepare, config, gates)
+        ended = run.run(given.arguments)
+    except (UsageError, CannotRun) as error:
         print(f"ditorch run: {error}", file=sys.stderr)
         sys.exit(_USAGE_ERROR)
     _leave(ended, run.prepared)
@@ -184,13 +184,13 @@ def _gates(texts: Sequence[str]) -> list[Gate]:
     return [parse_gate(text) for text in texts]
 
 
-def _prepare(request: Request) -> Callable[[], Program]:
+def _prepare(given: RunArguments) -> Callable[[], Program]:
     """A script is read now. A module is only looked for: its packages are part of the program and need the tools."""
-    if request.module:
-        expect_module(request.target, request.arguments)
-        return functools.partial(prepare_module, request.target)
+    if given.module:
+        expect_module(given.target, given.arguments)
+        return functools.partial(prepare_module, given.target)
     try:
-        prepared = prepare_script(request.target)
+        prepared = prepare_script(given.target)
         return lambda: prepared
     except SyntaxError as error:
         error.__traceback__ = None  # Python shows the place in the script, and no frames
@@ -206,28 +206,28 @@ def _start_mapping(wanted: bool) -> None:
     try:
         session.start(quiet=True)
     except (ImportError, ValueError) as error:
-        raise BadRequest(f"{error} To run without the mapping, give --no-ditorch.") from error
+        raise UsageError(f"{error} To run without the mapping, give --no-ditorch.") from error
 
 
 class _Run:
     """One program with its tools and gates."""
 
-    def __init__(self, prepare: Callable[[], Program], plan: Plan, gates: Sequence[Gate]) -> None:
+    def __init__(self, prepare: Callable[[], Program], config: RunConfig, gates: Sequence[Gate]) -> None:
         self.prepare = prepare
         self.prepared: Program | None = None
-        self.plan = plan
+        self.config = config
         self.gates = gates
-        self.place = launched_as()
-        self.speaks = self.place.rank == 0
+        self.launched = launched_rank()
+        self.speaks = self.launched.rank == 0
         self.pid = os.getpid()
 
     def run(self, arguments: Sequence[str]) -> BaseException | None:
         """Run the program between the start and the end of the tools; how it ended."""
-        tools = RunningTools(self.plan, quiet=not self.speaks)
+        tools = RunningTools(self.config, quiet=not self.speaks)
         tools.start()
-        watch = self._watch(tools)
-        if self.plan.mapping or self.plan.tools:
-            follow_spawned(self.plan)
+        checker = self._checker(tools)
+        if self.config.mapping or self.config.tools:
+            follow_spawned(self.config)
         if tools.started:
             follow_forked(tools)
         try:
@@ -238,30 +238,30 @@ class _Run:
         if not tools.started:
             return ended
         ended = _wait_for_threads() or ended
-        if watch is not None:
-            watch.hold_logs()
+        if checker is not None:
+            checker.hold_logs()
         tools.stop()
         if os.getpid() != self.pid:
             return ended  # a child that the program forked: the rest is its parent's
         try:
-            code = 0 if _failed(ended) or watch is None else self._gate(watch)
+            code = 0 if _failed(ended) or checker is None else self._gate(checker)
             if self.speaks:
                 _say_where(tools.folders)
             if code:
-                self.companions.wait()
+                self.local_ranks.wait()
         except KeyboardInterrupt as error:
             return error
         return SystemExit(code) if code else ended
 
-    def _watch(self, tools: RunningTools) -> Watch | None:
+    def _checker(self, tools: RunningTools) -> GateChecker | None:
         if not self.gates:
             return None
-        from _ditorch.gates import Watch
+        from _ditorch.gates import GateChecker
 
-        watch = Watch(self.gates, tools.started, self.place)
-        self.companions = Companions(self.place, watch.results)
-        self.companions.begin()
-        return watch
+        checker = GateChecker(self.gates, tools.started, self.launched)
+        self.local_ranks = LocalRanks(self.launched, checker.results)
+        self.local_ranks.begin()
+        return checker
 
     def _outcome(self, arguments: Sequence[str]) -> BaseException | None:
         try:
@@ -276,12 +276,12 @@ class _Run:
             return error
         return None
 
-    def _gate(self, watch: Watch) -> int:
+    def _gate(self, checker: GateChecker) -> int:
         try:
-            code, lines = watch.verdict()
+            code, lines = checker.verdict()
         except Exception as error:  # of ours; a gate that was not looked at is not passed
             code, lines = 5, [f"nothing is known: the gates cannot be read: {type(error).__name__}: {error}"]
-        who = "" if self.place.alone else f" rank {self.place.rank}:"
+        who = "" if self.launched.is_single else f" rank {self.launched.rank}:"
         with contextlib.suppress(OSError, ValueError):
             for line in lines:
                 print(line if line.startswith(" ") else f"ditorch:{who} {line}", file=sys.stderr)

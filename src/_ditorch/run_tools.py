@@ -19,36 +19,36 @@ from dicore.suggestions import did_you_mean
 if TYPE_CHECKING:
     from op_tools.tool import Tool
 
-__all__ = ["BadRequest", "Plan", "RunningTools", "offered", "tool_named"]
+__all__ = ["RunConfig", "RunningTools", "UsageError", "offered", "tool_named"]
 
 
-class BadRequest(Exception):
+class UsageError(Exception):
     """What was asked for cannot be done; the message says what was expected."""
 
 
 def offered() -> list[type[Tool]]:
-    """The tools that can be turned on here, those of the user's OP_TOOLS_PATH too. Raises BadRequest."""
+    """The tools that can be turned on here, those of the user's OP_TOOLS_PATH too. Raises UsageError."""
     from op_tools import registry
 
     try:
         return [tool for tool in registry.tools() if tool.command_name]
     except registry.BadTool as error:
-        raise BadRequest(str(error)) from error
+        raise UsageError(str(error)) from error
 
 
 def tool_named(word: str, option: str = "--tool") -> type[Tool]:
-    """The tool that a word means: its name or the name of its section. Raises BadRequest."""
+    """The tool that a word means: its name or the name of its section. Raises UsageError."""
     known = {name: tool for tool in offered() for name in (tool.section, tool.command_name)}
     if word in known:
         return known[word]
-    raise BadRequest(
+    raise UsageError(
         f"{option} {word}: there is no such tool.{did_you_mean(word, known)} "
         f"The tools are: {', '.join(tool.command_name for tool in offered())}."
     )
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class RunConfig:
     """Which tools with which arguments. Plain data: it travels to the processes that the program spawns."""
 
     tools: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
@@ -57,8 +57,8 @@ class Plan:
     @classmethod
     def of(
         cls, names: Sequence[str], results: str | None, settings: Sequence[str], mapping: bool = True
-    ) -> Plan:
-        """Check what was asked for. Raises BadRequest."""
+    ) -> RunConfig:
+        """Check what was asked for. Raises UsageError."""
         tools = list(dict.fromkeys(tool_named(name) for name in names))
         arguments: dict[type[Tool], dict[str, Any]] = {tool: {} for tool in tools}
         for tool, given in arguments.items():
@@ -67,7 +67,7 @@ class Plan:
         for text in settings:
             tool, name, value = _setting(text)
             if tool not in arguments:
-                raise BadRequest(
+                raise UsageError(
                     f"--set {text}: the tool {tool.command_name} is not on. Add --tool {tool.command_name}."
                 )
             arguments[tool][name] = os.path.abspath(value) if name == "results" else value
@@ -81,7 +81,7 @@ def _results_of(tool: type[Tool]) -> str:
     try:
         return read(ToolSettings, f"{ROOT}.{tool.section}", {})[0].results
     except SettingError as error:
-        raise BadRequest(f"{error}. `ditorch config` lists all that cannot be used.") from error
+        raise UsageError(f"{error}. `ditorch config` lists all that cannot be used.") from error
 
 
 def _setting(text: str) -> tuple[type[Tool], str, Any]:
@@ -89,41 +89,41 @@ def _setting(text: str) -> tuple[type[Tool], str, Any]:
     left, equals, value = text.partition("=")
     owner, dot, name = left.strip().partition(".")
     if not equals or not dot:
-        raise BadRequest(f"--set {text}: expected tool.setting=value, such as time.top=20.")
+        raise UsageError(f"--set {text}: expected tool.setting=value, such as time.top=20.")
     tool = tool_named(owner, "--set")
     fields = variables_of(tool.schema)
     if name not in fields:
-        raise BadRequest(
+        raise UsageError(
             f"--set {text}: {tool.command_name} has no setting {name}.{did_you_mean(name, fields)} It has: {', '.join(fields)}."
         )
     try:
         return tool, name, fields[name].parse(value)
     except (ValueError, TypeError, KeyError) as error:
-        raise BadRequest(f"--set {text}: {error}") from error
+        raise UsageError(f"--set {text}: {error}") from error
 
 
 class RunningTools:
     """The tools of one process, started in order and stopped in the opposite one."""
 
-    def __init__(self, plan: Plan, *, quiet: bool = False) -> None:
-        self.plan = plan
+    def __init__(self, config: RunConfig, *, quiet: bool = False) -> None:
+        self.config = config
         self.started: list[Tool] = []
         self._pid = os.getpid()
         self._quiet = quiet
 
     def start(self) -> None:
-        """Start all of them, or none: raises BadRequest when one cannot be started."""
-        for name, arguments in self.plan.tools:
+        """Start all of them, or none: raises UsageError when one cannot be started."""
+        for name, arguments in self.config.tools:
             try:
                 tool_class = tool_named(name)
                 tool = (_quiet(tool_class) if self._quiet else tool_class)(**dict(arguments))
                 self.started.append(tool.start())
-            except BadRequest:
+            except UsageError:
                 raise
             except Exception as error:
                 for started in self.started:
                     _silent(started).stop()
-                raise BadRequest(f"the tool {name} cannot be started: {error}") from error
+                raise UsageError(f"the tool {name} cannot be started: {error}") from error
 
     def stop(self) -> None:
         """Write what is pending and print the summaries. No error of a tool comes out."""
@@ -186,7 +186,7 @@ _IN_CHILD = """
 import sys
 try:
     from _ditorch import run_tools
-    run_tools.start_in_child(run_tools.Plan(tools, mapping))
+    run_tools.start_in_child(run_tools.RunConfig(tools, mapping))
 except Exception as error:
     print(f"ditorch: this process runs without the tools: {type(error).__name__}: {error}", file=sys.stderr)
 """
@@ -195,24 +195,24 @@ except Exception as error:
 class _StartsInChild:
     """Unpickled in a spawned process before it imports the program: starts there what runs here."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return exec, (_IN_CHILD, {"tools": self.plan.tools, "mapping": self.plan.mapping})
+        return exec, (_IN_CHILD, {"tools": self.config.tools, "mapping": self.config.mapping})
 
 
 _in_this_child: list[RunningTools] = []
 
 
-def follow_spawned(plan: Plan) -> None:
+def follow_spawned(config: RunConfig) -> None:
     """Give the processes that multiprocessing spawns the mapping and the tools of this one."""
     from multiprocessing import spawn
 
     original = spawn.get_preparation_data
 
     def get_preparation_data(name: str) -> dict[str, Any]:
-        return {"ditorch": _StartsInChild(plan), **original(name)}
+        return {"ditorch": _StartsInChild(config), **original(name)}
 
     spawn.get_preparation_data = get_preparation_data
 
@@ -224,22 +224,22 @@ def follow_forked(tools: RunningTools) -> None:
     util.register_after_fork(tools, _stop_at_the_end)
 
 
-def start_in_child(plan: Plan) -> None:
+def start_in_child(config: RunConfig) -> None:
     """What a spawned process does first; the tools end with it."""
     from _ditorch.session import of_process
 
     session = of_process()
-    session.held = not plan.mapping
+    session.held = not config.mapping
     session.start(quiet=True)
-    if plan.tools:
-        tools = RunningTools(plan, quiet=True)
+    if config.tools:
+        tools = RunningTools(config, quiet=True)
         tools.start()
         _in_this_child.append(tools)
         # Such a process leaves by os._exit, after its finalizers. One that comes from a fork server forgets those that were
         # registered before it began.
         _stop_at_the_end(tools)
         follow_forked(tools)
-    follow_spawned(plan)
+    follow_spawned(config)
 
 
 def _stop_at_the_end(tools: RunningTools) -> None:

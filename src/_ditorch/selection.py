@@ -79,9 +79,9 @@ def choose(adapters: Sequence[Adapter] | None = None, environment: Mapping[str, 
     if wanted:
         return Choice(_by_name(wanted, candidates), f"{DEVICE.name}={wanted}", wanted=True)
     for adapter in candidates:
-        wish = adapter.wish()
-        if wish:
-            return Choice(adapter, wish, wanted=True)
+        reason = adapter.requested()
+        if reason:
+            return Choice(adapter, reason, wanted=True)
     passed: list[PassedOver] = []
     for adapter in candidates[:-1]:
         if adapter.installed():

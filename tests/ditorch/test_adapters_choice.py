@@ -183,7 +183,9 @@ def test_a_device_registered_with_torch_keeps_the_package_out() -> None:
     assert "torch_npu has 2 device(s) that cannot be used" in ended["choice"].err
     assert ended["setting"].code == 1
     for program in ended.values():
-        assert "this process has given torch's one place for such a device to 'dipu'" in program.err
+        assert (
+            "this process has given torch's one slot for such a device (PrivateUse1) to 'dipu'" in program.err
+        )
         assert "set TORCH_DEVICE_BACKEND_AUTOLOAD=0" in program.err
 
 

@@ -27,7 +27,7 @@ class Chip(Adapter):
     def installed(self) -> bool:
         return self._installed
 
-    def wish(self) -> str:
+    def requested(self) -> str:
         return self._wish
 
     def availability(self) -> Availability:

@@ -93,14 +93,14 @@ def lines_of(folder: Path, results: str) -> int:
     ],
 )
 def test_whose_option_is_it(words: str, tools: list[str], target: str, arguments: str) -> None:
-    request = run.parse(words.split())
-    assert (request.tools, request.target) == (tools, target)
-    assert request.arguments == arguments.split()
-    assert request.module == words.startswith("-m")
+    given = run.parse(words.split())
+    assert (given.tools, given.target) == (tools, target)
+    assert given.arguments == arguments.split()
+    assert given.module == words.startswith("-m")
 
 
 def test_all_options_are_understood() -> None:
-    request = run.parse(
+    given = run.parse(
         [
             "--results",
             "r",
@@ -113,8 +113,8 @@ def test_all_options_are_understood() -> None:
             "--results=s",
         ]
     )
-    assert (request.results, request.settings, request.gates) == ("s", ["time.top=3"], ["memory=1G"])
-    assert request.mapping is False
+    assert (given.results, given.settings, given.gates) == ("s", ["time.top=3"], ["memory=1G"])
+    assert given.mapping is False
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_what_cannot_be_run_is_said_before_anything_starts(
 def test_names_of_sections_are_names_of_tools() -> None:
     for word, name in (("overflow_check", "overflow"), ("time_measure", "time"), ("dtype_cast", "cast")):
         assert run_tools.tool_named(word).command_name == name
-    plan = run_tools.Plan.of(["time", "time_measure"], "there", ["time_measure.top=3"])
-    assert plan.tools == (("time", (("results", os.path.abspath("there")), ("top", 3))),)
+    config = run_tools.RunConfig.of(["time", "time_measure"], "there", ["time_measure.top=3"])
+    assert config.tools == (("time", (("results", os.path.abspath("there")), ("top", 3))),)
     assert parse_gate("overflow_check") == Gate("overflow")
     assert parse_gate("memory=2G") == Gate("memory", 2 * 2**30)
 
@@ -456,7 +456,7 @@ def test_another_rank_says_only_what_it_finds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RANK", "0")
-    tools = run_tools.RunningTools(run_tools.Plan.of(["observe"], None, []), quiet=True)
+    tools = run_tools.RunningTools(run_tools.RunConfig.of(["observe"], None, []), quiet=True)
     tools.start()
     (tool,) = tools.started
     tool.say_applied("torch.add")
@@ -472,7 +472,7 @@ def test_an_error_of_a_tool_changes_nothing(capsys: pytest.CaptureFixture[str]) 
         def stop(self) -> None:
             raise RuntimeError("out of order")
 
-    tools = run_tools.RunningTools(run_tools.Plan())
+    tools = run_tools.RunningTools(run_tools.RunConfig())
     tools.started = [Bad()]  # type: ignore[list-item]
     tools.stop()
     assert "Bad could not be stopped: RuntimeError: out of order" in capsys.readouterr().err

@@ -17,8 +17,8 @@ import pytest
 from forked_programs import clean_environment, run_all
 
 from _ditorch import gates, run, run_tools
-from _ditorch.gates import Gate, Watch
-from _ditorch.ranks import Companions, Place, launched_as
+from _ditorch.gates import Gate, GateChecker
+from _ditorch.ranks import LaunchedRank, LocalRanks, launched_rank
 from op_tools.runs import open_run
 from op_tools.storage.log import Log
 
@@ -157,7 +157,7 @@ def test_odd_exit_codes_and_variables(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["--gate", ",", "x.py"], ["--tool", " , ", "x.py"], ["x.py", "--gate=,"]])
 def test_a_list_without_a_name_is_refused(words: list[str]) -> None:
-    with pytest.raises(run_tools.BadRequest, match="there is no name in it"):
+    with pytest.raises(run_tools.UsageError, match="there is no name in it"):
         run.parse(words)
 
 
@@ -175,9 +175,9 @@ class Fake:
         self.settings = type("Settings", (), {"results": str(folder)})
 
 
-def verdict(folder: Path, place: Place, *logs: tuple[int, int, dict[str, Any]]) -> int:
+def verdict(folder: Path, launched: LaunchedRank, *logs: tuple[int, int, dict[str, Any]]) -> int:
     """The exit code, where logs of (rank, world size, row) are written by another process."""
-    watch = Watch([Gate("overflow")], [Fake(folder)], place)  # type: ignore[list-item]
+    checker = GateChecker([Gate("overflow")], [Fake(folder)], launched)  # type: ignore[list-item]
     for rank, world_size, row in logs:
         pid = os.fork()
         if pid == 0:
@@ -185,14 +185,14 @@ def verdict(folder: Path, place: Place, *logs: tuple[int, int, dict[str, Any]]) 
                 log.append(row)
             os._exit(0)
         os.waitpid(pid, 0)
-    return watch.verdict()[0]
+    return checker.verdict()[0]
 
 
 def test_whose_rows_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first_of_two = Place(rank=0, world_size=2)
+    first_of_two = LaunchedRank(rank=0, world_size=2)
     monkeypatch.setenv("WORLD_SIZE", "2")  # what the program has put there later is not asked
     monkeypatch.setenv("RANK", "0")
-    assert verdict(tmp_path / "a", Place(), (1, 2, BORN)) == 1
+    assert verdict(tmp_path / "a", LaunchedRank(), (1, 2, BORN)) == 1
     assert verdict(tmp_path / "b", first_of_two, (1, 2, BORN)) == 0  # that rank answers for itself
     assert verdict(tmp_path / "c", first_of_two, (0, 2, BORN)) == 1
     assert verdict(tmp_path / "d", first_of_two, (5, 8, BORN)) == 1  # a worker that a rank has started
@@ -204,18 +204,18 @@ def test_what_a_tool_has_written_when_it_starts_is_of_this_run(tmp_path: Path) -
         log.append(BORN)
         log.flush()
         tool.results = type("Results", (), {"log": log})
-        assert Watch([Gate("overflow")], [tool], Place()).verdict()[0] == 1
+        assert GateChecker([Gate("overflow")], [tool], LaunchedRank()).verdict()[0] == 1
         tool.results = None
-        assert Watch([Gate("overflow")], [tool], Place()).verdict()[0] == 0
+        assert GateChecker([Gate("overflow")], [tool], LaunchedRank()).verdict()[0] == 0
 
 
 def test_a_log_that_cannot_be_read_or_is_torn(tmp_path: Path) -> None:
     def with_log(name: str, spoil: Any) -> tuple[int, list[str]]:
-        watch = Watch([Gate("overflow")], [Fake(tmp_path / name)], Place())  # type: ignore[list-item]
+        checker = GateChecker([Gate("overflow")], [Fake(tmp_path / name)], LaunchedRank())  # type: ignore[list-item]
         with Log(tmp_path / name / "there", "info") as log:
             log.append({"status": "seen"})
         spoil(log.path)
-        return watch.verdict()
+        return checker.verdict()
 
     assert with_log("whole", lambda path: None) == (0, [])
     for name, spoil, expected in (
@@ -227,24 +227,24 @@ def test_a_log_that_cannot_be_read_or_is_torn(tmp_path: Path) -> None:
 
 
 def test_a_process_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = Watch([Gate("overflow")], [Fake(tmp_path)], Place())  # type: ignore[list-item]
+    checker = GateChecker([Gate("overflow")], [Fake(tmp_path)], LaunchedRank())  # type: ignore[list-item]
     monkeypatch.setattr(gates, "_PATIENCE", 0.1)
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
     child.start()
-    code, (line,) = watch.verdict()
+    code, (line,) = checker.verdict()
     child.terminate()
     child.join()
     assert code == 5 and f"nothing is known of process {child.pid}, which" in line
-    assert watch.verdict() == (0, [])
+    assert checker.verdict() == (0, [])
 
 
 def test_a_gate_that_cannot_be_looked_at_is_not_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    watch = Watch([Gate("overflow")], [Fake(tmp_path)], Place())  # type: ignore[list-item]
-    monkeypatch.setattr(watch, "verdict", lambda: 1 / 0)
-    one = run._Run(lambda: pytest.fail("not run"), run_tools.Plan(), [])
-    assert one._gate(watch) == 5
+    checker = GateChecker([Gate("overflow")], [Fake(tmp_path)], LaunchedRank())  # type: ignore[list-item]
+    monkeypatch.setattr(checker, "verdict", lambda: 1 / 0)
+    one = run._Run(lambda: pytest.fail("not run"), run_tools.RunConfig(), [])
+    assert one._gate(checker) == 5
     assert "nothing is known: the gates cannot be read: ZeroDivisionError" in capsys.readouterr().err
 
 
@@ -253,21 +253,21 @@ def test_a_gate_that_cannot_be_looked_at_is_not_passed(
 
 def test_launched_as() -> None:
     job = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    assert launched_as(job) == Place(3, 4, 1, 2)
+    assert launched_rank(job) == LaunchedRank(3, 4, 1, 2)
     assert (
-        launched_as({})
-        == launched_as({"RANK": "abc", "WORLD_SIZE": "4"})
-        == launched_as({"RANK": ""})
-        == Place()
+        launched_rank({})
+        == launched_rank({"RANK": "abc", "WORLD_SIZE": "4"})
+        == launched_rank({"RANK": ""})
+        == LaunchedRank()
     )
-    assert launched_as({**job, "LOCAL_RANK": "x"}) == Place(3, 4, 0, 1)
+    assert launched_rank({**job, "LOCAL_RANK": "x"}) == LaunchedRank(3, 4, 0, 1)
 
 
 def forked_rank(folder: Path, rank: int, seconds: float, dies: bool) -> int:
     """A rank that begins now and ends after a while; its process number."""
     pid = os.fork()
     if pid == 0:
-        other = Companions(Place(rank, 2, rank, 2), str(folder))
+        other = LocalRanks(LaunchedRank(rank, 2, rank, 2), str(folder))
         other.begin()
         time.sleep(seconds)
         if not dies:
@@ -281,7 +281,7 @@ def forked_rank(folder: Path, rank: int, seconds: float, dies: bool) -> int:
 def test_a_rank_waits_until_the_others_have_ended(
     dies: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine = Companions(Place(0, 2, 0, 2), str(tmp_path), patience=20, silence=0.2)
+    mine = LocalRanks(LaunchedRank(0, 2, 0, 2), str(tmp_path), patience=20, silence=0.2)
     mine.begin()
     began = time.monotonic()
     child = forked_rank(tmp_path, 1, 0.5, dies)
@@ -296,12 +296,15 @@ def test_a_rank_waits_until_the_others_have_ended(
 def test_patience_ends_and_a_rank_alone_waits_for_nobody(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mine = Companions(Place(0, 2, 0, 2), str(tmp_path), patience=0.2, silence=9)
+    mine = LocalRanks(LaunchedRank(0, 2, 0, 2), str(tmp_path), patience=0.2, silence=9)
     mine.begin()
     mine.wait()  # the other never begins
     assert "local ranks 1 have not ended in 0.2 seconds; leaving" in capsys.readouterr().err
-    for place, folder in ((Place(), tmp_path / "alone"), (Place(0, 2, 0, 2), Path("/proc/nowhere"))):
-        other = Companions(place, str(folder), patience=60)
+    for place, folder in (
+        (LaunchedRank(), tmp_path / "alone"),
+        (LaunchedRank(0, 2, 0, 2), Path("/proc/nowhere")),
+    ):
+        other = LocalRanks(place, str(folder), patience=60)
         other.begin()
         thread = threading.Thread(target=other.wait, daemon=True)
         thread.start()

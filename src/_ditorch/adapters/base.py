@@ -95,7 +95,7 @@ class Adapter(ABC):
         """All that DITORCH_DEVICE may say to mean this framework, the preferred name first."""
         return tuple(dict.fromkeys((self.name, self.package, self.device_type, *self.aliases)))
 
-    def wish(self) -> str:
+    def requested(self) -> str:
         """Why the program has already decided for this framework; empty if it has not."""
         return ""
 

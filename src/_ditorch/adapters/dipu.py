@@ -27,7 +27,7 @@ class DipuAdapter(ExtensionAdapter):
         "build it beside the installed torch: `make env`, or `pip install . --no-build-isolation`"
     )
 
-    def wish(self) -> str:
+    def requested(self) -> str:
         # torch's autoload of the device leaves no trace under this name, so somebody wrote `import
         # torch_dipu`.
         return "the program imported torch_dipu" if self.package in sys.modules else ""

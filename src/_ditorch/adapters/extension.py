@@ -1,7 +1,7 @@
-"""Frameworks that are a package beside torch: importing it registers a device in torch's one free place.
+"""Frameworks that are a package beside torch: importing it registers a device in torch's one free slot.
 
-That place (PrivateUse1) is given away once in a process. Importing a package only to look whether it has a
-device would take the place from all others, and a package that cannot work here may fail in any way, even
+That slot (PrivateUse1) is given away once in a process. Importing a package only to look whether it has a
+device would take the slot from all others, and a package that cannot work here may fail in any way, even
 after it has taken it. So a package that is not loaded yet is looked at in a process of its own.
 """
 
@@ -22,17 +22,17 @@ from _ditorch.adapters.probe import probe
 if TYPE_CHECKING:
     from _ditorch.mapping.translation import Target
 
-__all__ = ["FREE_THE_PLACE", "ExtensionAdapter", "place_is_taken", "registered_device"]
+__all__ = ["FREE_PRIVATEUSE1", "ExtensionAdapter", "privateuse1_is_taken", "registered_device"]
 
 _FREE = "privateuseone"
-FREE_THE_PLACE = (
+FREE_PRIVATEUSE1 = (
     "set TORCH_DEVICE_BACKEND_AUTOLOAD=0 so that `import torch` registers none, and import only the package "
     "you want"
 )
 
 
 def registered_device() -> str:
-    """The name that torch's free place was given in this process; empty while it is free."""
+    """The name that torch's one slot (PrivateUse1) was given in this process; empty while it is free."""
     # Private, but the only way to ask: the public function of torch.utils can only set the name.
     name: str = torch._C._get_privateuse1_backend_name()
     return "" if name == _FREE else name
@@ -46,7 +46,7 @@ class ExtensionAdapter(Adapter):
     tools: ClassVar[str] = "the driver"
     """What shows the user whether the driver sees a card."""
 
-    def wish(self) -> str:
+    def requested(self) -> str:
         if self.package in sys.modules and self.availability().usable:
             return f"the program imported {self.package}"
         return ""
@@ -67,8 +67,8 @@ class ExtensionAdapter(Adapter):
         if owner and found.devices:
             return Availability(
                 devices=0,
-                missing=place_is_taken(owner),
-                advice=FREE_THE_PLACE,
+                missing=privateuse1_is_taken(owner),
+                advice=FREE_PRIVATEUSE1,
                 kept_out=found.devices,
                 version=found.version,
             )
@@ -81,7 +81,7 @@ class ExtensionAdapter(Adapter):
     def load(self) -> None:
         owner = registered_device()
         if owner not in ("", self.device_type):
-            raise ImportError(f"{place_is_taken(owner)}. To use {self.package}, {FREE_THE_PLACE}")
+            raise ImportError(f"{privateuse1_is_taken(owner)}. To use {self.package}, {FREE_PRIVATEUSE1}")
         with importing_framework():
             importlib.import_module(self.package)
         if getattr(torch, self.device_type, None) is None:
@@ -130,6 +130,6 @@ class ExtensionAdapter(Adapter):
         )
 
 
-def place_is_taken(owner: str) -> str:
+def privateuse1_is_taken(owner: str) -> str:
     """Why a second package cannot register its device."""
-    return f"this process has given torch's one place for such a device to '{owner}'"
+    return f"this process has given torch's one slot for such a device (PrivateUse1) to '{owner}'"

@@ -57,7 +57,7 @@ class _Copies:
         return [tensor.to(self._device(index), non_blocking=True) for index in devices]
 
     def broadcast_out(self, tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return [place.copy_(tensor, non_blocking=True) for place in out]
+        return [output.copy_(tensor, non_blocking=True) for output in out]
 
     def broadcast_coalesced(
         self, tensors: Sequence[torch.Tensor], devices: Sequence[int], buffer_size: int
@@ -89,17 +89,17 @@ class _Copies:
         dim: int,
         streams: Iterable[Any] | None = None,
     ) -> list[torch.Tensor]:
-        chunks = tensor.split([place.size(dim) for place in out], dim)
-        return [place.copy_(chunk, non_blocking=True) for place, chunk in zip(out, chunks, strict=True)]
+        chunks = tensor.split([output.size(dim) for output in out], dim)
+        return [output.copy_(chunk, non_blocking=True) for output, chunk in zip(out, chunks, strict=True)]
 
     def gather(self, tensors: Sequence[torch.Tensor], dim: int, destination: int | None) -> torch.Tensor:
         where = self._device(destination)
         return torch.cat([tensor.to(where, non_blocking=True) for tensor in tensors], dim)
 
     def gather_out(self, tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
-        places = out.split([tensor.size(dim) for tensor in tensors], dim)
-        for place, tensor in zip(places, tensors, strict=True):
-            place.copy_(tensor, non_blocking=True)
+        slices = out.split([tensor.size(dim) for tensor in tensors], dim)
+        for part, tensor in zip(slices, tensors, strict=True):
+            part.copy_(tensor, non_blocking=True)
         return out
 
 

@@ -146,8 +146,8 @@ def _tensor_attributes(patches: Patches, target: Target) -> None:
         wanted = dtype.as_python_constant() if dtype is not None and dtype.is_python_constant() else None
         if not isinstance(wanted, LegacyTensorType):
             return original(self, tx, dtype, non_blocking, **kwargs)
-        place = VariableTracker.build(tx, target.device(target.module.current_device()))
-        return self.call_method(tx, "to", [place, VariableTracker.build(tx, wanted.dtype)], {})
+        device = VariableTracker.build(tx, target.device(target.module.current_device()))
+        return self.call_method(tx, "to", [device, VariableTracker.build(tx, wanted.dtype)], {})
 
     patches.set(TensorVariable, "method_attr_is_cuda", method_attr_is_cuda)
     patches.set(TensorVariable, "method_type", method_type)

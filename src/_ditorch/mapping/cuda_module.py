@@ -181,11 +181,11 @@ def _handle(kind: str, target: Target, names: Sequence[str]) -> property:
 
 
 def _refused_submodules(patches: Patches, target: Target) -> None:
-    for place in REFUSED_SUBMODULES:
-        submodule = importlib.import_module(f"torch.cuda.{place}")
+    for owner in REFUSED_SUBMODULES:
+        submodule = importlib.import_module(f"torch.cuda.{owner}")
         for name, original in list(vars(submodule).items()):
             if callable(original) and getattr(original, "__module__", "") == submodule.__name__:
-                patches.set(submodule, name, placeholder(f"{place}.{name}", original, target.device_type))
+                patches.set(submodule, name, placeholder(f"{owner}.{name}", original, target.device_type))
 
 
 def _private_names(patches: Patches, target: Target) -> None:

@@ -45,12 +45,12 @@ def _translate_location(location: Any, target: Target) -> Any:
     return {key: target.translate(value) for key, value in location.items()} | translated
 
 
-def _told_cuda(place: Callable[[Any, str], Any], device_type: str) -> Callable[[Any, str], Any]:
+def _told_cuda(map_location: Callable[[Any, str], Any], device_type: str) -> Callable[[Any, str], Any]:
     """A function that decides by the name in the file knows one name; a file saved here carries the device's own."""
 
     def told(storage: Any, tag: str) -> Any:
         own = tag == device_type or tag.startswith(f"{device_type}:")
-        return place(storage, f"cuda{tag[len(device_type) :]}" if own else tag)
+        return map_location(storage, f"cuda{tag[len(device_type) :]}" if own else tag)
 
     return told
 

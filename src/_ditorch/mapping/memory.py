@@ -68,17 +68,17 @@ def snapshot_in_segments(offered: Callable[..., Any], target: Target) -> Callabl
 
 def apply(patches: Patches, target: Target) -> None:
     """The private functions around snapshots that documents tell users to call."""
-    place: Any = torch.cuda.memory
+    module: Any = torch.cuda.memory
     functions = [_recorder(target)]
     if hasattr(target.module, "memory_snapshot"):
         functions += _snapshots(target)
     for function in functions:
         name = function.__name__
-        patches.set(place, name, disguise(function, getattr(place, name), place.__name__, name))
+        patches.set(module, name, disguise(function, getattr(module, name), module.__name__, name))
     for name in ("_get_current_allocator", "_set_allocator_settings"):
-        if hasattr(place, name):
-            refused = placeholder(f"memory.{name}", getattr(place, name), target.device_type)
-            patches.set(place, name, refused)
+        if hasattr(module, name):
+            refused = placeholder(f"memory.{name}", getattr(module, name), target.device_type)
+            patches.set(module, name, refused)
 
 
 def _recorder(target: Target) -> Callable[..., Any]:

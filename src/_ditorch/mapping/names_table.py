@@ -57,8 +57,8 @@ def table(target: Target, language: str = "english") -> str:
     for name, way in sorted(found.items()):
         if way == "refused":
             reasons.setdefault(reason_for(name, target.device_type), []).append(name)
-    for place, reason in REFUSED_SUBMODULES.items():
-        reasons.setdefault(reason, []).append(f"{place}.*")
+    for submodule, reason in REFUSED_SUBMODULES.items():
+        reasons.setdefault(reason, []).append(f"{submodule}.*")
     rows += [(names, f"{words['refused']}: {reason}") for reason, names in reasons.items()]
     lines = [f"| {' | '.join(_HEADINGS[language])} |", "|---|---|"]
     lines += [f"| {' '.join(f'`{name}`' for name in names)} | {text} |" for names, text in rows if names]

@@ -22,7 +22,7 @@ _KEY = "PrivateUse1"
 
 
 def apply(patches: Patches, target: Target) -> None:
-    # Private: which device took torch's place for devices from outside, and whether it answers by itself.
+    # Private: which device took torch's slot for devices from outside, and whether it answers by itself.
     if target.device_type != torch._C._get_privateuse1_backend_name():
         return
     if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{_OPERATOR}", _KEY):

@@ -52,7 +52,7 @@ class Target:
 
     @property
     def is_from_outside(self) -> bool:
-        """Whether the device was registered by a package, in torch's one place for such devices."""
+        """Whether the device was registered by a package, in torch's one slot for such devices."""
         # Private, but the only way to ask: the public function can only set the name.
         return self.device_type == torch._C._get_privateuse1_backend_name()
 
@@ -85,7 +85,7 @@ _Function = Callable[..., Any]
 
 
 def disguise(wrapper: _Function, original: _Function, module: str, qualname: str) -> _Function:
-    """Give a wrapper the name, place and documentation of what it wraps: it pickles and prints alike."""
+    """Give a wrapper the name, module and documentation of what it wraps: it pickles and prints alike."""
     functools.update_wrapper(wrapper, original)
     wrapper.__module__ = module
     wrapper.__qualname__ = qualname

@@ -101,9 +101,9 @@ _MAKERS = frozenset(("jiterator._create_jit_fn", "jiterator._create_multi_output
 
 def reason_for(name: str, device_type: str) -> str:
     """One sentence for the error message of `torch.cuda.<name>`."""
-    place = name.partition(".")[0]
+    submodule = name.partition(".")[0]
     unknown = f"torch.{device_type} offers no function of that name"
-    return _REASONS.get(name) or REFUSED_SUBMODULES.get(place) or unknown
+    return _REASONS.get(name) or REFUSED_SUBMODULES.get(submodule) or unknown
 
 
 def placeholder(name: str, original: Any, device_type: str) -> Any:
@@ -116,13 +116,13 @@ def placeholder(name: str, original: Any, device_type: str) -> Any:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise NotMapped(message)
 
-    *place, leaf = f"torch.cuda.{name}".split(".")
+    *module, leaf = f"torch.cuda.{name}".split(".")
     if name in _MAKERS:
         return lambda *args, **kwargs: refuse
     if isinstance(original, type):
-        return type(leaf, (), {"__new__": refuse, "__module__": ".".join(place), "__doc__": message})
+        return type(leaf, (), {"__new__": refuse, "__module__": ".".join(module), "__doc__": message})
     refuse.__name__ = refuse.__qualname__ = leaf
-    refuse.__module__ = ".".join(place)
+    refuse.__module__ = ".".join(module)
     refuse.__doc__ = message
     return refuse
 
