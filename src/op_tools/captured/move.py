@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from op_tools.captured.load import GENERATOR
+from op_tools.reference.call_plan import plan_for
 from op_tools.storage import Opaque
+from op_tools.transfer import copy_tensor
 from op_tools.trees import map_leaves
 
 __all__ = ["cloned", "copied", "keeps_statistics", "mutates", "resolve_device", "to_device"]
@@ -29,25 +31,14 @@ def copied(tensor: torch.Tensor, device: torch.device, *, requires_grad: bool) -
     """A leaf of its own with the same values, dtype and strides."""
     with torch.no_grad():
         source = tensor.detach()
-        if source.layout is torch.strided and 0 in source.stride() and source.numel() > 1:
-            copy = _expanded_copy(source, device)
-        elif source.layout is torch.strided and not source.is_quantized and _dense(source):
+        if source.layout is torch.strided and not source.is_quantized and _dense(source):
             copy = torch.empty_strided(source.size(), source.stride(), dtype=source.dtype, device=device)
             copy.copy_(source)
         else:
-            copy = source.to(device=device, copy=True)
+            copy = copy_tensor(source, device)
     if requires_grad and (copy.is_floating_point() or copy.is_complex()):
         copy.requires_grad_(True)
     return copy
-
-
-def _expanded_copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """What is one row shown many times stays that: kernels take other paths for it, and memory is saved."""
-    slim = tensor
-    for dim, (size, stride) in enumerate(zip(tensor.size(), tensor.stride(), strict=True)):
-        if stride == 0 and size > 1:
-            slim = slim.narrow(dim, 0, 1)
-    return slim.to(device=device, copy=True).expand(tensor.size())
 
 
 def _dense(tensor: torch.Tensor) -> bool:
@@ -123,27 +114,13 @@ def _names_accelerator(text: str, captured_on: str) -> bool:
 _DEVICE_TEXT = re.compile(r"[a-z]+(:\d+)?")
 
 
-def mutates(func: Callable[..., Any], name: str, kwargs: dict[str, Any]) -> bool:
+def mutates(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call may write to its inputs: in-place, out=, item assignment, running statistics.
 
     A wrong yes costs a copy. A wrong no shows up in the comparison of the inputs after the call.
     """
-    if isinstance(func, torch._ops.OpOverload):
-        return any(
-            value.alias_info is not None and value.alias_info.is_write for value in func._schema.arguments
-        )
-    last = name.rpartition(".")[2]
-    in_place = last.endswith("_") and not last.endswith("__")
-    augmented = last.startswith("__i") and last not in ("__invert__", "__int__", "__index__")
-    return (
-        in_place
-        or augmented
-        or last == "__setitem__"
-        or kwargs.get("out") is not None
-        or kwargs.get("inplace") is True
-        or keeps_statistics(name)
-        or "embedding" in last  # max_norm renormalises the weight
-    )
+    writes = plan_for(func, "cpu").writes
+    return writes is not None and writes(args, kwargs)
 
 
 def keeps_statistics(name: str) -> bool:

@@ -53,7 +53,7 @@ class CallRunner:
         self.device = device
         self.only_forward = only_forward
         self._stopwatch = Stopwatch(device, sync=sync)
-        self._writes = mutates(func, captured.name, captured.kwargs)
+        self._writes = mutates(func, captured.args, captured.kwargs)
         self.records_graph = self._wants_graph()
         self._inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 

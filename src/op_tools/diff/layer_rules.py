@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from op_tools.categories import category_of
+from op_tools.captured import CallJudge, CapturedCall
 from op_tools.diff.layer_values import LayerValues
 from op_tools.names import name_of
-from op_tools.reference.recompute import Recomputation, RecomputeError
+from op_tools.reference.recompute import RecomputeError
 from op_tools.trees import flat_tensors
-from op_tools.verdict import Verdict, judge, tolerance_for
+from op_tools.verdict import Verdict
 
 __all__ = ["is_random", "judged"]
 
@@ -188,42 +188,22 @@ def judged(values: LayerValues) -> dict[str, Verdict]:
     if call is None:
         return {}
     function, args, kwargs = call
-    said = values.facts.get("autocast")
-    dtype = said[1] if isinstance(said, list | tuple) and len(said) == 2 else None
-    autocast = (True, dtype) if isinstance(dtype, torch.dtype) else None
-    with torch.no_grad():  # what was loaded says that it wants gradients
-        return _verdicts(values, function, args, kwargs, autocast)
-
-
-def _verdicts(
-    values: LayerValues,
-    function: Function,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    autocast: tuple[bool, torch.dtype] | None,
-) -> dict[str, Verdict]:
+    captured = CapturedCall(name_of(function), args, kwargs, values.outputs, None, None, values.header)
+    judge = CallJudge(function, captured)
     found: dict[str, Verdict] = {}
     try:
-        forward = Recomputation(function, args, kwargs, autocast=autocast)
-        found["output"] = _judge(values.outputs[0], forward, 0, function)
-        wanted = _wanted(values, args, kwargs)
-        grads = values.grad_outputs[:1]
-        if wanted and grads and isinstance(grads[0], Tensor):
-            backward = Recomputation(
-                function, args, kwargs, grad_outputs=list(grads), wants_grad=list(wanted), autocast=autocast
-            )
-            for index, (part, grad) in enumerate(wanted.values()):
-                if backward.own()[index] is not None:
-                    found[part] = _judge(grad, backward, index, function)
+        with torch.no_grad():  # what was loaded says that it wants gradients
+            found["output"] = judge.judged(values.outputs[0], judge.forward, 0)
+            wanted = _wanted(values, args, kwargs)
+            grads = values.grad_outputs[:1]
+            if wanted and grads and isinstance(grads[0], Tensor):
+                backward = judge.backward(grads, list(wanted))
+                for index, (part, grad) in enumerate(wanted.values()):
+                    if backward.own()[index] is not None:
+                        found[part] = judge.judged(grad, backward, index)
     except (RecomputeError, NotImplementedError):  # no such kernel on the CPU: nothing is said of this module
         return found
     return found
-
-
-def _judge(result: Tensor, reference: Recomputation, index: int, function: Function) -> Verdict:
-    name = name_of(function)
-    category = "other" if reference.is_gradient else category_of(function, name)
-    return judge(result, reference, index, category=category, tolerance=tolerance_for(name, result.dtype))
 
 
 def _call_of(values: LayerValues) -> tuple[Function, tuple[Any, ...], dict[str, Any]] | None:

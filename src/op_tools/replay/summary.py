@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from dicore.files import replaced
 from op_tools.replay.report import FAILED, GOOD, ItemReport, Row
 from op_tools.runs import DERIVED_LOGS
 from op_tools.storage.log import Log
@@ -96,13 +97,10 @@ def _path(results: str, folder: str, name: str) -> Path:
 def _write(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> Path | None:
     if not rows:
         return None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", newline="", encoding="utf-8") as file:
+    with replaced(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
-    temporary.replace(path)
     return path
 
 

@@ -147,7 +147,7 @@ class JudgedCall:
     def copies(self) -> bool:
         """Whether inputs must be cloned before the call: a leaf of the graph cannot be written to."""
         requires = bool(self.wants_grad) or any(leaf.requires_grad for leaf in self.captured.tensors)
-        return self.graph and requires and mutates(self.func, self.name, self.captured.kwargs)
+        return self.graph and requires and mutates(self.func, self.captured.args, self.captured.kwargs)
 
     # --- verdicts -----------------------------------------------------------------------------------------
 

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from op_tools.categories import Category
-from op_tools.reference.perturbation import ROUNDING
 from op_tools.reference.recompute import Recomputation
 from op_tools.verdict.bounds import (
     BASE,
@@ -21,17 +19,19 @@ from op_tools.verdict.bounds import (
     RMS_NOISE,
     RMS_REFERENCE,
     Errors,
+    columns_of,
+    errors_of_variants,
     growth,
+    measured_noise,
     with_reference_errors,
 )
-from op_tools.verdict.judgement import CONFIRMING_STRICTNESS, RERUNS_TO_CONFIRM, VARIANTS
+from op_tools.verdict.judgement import CONFIRMING_STRICTNESS, RERUNS_TO_CONFIRM, variants_of
 from op_tools.verdict.lengths import summed_terms
-from op_tools.verdict.noise import Reruns, estimate
+from op_tools.verdict.noise import Reruns
 from op_tools.verdict.rounding import format_of, real_parts
 
 __all__ = ["ErrorLimits", "envelope", "limits_of"]
 
-_DOUBLE_ROUNDING = 2.0**-53
 # A correct result must have this much room: other processors round other sums.
 ROOM = 1.5
 
@@ -58,9 +58,11 @@ def limits_of(reference: Recomputation, index: int, category: Category) -> Error
     widening = growth(length) * (2.0 if form.dtype == torch.float64 else 1.0)
     mine = real_parts(own)
     errors = Errors(mine, mine, real_parts(exact).clone(), form, widening)
-    columns = exact.shape[-1] * (2 if exact.is_complex() else 1) if exact.dim() else 1
-    measured = _measured(reference, errors, index, columns)
-    samples = [errors, *_samples(reference, errors, index)]
+    columns = columns_of(exact)
+    reruns = Reruns(reference)
+    reruns.extend(RERUNS_TO_CONFIRM)  # as many as the verdict pays before it reports a failure
+    measured, _ = measured_noise(reruns, errors, index, columns)
+    samples = [errors, *errors_of_variants(variants_of(reference), errors, index)]
     noise, needs = with_reference_errors(errors, samples, columns, measured)
     for pooled in (errors.by_rows(measured, columns), errors.reference_noise(columns)):
         noise = torch.maximum(noise, pooled * CONFIRMING_STRICTNESS)
@@ -81,29 +83,6 @@ def limits_of(reference: Recomputation, index: int, category: Category) -> Error
         max(RMS_LIMIT, RMS_REFERENCE * needs.rms) * chance,
         bool(beyond.any()),
     )
-
-
-def _measured(reference: Recomputation, errors: Errors, index: int, columns: int) -> torch.Tensor:
-    """The noise of as many reruns as the verdict pays before it reports a failure."""
-    reruns = Reruns(reference)
-    reruns.extend(RERUNS_TO_CONFIRM)
-    variance = reruns.variance(index)
-    if variance is None or variance.numel() != errors.exact.numel():
-        return torch.full_like(errors.error, errors.floor)
-    scale = _DOUBLE_ROUNDING / ROUNDING if errors.form.dtype == torch.float64 else 1.0
-    noise, _ = estimate(variance, reruns.count, errors.exact, columns, scale)
-    return noise.div_(errors.unit).float().add_(errors.floor)
-
-
-def _samples(reference: Recomputation, errors: Errors, index: int) -> list[Errors]:
-    """The reference's errors on inputs of other last bits."""
-    found: list[Any] = [reference.variant(1000 + seed) for seed in range(VARIANTS)]
-    samples = []
-    for own, exact in (pair for pair in found if pair is not None):
-        parts, expected = real_parts(own[index]), real_parts(exact[index])
-        if parts.numel() == expected.numel() == errors.exact.numel():
-            samples.append(Errors(parts, parts, expected, errors.form, errors.widening))
-    return samples
 
 
 def envelope(limits: ErrorLimits) -> tuple[float, float]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import subprocess
 import sys
 import textwrap
@@ -15,6 +13,7 @@ from typing import Any
 
 import torch
 
+from dicore.files import replaced, write_text
 from op_tools.captured.load import Item, read_description
 from op_tools.describe import printable
 from op_tools.reproduce.cutting import cut
@@ -249,23 +248,15 @@ def _descriptions(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _save(path: Path, script: Script, beside: Path | None) -> None:
-    temporary, content = (path.with_name(f".{path.name}.{os.getpid()}.{kind}.tmp") for kind in ("py", "pt"))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(script.text, encoding="utf-8")
         if beside is not None:
-            torch.save(script.packer.tensor(), content)
-        temporary.replace(path)
-        if beside is not None:
-            content.replace(beside)
+            with replaced(beside) as temporary:
+                torch.save(script.packer.tensor(), temporary)
+        write_text(path, script.text)
     except OSError as error:
         raise BadInput(
             f"{path} cannot be written: {error.strerror}. Say -o FILE for another path."
         ) from error
-    finally:
-        for left in (temporary, content):  # none where all went well, or where it could not be made
-            with contextlib.suppress(OSError):
-                left.unlink()
 
 
 def _ran(path: Path, device: str) -> tuple[int, str]:

@@ -25,11 +25,12 @@ MAX_PICKLE = 16 << 20
 SPARSE_FROM = 64 << 20
 SPARSE_RATIO = 100
 
-_LOCAL = struct.Struct("<4s5H3I2H")
-_CENTRAL = struct.Struct("<4s6H3I5H2I")
-_END = struct.Struct("<4s4H2IH")
-_END64 = struct.Struct("<4sQ2H2I4Q")
-_LOCATOR64 = struct.Struct("<4sIQI")
+# The structures of a zip file, for the writer (container.py) too.
+LOCAL = struct.Struct("<4s5H3I2H")
+CENTRAL = struct.Struct("<4s6H3I5H2I")
+END = struct.Struct("<4s4H2IH")
+END64 = struct.Struct("<4sQ2H2I4Q")
+LOCATOR64 = struct.Struct("<4sIQI")
 _IN_ZIP64 = 0xFFFFFFFF
 _RESAVE = "Capture it again, or save it again with torch.save."
 _COPY_AGAIN = "Copy the file again or capture the call again."
@@ -121,7 +122,7 @@ class Archive:
         return bytes(content)
 
     def _index(self) -> dict[str, Record]:
-        if self.size < _END.size or self._at(0, 4) != b"PK\3\4":
+        if self.size < END.size or self._at(0, 4) != b"PK\3\4":
             self._refuse_other_format()
         count, directory_size, directory_start = self._end()
         if count > MAX_RECORDS or directory_size > MAX_DIRECTORY:
@@ -156,23 +157,21 @@ class Archive:
 
     def _end(self) -> tuple[int, int, int]:
         """Number of records, size and start of the directory, from the last bytes of the file."""
-        end = self._at(self.size - _END.size, _END.size)
-        magic, disk, first_disk, here, count, size, start, comment = _END.unpack(end)
+        end = self._at(self.size - END.size, END.size)
+        magic, disk, first_disk, here, count, size, start, comment = END.unpack(end)
         if magic != b"PK\5\6" or comment or disk or first_disk or here != count:
             raise self.damaged(
                 "has no directory at its end (cut short, or with something appended)", "a whole file"
             )
-        finish = self.size - _END.size
+        finish = self.size - END.size
         # torch writes the 64-bit form always; a file that has one must not say something else in the other.
-        if finish >= _LOCATOR64.size + _END64.size:
-            magic, disk, offset, disks = _LOCATOR64.unpack(
-                self._at(finish - _LOCATOR64.size, _LOCATOR64.size)
-            )
+        if finish >= LOCATOR64.size + END64.size:
+            magic, disk, offset, disks = LOCATOR64.unpack(self._at(finish - LOCATOR64.size, LOCATOR64.size))
             if magic == b"PK\6\7":
-                finish -= _LOCATOR64.size + _END64.size
+                finish -= LOCATOR64.size + END64.size
                 if offset != finish or disk or disks > 1:
                     raise self.refused("has a directory at an unexpected offset", "one directory at the end")
-                end64 = _END64.unpack(self._at(offset, _END64.size))
+                end64 = END64.unpack(self._at(offset, END64.size))
                 if end64[0] != b"PK\6\6" or end64[6] != end64[7]:
                     raise self.damaged("has a broken end record", "a whole file")
                 narrow = (
@@ -192,13 +191,13 @@ class Archive:
         directory = self._at(start, size)
         position = 0
         for _ in range(count):
-            if position + _CENTRAL.size > size:
+            if position + CENTRAL.size > size:
                 raise self.damaged("has a directory that is cut short", f"{count} entries")
-            fields = _CENTRAL.unpack_from(directory, position)
+            fields = CENTRAL.unpack_from(directory, position)
             magic, flags, method = fields[0], fields[3], fields[4]
             crc, packed, unpacked, name_size, extra_size, comment_size = fields[7:13]
             offset = fields[16]
-            position += _CENTRAL.size
+            position += CENTRAL.size
             raw_name = directory[position : position + name_size]
             extra = directory[position + name_size : position + name_size + extra_size]
             position += name_size + extra_size + comment_size
@@ -247,15 +246,15 @@ class Archive:
 
     def _content_start(self, name: str, raw_name: bytes, offset: int, size: int) -> int:
         """Where the bytes of a record start, from its own header, which must agree with the directory."""
-        if offset + _LOCAL.size > self.size:
+        if offset + LOCAL.size > self.size:
             raise self.damaged(f"says that {name!r} is behind its end", "a whole file")
-        fields = _LOCAL.unpack(self._at(offset, _LOCAL.size))
-        start = offset + _LOCAL.size + fields[9] + fields[10]
+        fields = LOCAL.unpack(self._at(offset, LOCAL.size))
+        start = offset + LOCAL.size + fields[9] + fields[10]
         if fields[0] != b"PK\3\4" or fields[9] != len(raw_name) or start + size > self.size:
             raise self.damaged(
                 f"declares {size} bytes for {name!r}, more than it has", "sizes within the file"
             )
-        if self._at(offset + _LOCAL.size, fields[9]) != raw_name or fields[3]:
+        if self._at(offset + LOCAL.size, fields[9]) != raw_name or fields[3]:
             raise self.refused(f"has two names or methods for the record {name!r}", "headers that agree")
         return start
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from op_tools.storage.archive import CENTRAL, END, END64, LOCAL, LOCATOR64
 from op_tools.storage.disk import BLOCK, DIRECT_FROM, Bytes
 from op_tools.storage.snapshot import Snapshot
 
@@ -23,11 +24,6 @@ ALIGNMENT = 64
 # From this size or offset on a record needs the 64-bit fields; a variable so that tests need no 4 GiB.
 ZIP64_FROM = 0xFFFFFFFF
 
-_LOCAL = struct.Struct("<4s5H3I2H")
-_CENTRAL = struct.Struct("<4s6H3I5H2I")
-_END = struct.Struct("<4s4H2IH")
-_END64 = struct.Struct("<4sQ2H2I4Q")
-_LOCATOR64 = struct.Struct("<4sIQI")
 _ZIP64_ID = 0x0001
 _PADDING_ID = 0x4246
 _VERSION = 45  # of the zip specification: what 64-bit fields need
@@ -137,11 +133,11 @@ def _headers(name: bytes, size: int, crc: int, offset: int) -> tuple[bytes, byte
         size32 = offset32 = 0xFFFFFFFF
         zip64 = struct.pack("<HHQQQ", _ZIP64_ID, 24, size, size, offset)
         wide_local = struct.pack("<HHQQ", _ZIP64_ID, 16, size, size)
-    start = offset + _LOCAL.size + len(name) + len(wide_local)
+    start = offset + LOCAL.size + len(name) + len(wide_local)
     padding = -(start + 4) % (BLOCK if size >= DIRECT_FROM else ALIGNMENT)
     extra = wide_local + struct.pack("<HH", _PADDING_ID, padding) + b"\0" * padding
-    local = _LOCAL.pack(b"PK\3\4", _VERSION, 0, 0, 0, 0, crc, size32, size32, len(name), len(extra))
-    entry = _CENTRAL.pack(
+    local = LOCAL.pack(b"PK\3\4", _VERSION, 0, 0, 0, 0, crc, size32, size32, len(name), len(extra))
+    entry = CENTRAL.pack(
         b"PK\1\2",
         _VERSION,
         _VERSION,
@@ -165,10 +161,10 @@ def _headers(name: bytes, size: int, crc: int, offset: int) -> tuple[bytes, byte
 
 def _end(count: int, size: int, offset: int) -> bytes:
     if count < 0xFFFF and offset + size < ZIP64_FROM:
-        return _END.pack(b"PK\5\6", 0, 0, count, count, size, offset, 0)
-    end64 = _END64.pack(b"PK\6\6", _END64.size - 12, _VERSION, _VERSION, 0, 0, count, count, size, offset)
-    locator = _LOCATOR64.pack(b"PK\6\7", 0, offset + size, 1)
-    return end64 + locator + _END.pack(b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+        return END.pack(b"PK\5\6", 0, 0, count, count, size, offset, 0)
+    end64 = END64.pack(b"PK\6\6", END64.size - 12, _VERSION, _VERSION, 0, 0, count, count, size, offset)
+    locator = LOCATOR64.pack(b"PK\6\7", 0, offset + size, 1)
+    return end64 + locator + END.pack(b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
 
 
 def _constant_records() -> tuple[bytes, bytes, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dicore.files import replaced, write_text
 from op_tools.storage.log import LogContents, read_log
 
 _SQL_TYPES = (int, float, str, bytes, type(None))
@@ -114,14 +116,7 @@ class CsvView:
 def write_csv(logs: Iterable[str | Path], path: str | Path, columns: Sequence[str] | None = None) -> int:
     """Rows of the logs as one CSV (all columns seen when none are named); the number of rows."""
     rows = list(rows_of(logs))
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(_csv_text(rows, columns or _columns(rows), header=True))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_text(path, _csv_text(rows, columns or _columns(rows), header=True))
     return len(rows)
 
 
@@ -141,22 +136,11 @@ def write_sqlite(logs: Iterable[str | Path], path: str | Path, table: str = "row
 
     rows = list(rows_of(logs))
     columns = _columns(rows) or ["pid", "rank"]
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)
-    try:
-        database = sqlite3.connect(temporary)
-        try:
-            names = ", ".join(map(_quoted, columns))
-            database.execute(f"CREATE TABLE {_quoted(table)} ({names})")
-            marks = ", ".join("?" * len(columns))
-            values = ([_sql_value(row.get(column)) for column in columns] for row in rows)
-            database.executemany(f"INSERT INTO {_quoted(table)} VALUES ({marks})", values)
-            database.commit()
-        finally:
-            database.close()
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replaced(path) as temporary, contextlib.closing(sqlite3.connect(temporary)) as database:
+        names = ", ".join(map(_quoted, columns))
+        database.execute(f"CREATE TABLE {_quoted(table)} ({names})")
+        marks = ", ".join("?" * len(columns))
+        values = ([_sql_value(row.get(column)) for column in columns] for row in rows)
+        database.executemany(f"INSERT INTO {_quoted(table)} VALUES ({marks})", values)
+        database.commit()
     return len(rows)

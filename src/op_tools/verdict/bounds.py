@@ -11,12 +11,17 @@ drawn afterwards.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from op_tools.verdict.noise import estimate
-from op_tools.verdict.rounding import Format, error_against, unit_in_last_place
+from op_tools.reference.perturbation import ROUNDING
+from op_tools.verdict.noise import NoiseLevel, Reruns, estimate
+from op_tools.verdict.rounding import Format, error_against, real_parts, unit_in_last_place
+
+DOUBLE_ROUNDING = 2.0**-53
 
 # Rounding to nearest is off by at most half a unit; the rest is for t's own roundings.
 BASE = 0.502
@@ -289,3 +294,32 @@ def _largest(values: torch.Tensor) -> float:
         return 0.0
     low, high = values.aminmax()
     return max(-float(low), float(high))
+
+
+def columns_of(exact: torch.Tensor) -> int:
+    """The length of a row of the flat parts of a result."""
+    return exact.shape[-1] * (2 if exact.is_complex() else 1) if exact.dim() else 1
+
+
+def measured_noise(
+    reruns: Reruns, errors: Errors, index: int, columns: int
+) -> tuple[torch.Tensor, NoiseLevel | None]:
+    """The noise of the reruns made so far, in units of the last place, and what of it is worth keeping."""
+    variance = reruns.variance(index)
+    if variance is None or variance.numel() != errors.exact.numel():
+        return torch.full_like(errors.error, errors.floor), None
+    scale = DOUBLE_ROUNDING / ROUNDING if errors.form.dtype == torch.float64 else 1.0
+    noise, level = estimate(variance, reruns.count, errors.exact, columns, scale)
+    return noise.div_(errors.unit).float().add_(errors.floor), level
+
+
+def errors_of_variants(
+    variants: Sequence[tuple[list[Any], list[Any]]], errors: Errors, index: int
+) -> list[Errors]:
+    """The reference's errors on inputs of other last bits, from its (own, truth) there."""
+    samples = []
+    for own, exact in variants:
+        parts, expected = real_parts(own[index]), real_parts(exact[index])
+        if parts.numel() == expected.numel() == errors.exact.numel():
+            samples.append(Errors(parts, parts, expected, errors.form, errors.widening))
+    return samples

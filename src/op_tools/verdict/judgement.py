@@ -19,10 +19,20 @@ from op_tools.categories import Category
 from op_tools.reference.base import Reference
 from op_tools.reference.perturbation import ROUNDING
 from op_tools.verdict.arithmetic import Evidence, explanation
-from op_tools.verdict.bounds import Errors, Outcome, ReferenceNeeds, growth, with_reference_errors
+from op_tools.verdict.bounds import (
+    DOUBLE_ROUNDING,
+    Errors,
+    Outcome,
+    ReferenceNeeds,
+    columns_of,
+    errors_of_variants,
+    growth,
+    measured_noise,
+    with_reference_errors,
+)
 from op_tools.verdict.closeness import compared, equal, identical, nan
 from op_tools.verdict.lengths import independent_errors, shortest_input, summed_terms
-from op_tools.verdict.noise import NoiseCache, Reruns, estimate, product_variance
+from op_tools.verdict.noise import NoiseCache, Reruns, product_variance
 from op_tools.verdict.rounding import Format, format_of, real_parts
 from op_tools.verdict.ties import ties
 from op_tools.verdict.tolerance import NO_TOLERANCE, Tolerance, tolerance_for
@@ -48,7 +58,6 @@ POOLED_AT_MOST = 4.0
 CACHED_STRICTNESS = 1.25
 # Without a float64 result: the units in the last place that correct implementations differ by.
 UNITS_WITHOUT_TRUTH = 4.0
-_DOUBLE_ROUNDING = 2.0**-53
 _EXACT = ("movement", "view", "index")
 
 
@@ -166,6 +175,12 @@ def within_tolerance(result: Any, expected: Any, tolerance: Tolerance) -> Verdic
     return Verdict(status, reason, *columns, tolerance.atol, tolerance.rtol, info)
 
 
+def variants_of(reference: Reference) -> list[tuple[list[Any], list[Any]]]:
+    """More samples of the reference's own errors: (own, truth) of inputs of other last bits."""
+    found = [reference.variant(1000 + seed) for seed in range(VARIANTS)]
+    return [pair for pair in found if pair is not None]
+
+
 class _Call:
     """One call under judgement."""
 
@@ -184,7 +199,6 @@ class _Call:
         self._cache = cache if key is not None else None
         self._key = key
         self._reruns = Reruns(reference)
-        self._variants: list[tuple[list[Any], list[Any]]] | None = None
 
     def judged(self, result: Any, own: Any, index: int) -> Verdict:
         if not isinstance(result, torch.Tensor) or not isinstance(own, torch.Tensor):
@@ -273,7 +287,7 @@ class _Call:
         """(status, what the last check found, whether the first full check was an alarm)."""
         if errors.correctly_rounded():
             return "pass", Outcome("", 1.0, 0.0), False
-        columns = exact.shape[-1] * (2 if exact.is_complex() else 1) if exact.dim() else 1
+        columns = columns_of(exact)
         outcome = self._without_reruns(errors, index, columns)
         if not outcome.reason:
             return "pass", outcome, False
@@ -296,7 +310,7 @@ class _Call:
         )
         self._reruns.extend(RERUNS_TO_CONFIRM if raw else RERUNS)
         noise = self._measured(errors, index, columns)
-        samples = [errors, *self._more_samples(errors, index)]
+        samples = [errors, *errors_of_variants(self._variants, errors, index)]
         confirmed = errors.check(
             *with_reference_errors(errors, samples, columns, noise), strictness=CONFIRMING_STRICTNESS
         )
@@ -318,7 +332,7 @@ class _Call:
         variance = found[index] if found is not None and index < len(found) else None
         if variance is None or variance.numel() != errors.exact.numel():
             return None
-        rounding = _DOUBLE_ROUNDING if errors.form.dtype == torch.float64 else ROUNDING
+        rounding = DOUBLE_ROUNDING if errors.form.dtype == torch.float64 else ROUNDING
         noise = variance.reshape(-1).sqrt().mul_(rounding)
         return noise.div_(errors.unit).float().add_(errors.floor)
 
@@ -334,28 +348,14 @@ class _Call:
         return errors.check(noise, ReferenceNeeds(), CACHED_STRICTNESS)
 
     def _measured(self, errors: Errors, index: int, columns: int, *, store: bool = False) -> torch.Tensor:
-        """The noise of the reruns made so far, in units of the last place."""
-        variance = self._reruns.variance(index)
-        if variance is None or variance.numel() != errors.exact.numel():
-            return torch.full_like(errors.error, errors.floor)
-        scale = _DOUBLE_ROUNDING / ROUNDING if errors.form.dtype == torch.float64 else 1.0
-        noise, level = estimate(variance, self._reruns.count, errors.exact, columns, scale)
+        noise, level = measured_noise(self._reruns, errors, index, columns)
         if store and level is not None and self._cache is not None:
             self._cache.store(self._key, index, level)
-        return noise.div_(errors.unit).float().add_(errors.floor)
+        return noise
 
-    def _more_samples(self, errors: Errors, index: int) -> list[Errors]:
-        """The reference's errors on inputs of other last bits."""
-        if self._variants is None:
-            found = [self._reference.variant(1000 + seed) for seed in range(VARIANTS)]
-            self._variants = [pair for pair in found if pair is not None]
-        samples = []
-        for own, exact in self._variants:
-            if own[index].shape == exact[index].shape:
-                parts, expected = real_parts(own[index]), real_parts(exact[index])
-                if expected.numel() == errors.exact.numel():
-                    samples.append(Errors(parts, parts, expected, errors.form, errors.widening))
-        return samples
+    @cached_property
+    def _variants(self) -> list[tuple[list[Any], list[Any]]]:
+        return variants_of(self._reference)
 
     def _explained(self, errors: Errors, noise: torch.Tensor, length: float) -> str | None:
         evidence = Evidence(

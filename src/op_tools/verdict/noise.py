@@ -75,7 +75,7 @@ def _is_arithmetic(value: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class NoiseLevel:
     """The noise of one result in one number: beside its RMS (even), or beside each value (proportional)."""
 
     size: float
@@ -89,7 +89,7 @@ class Level:
 
 @dataclass(slots=True)
 class _Entry:
-    levels: dict[int, Level] = field(default_factory=dict)
+    levels: dict[int, NoiseLevel] = field(default_factory=dict)
     uses: int = 0
 
 
@@ -108,7 +108,7 @@ class NoiseCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def level(self, key: object, index: int) -> Level | None:
+    def level(self, key: object, index: int) -> NoiseLevel | None:
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or index not in entry.levels:
@@ -120,7 +120,7 @@ class NoiseCache:
                 return None
             return entry.levels[index]
 
-    def store(self, key: object, index: int, level: Level) -> None:
+    def store(self, key: object, index: int, level: NoiseLevel) -> None:
         with self._lock:
             entry = self._entries.setdefault(key, _Entry())
             entry.levels[index] = level
@@ -147,7 +147,7 @@ class _Model:
 
 def estimate(
     variance: torch.Tensor, reruns: int, exact: torch.Tensor, columns: int, scale: float
-) -> tuple[torch.Tensor, Level | None]:
+) -> tuple[torch.Tensor, NoiseLevel | None]:
     """The noise of each element, and its level for the cache where a model describes it.
 
     `variance` is overwritten. `columns` is the length of the last dimension; `scale` is the rounding of the
@@ -211,9 +211,11 @@ def _scatter(seen: torch.Tensor, expected: torch.Tensor) -> float:
     return float((seen[used] / expected[used]).log_().std())
 
 
-def _level(model: _Model, expected: torch.Tensor | float, exact: torch.Tensor, scale: float) -> Level | None:
+def _level(
+    model: _Model, expected: torch.Tensor | float, exact: torch.Tensor, scale: float
+) -> NoiseLevel | None:
     if model.kind == "proportional":
-        return Level(model.scale**0.5 * scale, proportional=True)
+        return NoiseLevel(model.scale**0.5 * scale, proportional=True)
     rms = _rms(exact)
     if rms <= 0:
         return None
@@ -222,7 +224,7 @@ def _level(model: _Model, expected: torch.Tensor | float, exact: torch.Tensor, s
         if isinstance(expected, torch.Tensor)
         else expected
     )
-    return Level(low**0.5 / rms * scale, proportional=False)
+    return NoiseLevel(low**0.5 / rms * scale, proportional=False)
 
 
 def _rms(exact: torch.Tensor) -> float:
