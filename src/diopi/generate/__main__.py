@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dicore.files import write_text
-from diopi.generate import adaptor, documents, headers, registrations, runtime, signatures
+from diopi.generate import documents, interface, registrations, signatures
 from diopi.table import Table, load
 
 MADE_WITH = "2.13"
@@ -19,7 +19,7 @@ MADE_WITH = "2.13"
 
 def rendered(table: Table) -> dict[str, str]:
     """All generated files of a table: path below the repository -> text."""
-    makers = (headers, runtime, registrations, signatures, adaptor, documents)
+    makers = (interface, registrations, signatures, documents)
     return {name: text for maker in makers for name, text in maker.render_all(table).items()}
 
 

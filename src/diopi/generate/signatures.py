@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diopi.generate.headers import RUNTIME
+from diopi.generate.interface import RUNTIME
 from diopi.table import Argument, Function, Table
 
 # C type -> kind of argument (diopi.library.arguments). Pointers that are only read may be NULL: those kinds end in `?`.
