@@ -58,27 +58,23 @@ diopiError_t Addmm(diopiContextHandle_t ctx, Out out, In input, In mat1, In mat2
     return steps.finish();
 }
 
+void baddbmm(Steps& steps, Out out, In input, In batch1, In batch2, double beta, double alpha) {
+    Out product = steps.fresh(out);
+    steps.RUN(diopiBmm, product, steps.upcast(batch1), steps.upcast(batch2));
+    weighted(steps, out, steps.upcast(input), product, beta, alpha);
+}
+
 diopiError_t Baddbmm(diopiContextHandle_t ctx, Out out, In input, In batch1, In batch2, double beta, double alpha) {
     Steps steps(ctx, "diopiBaddbmm");
-    input = steps.upcast(input);
-    batch1 = steps.upcast(batch1);
-    batch2 = steps.upcast(batch2);
-    out = steps.target(out);
-    Out product = steps.fresh(out);
-    steps.RUN(diopiBmm, product, batch1, batch2);
-    weighted(steps, out, input, product, beta, alpha);
+    baddbmm(steps, steps.target(out), input, batch1, batch2, beta, alpha);
     return steps.finish();
 }
 
 diopiError_t BaddbmmInp(diopiContextHandle_t ctx, Out input, In batch1, In batch2, double beta, double alpha) {
     Steps steps(ctx, "diopiBaddbmmInp");
-    In values = steps.upcast(input);
-    batch1 = steps.upcast(batch1);
-    batch2 = steps.upcast(batch2);
-    Out product = steps.fresh(values), sum = steps.fresh(values);
-    steps.RUN(diopiBmm, product, batch1, batch2);
-    weighted(steps, sum, values, product, beta, alpha);
-    return steps.assign(input, sum);
+    Out result = steps.fresh(steps.upcast(input));
+    baddbmm(steps, result, input, batch1, batch2, beta, alpha);
+    return steps.assign(input, result);
 }
 
 diopiError_t Linear(diopiContextHandle_t ctx, Out out, In input, In weight, In bias) {
@@ -112,68 +108,63 @@ Out scaled_product(Steps& steps, In tensor1, In tensor2, const diopiScalar_t* va
     return product;
 }
 
+void addcmul(Steps& steps, Out out, In input, In tensor1, In tensor2, const diopiScalar_t* value) {
+    const diopiScalar_t one = whole(1);
+    In product = scaled_product(steps, steps.upcast(tensor1), steps.upcast(tensor2), value, out);
+    steps.RUN(diopiAdd, out, steps.upcast(input), product, &one);
+}
+
 diopiError_t Addcmul(diopiContextHandle_t ctx, Out out, In input, In tensor1, In tensor2, const diopiScalar_t* value) {
     Steps steps(ctx, "diopiAddcmul");
-    input = steps.upcast(input);
-    tensor1 = steps.upcast(tensor1);
-    tensor2 = steps.upcast(tensor2);
-    out = steps.target(out);
-    const diopiScalar_t one = whole(1);
-    Out product = scaled_product(steps, tensor1, tensor2, value, out);
-    steps.RUN(diopiAdd, out, input, static_cast<In>(product), &one);
+    addcmul(steps, steps.target(out), input, tensor1, tensor2, value);
     return steps.finish();
 }
 
 diopiError_t AddcmulInp(diopiContextHandle_t ctx, Out input, In tensor1, In tensor2, const diopiScalar_t* value) {
     Steps steps(ctx, "diopiAddcmulInp");
-    In values = steps.upcast(input);
+    Out result = steps.fresh(steps.upcast(input));
+    addcmul(steps, result, input, tensor1, tensor2, value);
+    return steps.assign(input, result);
+}
+
+void addcdiv(Steps& steps, Out out, In input, In tensor1, In tensor2, const diopiScalar_t* value) {
     tensor1 = steps.upcast(tensor1);
     tensor2 = steps.upcast(tensor2);
-    const diopiScalar_t one = whole(1);
-    Out product = scaled_product(steps, tensor1, tensor2, value, values), sum = steps.fresh(values);
-    steps.RUN(diopiAdd, sum, values, static_cast<In>(product), &one);
-    return steps.assign(input, sum);
+    Out quotient = steps.fresh(tensor1, tensor2, out);
+    steps.RUN(diopiDiv, quotient, tensor1, tensor2, RoundModeNone);
+    steps.RUN(diopiAdd, out, steps.upcast(input), static_cast<In>(quotient), value);
 }
 
 diopiError_t Addcdiv(diopiContextHandle_t ctx, Out out, In input, In tensor1, In tensor2, const diopiScalar_t* value) {
     Steps steps(ctx, "diopiAddcdiv");
-    input = steps.upcast(input);
-    tensor1 = steps.upcast(tensor1);
-    tensor2 = steps.upcast(tensor2);
-    out = steps.target(out);
-    Out quotient = steps.fresh(tensor1, tensor2, out);
-    steps.RUN(diopiDiv, quotient, tensor1, tensor2, RoundModeNone);
-    steps.RUN(diopiAdd, out, input, static_cast<In>(quotient), value);
+    addcdiv(steps, steps.target(out), input, tensor1, tensor2, value);
     return steps.finish();
 }
 
 diopiError_t AddcdivInp(diopiContextHandle_t ctx, Out input, In tensor1, In tensor2, const diopiScalar_t* value) {
     Steps steps(ctx, "diopiAddcdivInp");
-    In values = steps.upcast(input);
-    tensor1 = steps.upcast(tensor1);
-    tensor2 = steps.upcast(tensor2);
-    Out quotient = steps.fresh(tensor1, tensor2, values), sum = steps.fresh(values);
-    steps.RUN(diopiDiv, quotient, tensor1, tensor2, RoundModeNone);
-    steps.RUN(diopiAdd, sum, values, static_cast<In>(quotient), value);
-    return steps.assign(input, sum);
+    Out result = steps.fresh(steps.upcast(input));
+    addcdiv(steps, result, input, tensor1, tensor2, value);
+    return steps.assign(input, result);
+}
+
+void silu(Steps& steps, Out out, In input) {
+    input = steps.upcast(input);
+    Out gate = steps.fresh(input);
+    steps.RUN(diopiSigmoid, gate, input);
+    steps.RUN(diopiMul, out, input, static_cast<In>(gate));
 }
 
 diopiError_t Silu(diopiContextHandle_t ctx, Out out, In input) {
     Steps steps(ctx, "diopiSilu");
-    input = steps.upcast(input);
-    out = steps.target(out);
-    Out gate = steps.fresh(input);
-    steps.RUN(diopiSigmoid, gate, input);
-    steps.RUN(diopiMul, out, input, static_cast<In>(gate));
+    silu(steps, steps.target(out), input);
     return steps.finish();
 }
 
 diopiError_t SiluInp(diopiContextHandle_t ctx, Out input) {
     Steps steps(ctx, "diopiSiluInp");
-    In values = steps.upcast(input);
-    Out gate = steps.fresh(values), result = steps.fresh(values);
-    steps.RUN(diopiSigmoid, gate, values);
-    steps.RUN(diopiMul, result, values, static_cast<In>(gate));
+    Out result = steps.fresh(steps.upcast(input));
+    silu(steps, result, input);
     return steps.assign(input, result);
 }
 

@@ -69,7 +69,7 @@ diopiError_t given(bool everything, Body&& body) {
     return everything ? guarded(std::forward<Body>(body)) : diopiErrorOccurred;
 }
 
-// A question about a tensor: without one, or without a place for the answer, it is an error.
+// A question about a tensor: without one, or without a pointer for the answer, it is an error.
 template <class Handle, class Answer, class Body>
 diopiError_t asked(Handle th, Answer* answer, Body&& body) {
     return given(th && answer, [&] { *answer = body(tensor_of(th)); });

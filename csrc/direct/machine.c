@@ -84,7 +84,7 @@ void diopi_direct_machine_destroy(diopiMachine* machine) {
 }
 
 int diopi_direct_allocate(diopiMachine* machine, size_t bytes, void** pointer) {
-    if (!machine || !pointer) return direct_fail("no machine, or no place for the pointer");
+    if (!machine || !pointer) return direct_fail("no machine, or nowhere to put the pointer");
     *pointer = NULL;
     if (machine->has_vendor)
         return machine->vendor.memory_allocate(machine->device, bytes, pointer) ? vendor_fail(machine, "allocating device memory") : 0;

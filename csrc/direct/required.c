@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A place in the context's list. */
+/* A slot in the context's list. */
 static bool reserve(diopiContextHandle_t ctx) {
     if (ctx->count < ctx->capacity) return true;
     const size_t capacity = ctx->capacity ? 2 * ctx->capacity : 8;
@@ -100,7 +100,7 @@ static int damage(diopiMachine* machine, diopiDevice_t device, const char* guard
 }
 
 int diopi_direct_required_damage(diopiContextHandle_t ctx, diopiConstTensorHandle_t th, int64_t* front, int64_t* behind) {
-    if (!is_context(ctx) || !is_tensor(th) || !front || !behind) return direct_fail("no context, no tensor, or no place for the answer");
+    if (!is_context(ctx) || !is_tensor(th) || !front || !behind) return direct_fail("no context, no tensor, or no pointer for the answer");
     *front = *behind = 0;
     if (!th->block || th->guard == 0) return 0;
     const char* first = th->block;

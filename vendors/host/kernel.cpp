@@ -1,5 +1,7 @@
 #include "kernel.h"
 
+#include <ATen/OpMathType.h>
+
 namespace dipu_host {
 namespace {
 
@@ -71,10 +73,7 @@ diopiTensorHandle_t require_like(diopiContextHandle_t ctx, const at::Tensor& res
     return made;
 }
 
-at::Tensor wide(const at::Tensor& tensor) {
-    const auto type = tensor.scalar_type();
-    return type == at::kHalf || type == at::kBFloat16 ? tensor.to(at::kFloat) : tensor;
-}
+at::Tensor upcast(const at::Tensor& tensor) { return tensor.to(at::toOpMathType(tensor.scalar_type())); }
 
 at::Scalar scalar(const diopiScalar_t* value) {
     TORCH_CHECK(value, "a number is NULL that must be given");
@@ -104,3 +103,8 @@ Stream* stream_of(diopiContextHandle_t ctx) {
 }
 
 }  // namespace dipu_host
+
+// Who this library is.
+const char* diopiGetVendorName(void) { return "host"; }
+const char* diopiGetImplVersion(void) { return "0.1.0"; }
+const char* diopiGetLastErrorString(void) { return dipu_host::last_error(); }

@@ -186,7 +186,7 @@ diopiError_t run_now(diopiContextHandle_t ctx, const char* name, Body&& body) {
 // A new device tensor with the values of `result`.
 diopiTensorHandle_t require_like(diopiContextHandle_t ctx, const at::Tensor& result);
 
-// The same values in float32 where the dtype is a half, which some of ATen's kernels do not know.
-at::Tensor wide(const at::Tensor& tensor);
+// The same values in the dtype in which ATen accumulates: float32 for half dtypes, which some of its kernels do not know.
+at::Tensor upcast(const at::Tensor& tensor);
 
 }  // namespace dipu_host

@@ -20,7 +20,7 @@ inline void check_grad(const at::Tensor& grad, at::IntArrayRef loss_shape, diopi
 }
 
 inline at::Tensor behind(const at::Tensor& grad, diopiReduction_t reduction) {
-    return reduction == ReductionNone ? wide(grad) : wide(grad).reshape({});
+    return reduction == ReductionNone ? upcast(grad) : upcast(grad).reshape({});
 }
 
 // Slopes times what comes from behind. The mean divides first: the product may be too large for the dtype.

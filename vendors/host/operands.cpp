@@ -52,16 +52,16 @@ class CallTensors {
         const Geometry g = geometry(handle);
         bool shares = false;
         for (size_t i = 0; i < count_; ++i) {
-            const Operand& other = known_[i];
+            const Operand& other = seen_[i];
             if (g.begin >= other.end || other.begin >= g.end()) continue;
             if (is(other, g)) return at::Tensor(other.tensor);
             shares = true;
         }
-        Operand& operand = count_ < known_.size() ? known_[count_] : beyond_;
+        Operand& operand = count_ < seen_.size() ? seen_[count_] : beyond_;
         if (!reuse || !take_again(operand.tensor, g)) operand.tensor = make(g);
         operand.begin = g.begin;
         operand.end = g.end();
-        if (count_ < known_.size()) ++count_;
+        if (count_ < seen_.size()) ++count_;
         if (shares) share(handle, operand);
         return at::Tensor(operand.tensor);
     }
@@ -100,17 +100,17 @@ class CallTensors {
         if (diopiGetTensorStoragePtr(handle, &tagged) != diopiSuccess || diopiGetTensorStorageNbytes(handle, &nbytes) != diopiSuccess) return;
         auto* const base = static_cast<char*>(untag(tagged));
         const auto storage = storage_over(base, nbytes);
-        const auto place = [&](const Operand& in) {
+        const auto rebase = [&](const Operand& in) {
             const auto itemsize = static_cast<int64_t>(in.tensor->dtype().itemsize());
             if (in.begin < base || in.end > base + nbytes || (in.begin - base) % itemsize != 0) return;
             in.tensor->set_storage_keep_dtype(storage);
             in.tensor->set_storage_offset((in.begin - base) / itemsize);
         };
-        for (size_t i = 0; i < count_; ++i) place(known_[i]);
-        if (&operand == &beyond_) place(operand);
+        for (size_t i = 0; i < count_; ++i) rebase(seen_[i]);
+        if (&operand == &beyond_) rebase(operand);
     }
 
-    std::array<Operand, 16> known_;
+    std::array<Operand, 16> seen_;
     size_t count_ = 0;
     Operand beyond_;
 };

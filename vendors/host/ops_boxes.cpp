@@ -35,7 +35,7 @@ Tensor kept(const Tensor& boxes, const Tensor& confidence, double threshold) {
     TORCH_CHECK(confidence.dim() == 1 && confidence.size(0) == boxes.size(0), boxes.size(0), " boxes need as many confidences, not ",
                 confidence.sizes());
     const Tensor order = std::get<1>(confidence.sort(/*stable=*/true, /*dim=*/0, /*descending=*/true)).contiguous();
-    const Tensor corners = wide(boxes).contiguous();
+    const Tensor corners = upcast(boxes).contiguous();
     std::vector<int64_t> chosen;
     AT_DISPATCH_FLOATING_TYPES(corners.scalar_type(), "nms", [&] {
         const scalar_t* data = corners.const_data_ptr<scalar_t>();
@@ -84,10 +84,10 @@ struct Corners {
     }
 
    private:
-    static std::tuple<int64_t, int64_t, T> neighbours(T place, int64_t length) {
-        const auto below = static_cast<int64_t>(place);
+    static std::tuple<int64_t, int64_t, T> neighbours(T coordinate, int64_t length) {
+        const auto below = static_cast<int64_t>(coordinate);
         if (below >= length - 1) return {length - 1, length - 1, T(0)};
-        return {below, below + 1, place - static_cast<T>(below)};
+        return {below, below + 1, coordinate - static_cast<T>(below)};
     }
 };
 
@@ -128,7 +128,7 @@ void check_regions(const Tensor& rois, const Regions& how, at::IntArrayRef image
 
 Tensor roi_align(const Tensor& input, const Tensor& rois, const Regions& how, at::IntArrayRef result_sizes) {
     check_regions(rois, how, input.sizes(), result_sizes);
-    const Tensor image = wide(input).contiguous(), regions = rois.to(image.scalar_type()).contiguous();
+    const Tensor image = upcast(input).contiguous(), regions = rois.to(image.scalar_type()).contiguous();
     Tensor result = at::zeros(result_sizes, image.options());
     const int64_t channels = image.size(1), pixels = image.size(2) * image.size(3), bins = how.pooled_height * how.pooled_width;
     AT_DISPATCH_FLOATING_TYPES(image.scalar_type(), "roi_align", [&] {
@@ -149,7 +149,7 @@ Tensor roi_align(const Tensor& input, const Tensor& rois, const Regions& how, at
 
 Tensor roi_align_backward(const Tensor& grad, const Tensor& rois, const Regions& how, at::IntArrayRef image_sizes) {
     check_regions(rois, how, image_sizes, grad.sizes());
-    const Tensor gradient = wide(grad).contiguous(), regions = rois.to(gradient.scalar_type()).contiguous();
+    const Tensor gradient = upcast(grad).contiguous(), regions = rois.to(gradient.scalar_type()).contiguous();
     Tensor result = at::zeros(image_sizes, gradient.options());
     const int64_t channels = image_sizes[1], pixels = image_sizes[2] * image_sizes[3], bins = how.pooled_height * how.pooled_width;
     AT_DISPATCH_FLOATING_TYPES(gradient.scalar_type(), "roi_align_backward", [&] {
@@ -173,7 +173,7 @@ Tensor roi_align_backward(const Tensor& grad, const Tensor& rois, const Regions&
 diopiError_t diopiNms(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t boxes,
                       diopiConstTensorHandle_t confidence, double iou_threshold) {
     return run_now(ctx, __func__, [&] {
-        TORCH_CHECK(out, "the place for the result is NULL");
+        TORCH_CHECK(out, "the pointer for the result is NULL");
         *out = require_like(ctx, kept(view(boxes), view(confidence), iou_threshold));
     });
 }

@@ -101,7 +101,7 @@ BINARY(LogicalOr, logical_or_out(o, x, y))
 
 diopiError_t diopiEqual(diopiContextHandle_t ctx, bool* out, diopiConstTensorHandle_t input, diopiConstTensorHandle_t other) {
     return run_now(ctx, __func__, [&] {
-        TORCH_CHECK(out, "the place for the answer is NULL");
+        TORCH_CHECK(out, "the pointer for the answer is NULL");
         *out = at::cpu::equal(view(input), view(other));
     });
 }

@@ -79,7 +79,7 @@ diopiError_t diopiNormalizeBackward(diopiContextHandle_t ctx, diopiTensorHandle_
                                     diopiConstTensorHandle_t input, const float p, const int64_t axis, const double eps) {
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& grad, at::Tensor& narrow, float order, int64_t along, double least) {
         TORCH_CHECK(grad.sizes() == narrow.sizes(), "grad_output has the shape ", grad.sizes(), " but the input has ", narrow.sizes());
-        const at::Tensor x = wide(narrow), g = wide(grad);
+        const at::Tensor x = upcast(narrow), g = upcast(grad);
         const at::Tensor norm = at::linalg_vector_norm(x, order, along, /*keepdim=*/true);
         const at::Tensor divisor = norm.clamp_min(least);
         const at::Tensor product = x.is_complex() ? at::real(g * x.conj()) : g * x;

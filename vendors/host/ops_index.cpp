@@ -50,7 +50,7 @@ void put(at::Tensor& x, const std::vector<at::Tensor>& indices, const at::Tensor
 diopiError_t diopiIndex(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t input,
                         diopiConstTensorHandle_t* indices, int64_t nums) {
     return run_now(ctx, __func__, [&] {
-        check_place(out);
+        check_pointer(out);
         *out = require_like(ctx, at::cpu::index(view(input), index_list(argument(list(indices, nums)))));
     });
 }
@@ -243,8 +243,8 @@ diopiError_t diopiEmbeddingBackward(diopiContextHandle_t ctx, diopiTensorHandle_
         TORCH_CHECK(g.numel() == i.numel() * g.size(-1), "a gradient of shape ", g.sizes(), " does not fit indices of shape ", i.sizes());
         check_range(i, rows);
         if (split && i.numel() > 0) return split_sums::embedding_backward(o, g, i, padding, averaged);
-        // halves would be rounded at every sum
-        o.copy_(at::cpu::embedding_dense_backward(wide(g), i, rows, padding, averaged));
+        // half dtypes would be rounded at every sum
+        o.copy_(at::cpu::embedding_dense_backward(upcast(g), i, rows, padding, averaged));
     }, out, grad, indices, num_weights, padding_idx, scale_grad_byfreq, reordered());
 }
 
@@ -253,7 +253,7 @@ diopiError_t diopiEmbeddingRenorm_(diopiContextHandle_t ctx, diopiTensorHandle_t
     return run(ctx, __func__, [](at::Tensor& w, at::Tensor& i, double most, double kind) {
         TORCH_CHECK(w.dim() == 2, "the table must have 2 dimensions, has ", w.dim());
         check_range(i, w.size(0));
-        at::Tensor table = wide(w);  // a scale rounded to a half would be off
+        at::Tensor table = upcast(w);  // a scale rounded to a half would be off
         at::cpu::embedding_renorm_(table, i, most, kind);
         if (!table.is_same(w)) w.copy_(table);
     }, inout, indices, max_norm, norm_type);

@@ -42,7 +42,7 @@ void check_floating(const Tensor& tensor) {
 struct Product {
     Tensor a, b, grad;
 
-    Product(const Tensor& input, const Tensor& other, const Tensor& grad_out) : a(wide(input)), b(wide(other)), grad(wide(grad_out)) {
+    Product(const Tensor& input, const Tensor& other, const Tensor& grad_out) : a(upcast(input)), b(upcast(other)), grad(upcast(grad_out)) {
         TORCH_CHECK(a.dim() > 0 && b.dim() > 0, "both operands must have a dimension");
         check_floating(a);
         if (b.dim() == 1) b = b.unsqueeze(-1), grad = grad.unsqueeze(-1);
@@ -70,18 +70,18 @@ struct Triangle {
 void solve_gradients(Given& grad_b, Given& grad_mat, const Given& grad_x, const Given& grad_clone, const Tensor& x, const Tensor& b,
                      const Tensor& mat, Triangle how) {
     check_square(mat);
-    const Tensor matrix = wide(mat), solution = wide(x);
+    const Tensor matrix = upcast(mat), solution = upcast(x);
     Tensor of_b = at::zeros_like(solution), of_matrix = at::zeros_like(matrix);
     if (grad_x) {
         TORCH_CHECK(grad_x->sizes() == x.sizes(), "grad_x has the shape ", grad_x->sizes(), " but the solution has ", x.sizes());
         const bool wants_upper = how.transpose ? how.upper : !how.upper;  // of the adjoint system
         const Tensor adjoint = how.transpose ? matrix.conj() : matrix.mH();
-        of_b = at::linalg_solve_triangular(adjoint, wide(*grad_x), wants_upper, /*left=*/true, how.unitriangular);
+        of_b = at::linalg_solve_triangular(adjoint, upcast(*grad_x), wants_upper, /*left=*/true, how.unitriangular);
         const Tensor full = how.transpose ? -at::matmul(solution.conj(), of_b.mT()) : -at::matmul(of_b, solution.mH());
         const int64_t off = how.unitriangular ? 1 : 0;
         of_matrix = how.upper ? full.triu(off) : full.tril(-off);
     }
-    if (grad_clone) of_matrix = of_matrix + wide(*grad_clone);
+    if (grad_clone) of_matrix = of_matrix + upcast(*grad_clone);
     write(grad_b, summed_to(of_b, b.sizes()));
     write(grad_mat, summed_to(of_matrix, mat.sizes()));
 }
@@ -126,8 +126,8 @@ diopiError_t diopiLinearBackward(diopiContextHandle_t ctx, diopiTensorHandle_t g
                     "gradient, input and weight do not belong together: ", grad_output.sizes(), ", ", x.sizes(), ", ", w.sizes());
         check_floating(x);
         const int64_t rows = x.size(-1) ? x.numel() / x.size(-1) : grad_output.numel() / std::max<int64_t>(w.size(0), 1);
-        const Tensor g = wide(grad_output).reshape({rows, w.size(0)}), flat = wide(x).reshape({rows, w.size(1)});
-        if (gx) write(*gx, at::matmul(g, wide(w).conj()).view(x.sizes()));
+        const Tensor g = upcast(grad_output).reshape({rows, w.size(0)}), flat = upcast(x).reshape({rows, w.size(1)});
+        if (gx) write(*gx, at::matmul(g, upcast(w).conj()).view(x.sizes()));
         if (gw) write(*gw, at::matmul(g.t(), flat.conj()));
         if (gb) write(*gb, g.sum(0));
     }, maybe(grad_input), maybe(grad_weight), maybe(grad_bias), grad_output, input, weight);
@@ -139,7 +139,7 @@ diopiError_t diopiCholesky(diopiContextHandle_t ctx, diopiTensorHandle_t out, di
                            bool upper, bool checkerror) {
     return run(ctx, __func__, [](Tensor& o, Tensor& info, Tensor& matrix, bool upper, bool checkerror) {
         check_square(matrix);
-        const auto [factor, minors] = at::linalg_cholesky_ex(wide(matrix), upper, checkerror);
+        const auto [factor, minors] = at::linalg_cholesky_ex(upcast(matrix), upper, checkerror);
         write(o, factor);
         write(info, minors);
     }, out, info, mat, upper, checkerror);
@@ -152,7 +152,7 @@ diopiError_t diopiCholeskyBackward(diopiContextHandle_t ctx, diopiTensorHandle_t
         check_floating(given);
         TORCH_CHECK(grad_output.sizes() == given.sizes(), "grad_output has the shape ", grad_output.sizes(), " but the factor has ",
                     given.sizes());
-        const Tensor g = wide(grad_output), factor = wide(given);
+        const Tensor g = upcast(grad_output), factor = upcast(given);
         write(o, upper ? cholesky_gradient(g.mH(), factor.mH()) : cholesky_gradient(g, factor));
     }, grad_mat, grad_output, L, upper);
 }
@@ -164,8 +164,8 @@ diopiError_t diopiTriangularSolve(diopiContextHandle_t ctx, diopiTensorHandle_t 
         check_square(matrix);
         TORCH_CHECK(b.dim() >= 2 && b.size(-2) == matrix.size(-1), "a right side of ", b.sizes(), " does not fit the matrix ",
                     matrix.sizes());
-        const Tensor left = transpose ? wide(matrix).mT() : wide(matrix);  // the transposed triangle is the other one
-        write(o, at::linalg_solve_triangular(left, wide(b), upper != transpose, /*left=*/true, unitriangular));
+        const Tensor left = transpose ? upcast(matrix).mT() : upcast(matrix);  // the transposed triangle is the other one
+        write(o, at::linalg_solve_triangular(left, upcast(b), upper != transpose, /*left=*/true, unitriangular));
         Dims shape(o.sizes().begin(), o.sizes().end());
         shape[shape.size() - 1] = matrix.size(-1);
         write(clone, matrix.expand(shape));
@@ -186,7 +186,7 @@ diopiError_t diopiLinalgQR(diopiContextHandle_t ctx, diopiConstTensorHandle_t A,
                            diopiTensorHandle_t R) {
     return run(ctx, __func__, [](Tensor& a, std::string mode, Given q_out, Tensor& r_out) {
         TORCH_CHECK(q_out || mode == "r", "Q may be absent in the mode \"r\" only");
-        const auto [q, r] = at::linalg_qr(wide(a), mode);
+        const auto [q, r] = at::linalg_qr(upcast(a), mode);
         write(q_out, q);
         write(r_out, r);
     }, A, mode, maybe(Q), R);
@@ -198,7 +198,7 @@ diopiError_t diopiCdist(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopi
                         double p, const int64_t* compute_mode) {
     return run(ctx, __func__, [](Tensor& o, Tensor& a, Tensor& b, double p, std::optional<int64_t> mode) {
         check_points(a, b, p);
-        write(o, at::_cdist_forward(wide(a), wide(b), p, mode));
+        write(o, at::_cdist_forward(upcast(a), upcast(b), p, mode));
     }, out, input1, input2, p, compute_mode);
 }
 
@@ -207,7 +207,7 @@ diopiError_t diopiCdistBackward(diopiContextHandle_t ctx, diopiTensorHandle_t gr
                                 diopiConstTensorHandle_t cdist) {
     return run(ctx, __func__, [](Tensor& o, Tensor& g, Tensor& a, Tensor& b, double p, Tensor& given) {
         check_points(a, b, p);
-        const Tensor x1 = wide(a), x2 = wide(b);
+        const Tensor x1 = upcast(a), x2 = upcast(b);
         const auto batch = at::infer_size_dimvector(a.sizes().slice(0, a.dim() - 2), b.sizes().slice(0, b.dim() - 2));
         auto pairs = batch, points = batch;
         pairs.append({a.size(-2), b.size(-2)});
@@ -215,13 +215,13 @@ diopiError_t diopiCdistBackward(diopiContextHandle_t ctx, diopiTensorHandle_t gr
         TORCH_CHECK(g.sizes() == at::IntArrayRef(pairs) && given.sizes() == g.sizes(), "grad_output ", g.sizes(), " and cdist ",
                     given.sizes(), " do not belong to points of ", a.sizes(), " and ", b.sizes());
         // Which coordinate is the farthest is asked by equality, which rounded distances do not have.
-        const Tensor distance = std::isinf(p) ? at::_cdist_forward(x1, x2, p, std::nullopt) : wide(given);
+        const Tensor distance = std::isinf(p) ? at::_cdist_forward(x1, x2, p, std::nullopt) : upcast(given);
         // Where there is no pair ATen gives zeros of the first points' shape, not of the common batch.
-        const Tensor gradient = at::_cdist_backward(wide(g).contiguous(), x1.contiguous(), x2.contiguous(), p, distance.contiguous());
+        const Tensor gradient = at::_cdist_backward(upcast(g).contiguous(), x1.contiguous(), x2.contiguous(), p, distance.contiguous());
         write(o, summed_to(gradient.expand(points), o.sizes()));
     }, grad_input, grad_output, input1, input2, p, cdist);
 }
 
 diopiError_t diopiPolar(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t abs, diopiConstTensorHandle_t angle) {
-    return run(ctx, __func__, [](Tensor& o, Tensor& r, Tensor& turn) { write(o, at::polar(wide(r), wide(turn))); }, out, abs, angle);
+    return run(ctx, __func__, [](Tensor& o, Tensor& r, Tensor& turn) { write(o, at::polar(upcast(r), upcast(turn))); }, out, abs, angle);
 }

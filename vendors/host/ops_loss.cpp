@@ -26,7 +26,7 @@ namespace {
 using at::Tensor;
 using Given = std::optional<Tensor>;
 
-Given wide_if_given(const Given& tensor) { return tensor ? Given(wide(*tensor)) : std::nullopt; }
+Given upcast_if_given(const Given& tensor) { return tensor ? Given(upcast(*tensor)) : std::nullopt; }
 
 // ---- classes ----
 
@@ -41,36 +41,36 @@ Tensor checked_targets(const Tensor& input, const Tensor& target, const Given& w
                 input.sizes(), " it must be ", at::IntArrayRef(expected));
     TORCH_CHECK(!weight || (weight->dim() == 1 && weight->size(0) == count), "weight must hold one number for each of the ", count,
                 " classes");
-    const Tensor places = target.to(at::kLong).masked_fill(target.to(at::kLong).eq(ignore_index), 0);
-    TORCH_CHECK_INDEX(!places.numel() || (count > 0 && places.min().item<int64_t>() >= 0 && places.max().item<int64_t>() < count),
+    const Tensor classes_of_targets = target.to(at::kLong).masked_fill(target.to(at::kLong).eq(ignore_index), 0);
+    TORCH_CHECK_INDEX(!classes_of_targets.numel() || (count > 0 && classes_of_targets.min().item<int64_t>() >= 0 && classes_of_targets.max().item<int64_t>() < count),
                 "a target is not a class: they must be in [0, ", count, ")");
-    return places;
+    return classes_of_targets;
 }
 
 // Class indices, and what each of them counts.
 struct Classes {
     int64_t dim, count;
-    Tensor valid, places, weights;
+    Tensor valid, classes_of_targets, weights;
 
     Classes(const Tensor& input, const Tensor& target, const Given& weight, int64_t ignore_index)
-        : dim(input.dim() > 1 ? 1 : 0), places(checked_targets(input, target, weight, ignore_index)) {
+        : dim(input.dim() > 1 ? 1 : 0), classes_of_targets(checked_targets(input, target, weight, ignore_index)) {
         count = input.size(dim);
         valid = target.to(at::kLong).ne(ignore_index);
         const auto type = at::toOpMathType(input.scalar_type());
-        weights = weight && places.numel() ? weight->to(type).index_select(0, places.flatten()).view(places.sizes())
-                                           : at::ones(places.sizes(), input.options().dtype(type));
+        weights = weight && classes_of_targets.numel() ? weight->to(type).index_select(0, classes_of_targets.flatten()).view(classes_of_targets.sizes())
+                                           : at::ones(classes_of_targets.sizes(), input.options().dtype(type));
         weights = weights.masked_fill(valid.logical_not(), 0);
     }
 
     // What a sample's loss is multiplied by: the gradient from behind, divided by the total weight if the mean is taken.
     Tensor upstream(const Tensor& grad, diopiReduction_t reduction) const {
-        check_grad(grad, places.sizes(), reduction);
-        const Tensor g = behind(grad, reduction).expand(places.sizes());
+        check_grad(grad, classes_of_targets.sizes(), reduction);
+        const Tensor g = behind(grad, reduction).expand(classes_of_targets.sizes());
         const Tensor scaled = reduction == ReductionMean ? g / weights.sum() : g;
         return scaled.masked_fill(valid.logical_not(), 0);  // also where nothing counts and the total is 0
     }
     Tensor spread(const Tensor& values, const Tensor& like) const {
-        return at::zeros_like(like, at::MemoryFormat::Contiguous).scatter(dim, places.unsqueeze(dim), values.unsqueeze(dim));
+        return at::zeros_like(like, at::MemoryFormat::Contiguous).scatter(dim, classes_of_targets.unsqueeze(dim), values.unsqueeze(dim));
     }
     Tensor by_class(const Tensor& weight, int64_t dims) const {
         Dims shape(static_cast<size_t>(dims), 1);
@@ -82,7 +82,7 @@ struct Classes {
 Tensor nll_gradient(const Tensor& grad, const Tensor& input, const Tensor& target, const Given& weight, diopiReduction_t reduction,
                     int64_t ignore_index) {
     const Classes classes(input, target, weight, ignore_index);
-    return classes.spread(-classes.weights * classes.upstream(grad, reduction), wide(input));
+    return classes.spread(-classes.weights * classes.upstream(grad, reduction), upcast(input));
 }
 
 // The gradient of the logarithms of the probabilities, targets being class indices.
@@ -93,7 +93,7 @@ Tensor index_gradient(const Tensor& grad, const Tensor& log_probs, const Tensor&
     Tensor result = classes.spread(-(1 - smoothing) * classes.weights * g, log_probs);
     if (smoothing > 0) {
         Tensor even = (g * (-smoothing / static_cast<double>(classes.count))).unsqueeze(classes.dim);
-        result = result + (weight ? even * classes.by_class(wide(*weight), log_probs.dim()) : even);
+        result = result + (weight ? even * classes.by_class(upcast(*weight), log_probs.dim()) : even);
     }
     return result;
 }
@@ -106,13 +106,13 @@ Tensor probability_gradient(const Tensor& grad, const Tensor& log_probs, const T
     Dims loss_shape(log_probs.sizes().begin(), log_probs.sizes().end());
     loss_shape.erase(loss_shape.begin() + dim);
     check_grad(grad, loss_shape, reduction);
-    Tensor share = wide(target);
+    Tensor share = upcast(target);
     if (smoothing > 0) share = share * (1 - smoothing) + smoothing / static_cast<double>(count);
     if (weight) {
         TORCH_CHECK(weight->dim() == 1 && weight->size(0) == count, "weight must hold one number for each of the ", count, " classes");
         Dims shape(static_cast<size_t>(log_probs.dim()), 1);
         shape[static_cast<size_t>(dim)] = count;
-        share = share * wide(*weight).reshape(shape);
+        share = share * upcast(*weight).reshape(shape);
     }
     Tensor g = behind(grad, reduction).expand(loss_shape).unsqueeze(dim);
     if (reduction == ReductionMean) g = g / (static_cast<double>(log_probs.numel()) / static_cast<double>(count));
@@ -132,7 +132,7 @@ struct Focal {
     Focal(const Tensor& input, const Tensor& target, double alpha_, double gamma_) : alpha(alpha_), gamma(gamma_) {
         check_same_shape(input, target, "input and target");
         TORCH_CHECK(input.is_floating_point(), "the input must be of a floating dtype");
-        x = wide(input);
+        x = upcast(input);
         t = target.to(x.scalar_type());
         p = at::sigmoid(x);
         missed = p * (1 - t) + at::sigmoid(-x) * t;
@@ -155,7 +155,7 @@ diopiError_t diopiSmoothL1Loss(diopiContextHandle_t ctx, diopiTensorHandle_t out
                                diopiConstTensorHandle_t target, diopiReduction_t reduction, double beta) {
     return run(ctx, __func__, [](Tensor& o, Tensor& x, Tensor& t, diopiReduction_t reduction, double beta) {
         check_reduction(reduction);
-        write(o, at::smooth_l1_loss(wide(x), wide(t), reduction, beta));
+        write(o, at::smooth_l1_loss(upcast(x), upcast(t), reduction, beta));
     }, out, input, target, reduction, beta);
 }
 
@@ -167,7 +167,7 @@ diopiError_t diopiSmoothL1LossBackward(diopiContextHandle_t ctx, diopiTensorHand
         TORCH_CHECK(beta >= 0, "beta must not be negative, it is ", beta);
         check_same_shape(x, t, "input and target");
         check_grad(g, x.sizes(), reduction);
-        const Tensor difference = wide(x) - wide(t);
+        const Tensor difference = upcast(x) - upcast(t);
         write(o, chained(beta > 0 ? (difference / beta).clamp(-1, 1) : difference.sign(), g, reduction));
     }, grad_input, grad_output, input, target, reduction, beta);
 }
@@ -179,7 +179,7 @@ diopiError_t diopiBCELoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, dio
     return run(ctx, __func__, [](Tensor& o, Tensor& x, Tensor& t, Given w, diopiReduction_t reduction) {
         check_reduction(reduction);
         check_same_shape(x, t, "input and target");
-        write(o, at::binary_cross_entropy(wide(x), wide(t), wide_if_given(w), reduction));
+        write(o, at::binary_cross_entropy(upcast(x), upcast(t), upcast_if_given(w), reduction));
     }, out, input, target, maybe(weight), reduction);
 }
 
@@ -190,8 +190,8 @@ diopiError_t diopiBCELossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t 
         check_reduction(reduction);
         check_same_shape(x, t, "input and target");
         check_grad(g, x.sizes(), reduction);
-        const Tensor ones = at::ones({}, wide(x).options());
-        write(o, chained(at::binary_cross_entropy_backward(ones, wide(x), wide(t), wide_if_given(w), at::Reduction::None), g, reduction));
+        const Tensor ones = at::ones({}, upcast(x).options());
+        write(o, chained(at::binary_cross_entropy_backward(ones, upcast(x), upcast(t), upcast_if_given(w), at::Reduction::None), g, reduction));
     }, grad_input, grad_output, input, target, maybe(weight), reduction);
 }
 
@@ -200,7 +200,7 @@ diopiError_t diopiBCEWithLogits(diopiContextHandle_t ctx, diopiTensorHandle_t ou
                                 diopiReduction_t reduction) {
     return run(ctx, __func__, [](Tensor& o, Tensor& x, Tensor& t, Given w, Given positive, diopiReduction_t reduction) {
         check_reduction(reduction);
-        write(o, at::binary_cross_entropy_with_logits(wide(x), wide(t), wide_if_given(w), wide_if_given(positive), reduction));
+        write(o, at::binary_cross_entropy_with_logits(upcast(x), upcast(t), upcast_if_given(w), upcast_if_given(positive), reduction));
     }, out, input, target, maybe(weight), maybe(pos_weight), reduction);
 }
 
@@ -211,10 +211,10 @@ diopiError_t diopiBCEWithLogitsBackward(diopiContextHandle_t ctx, diopiTensorHan
         check_reduction(reduction);
         check_same_shape(input, target, "input and target");
         check_grad(g, input.sizes(), reduction);
-        const Tensor x = wide(input), t = wide(target);
-        const Tensor right = positive ? wide(*positive) * t : t;
+        const Tensor x = upcast(input), t = upcast(target);
+        const Tensor right = positive ? upcast(*positive) * t : t;
         const Tensor slope = (1 - t) * at::sigmoid(x) - right * at::sigmoid(-x);  // exact near 0, unlike sigmoid(x) - t
-        write(o, chained(w ? slope * wide(*w) : slope, g, reduction));
+        write(o, chained(w ? slope * upcast(*w) : slope, g, reduction));
     }, grad_input, grad_output, input, target, maybe(weight), maybe(pos_weight), reduction);
 }
 
@@ -244,7 +244,7 @@ diopiError_t diopiNLLLoss(diopiContextHandle_t ctx, diopiTensorHandle_t out, dio
     return run(ctx, __func__, [](Tensor& o, Tensor& x, Tensor& t, Given w, diopiReduction_t reduction, int64_t ignore_index) {
         check_reduction(reduction);
         checked_targets(x, t, w, ignore_index);
-        write(o, at::nll_loss_nd(wide(x), t.to(at::kLong), wide_if_given(w), reduction, ignore_index));
+        write(o, at::nll_loss_nd(upcast(x), t.to(at::kLong), upcast_if_given(w), reduction, ignore_index));
     }, out, input, target, maybe(weight), reduction, ignore_index);
 }
 
@@ -266,8 +266,8 @@ diopiError_t diopiCrossEntropyLoss(diopiContextHandle_t ctx, diopiTensorHandle_t
             check_smoothing(smoothing);
             const bool by_index = !t.is_floating_point();
             if (by_index) checked_targets(x, t, w, ignore_index);
-            const Tensor target = by_index ? t.to(at::kLong) : wide(t);
-            write(o, at::cross_entropy_loss(wide(x), target, wide_if_given(w), reduction, ignore_index, smoothing));
+            const Tensor target = by_index ? t.to(at::kLong) : upcast(t);
+            write(o, at::cross_entropy_loss(upcast(x), target, upcast_if_given(w), reduction, ignore_index, smoothing));
         }, out, input, target, maybe(weight), reduction, ignore_index, label_smoothing);
 }
 
@@ -281,7 +281,7 @@ diopiError_t diopiCrossEntropyLossBackward(diopiContextHandle_t ctx, diopiTensor
             check_smoothing(smoothing);
             TORCH_CHECK(x.dim() > 0, "the input must have a dimension of classes");
             const int64_t dim = x.dim() > 1 ? 1 : 0;
-            const Tensor log_probs = at::log_softmax(wide(x), dim);
+            const Tensor log_probs = at::log_softmax(upcast(x), dim);
             const Tensor slope = t.is_floating_point() ? probability_gradient(g, log_probs, t, w, reduction, smoothing)
                                                        : index_gradient(g, log_probs, t, w, reduction, ignore_index, smoothing);
             write(o, at::_log_softmax_backward_data(slope, log_probs, dim, log_probs.scalar_type()));
@@ -297,7 +297,7 @@ diopiError_t diopiNLLLossV2(diopiContextHandle_t ctx, diopiTensorHandle_t out, d
         check_reduction(reduction);
         checked_targets(x, t, w, ignored);
         // of images ATen adds the weights up in halves
-        const auto [loss, sum] = x.dim() == 4 ? at::cpu::nll_loss2d_forward(wide(x), t, wide_if_given(w), reduction, ignored)
+        const auto [loss, sum] = x.dim() == 4 ? at::cpu::nll_loss2d_forward(upcast(x), t, upcast_if_given(w), reduction, ignored)
                                               : at::cpu::nll_loss_forward(x, t, w, reduction, ignored);
         write(o, loss);
         write(total, sum);

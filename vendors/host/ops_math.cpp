@@ -99,8 +99,8 @@ UNARY(Log2, log2_out(o, x))
 UNARY(Log10, log10_out(o, x))
 UNARY(Log1p, log1p_out(o, x))
 UNARY(Sqrt, sqrt_out(o, x))
-// Of halves ATen rounds the root before it divides, unless it can use vectors.
-UNARY(Rsqrt, rsqrt_out(o, wide(x)))
+// Of half dtypes ATen rounds the root before it divides, unless it can use vectors.
+UNARY(Rsqrt, rsqrt_out(o, upcast(x)))
 UNARY(Sin, sin_out(o, x))
 UNARY(Cos, cos_out(o, x))
 UNARY(Tan, tan_out(o, x))

@@ -1,4 +1,4 @@
-// Data movement: elements are copied to other places, or a constant is written; none is changed.
+// Data movement: elements are copied to other positions, or a constant is written; none is changed.
 #include <ATen/core/IListRef.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat_cpu_dispatch.h>
@@ -105,20 +105,20 @@ diopiError_t diopiSelectBackward(diopiContextHandle_t ctx, diopiTensorHandle_t g
                                  diopiSize_t input_sizes, int64_t dim, int64_t index) {
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& g, Dims& sizes, int64_t d, int64_t i) {
         check_shape(o, sizes);
-        auto place = o.select(d, i);
-        check_shape(place, g.sizes());
+        auto part = o.select(d, i);
+        check_shape(part, g.sizes());
         o.zero_();
-        place.copy_(g);
+        part.copy_(g);
     }, grad_input, grad_output, input_sizes, dim, index);
 }
 
 diopiError_t diopiSelectScatter(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
                                 diopiConstTensorHandle_t src, int64_t dim, int64_t index) {
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, at::Tensor& source, int64_t d, int64_t i) {
-        auto place = o.select(d, i);
-        check_shape(place, source.sizes());
+        auto part = o.select(d, i);
+        check_shape(part, source.sizes());
         write(o, x);
-        place.copy_(source);
+        part.copy_(source);
     }, out, input, src, dim, index);
 }
 
@@ -133,24 +133,24 @@ diopiError_t diopiSliceBackward(diopiContextHandle_t ctx, diopiTensorHandle_t gr
                                 diopiSize_t input_sizes, int64_t dim, int64_t start, int64_t end, int64_t step) {
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& g, Dims& sizes, int64_t d, int64_t from, int64_t to, int64_t by) {
         check_shape(o, sizes);
-        auto place = o.slice(d, from, to, by);
-        check_shape(place, g.sizes());
+        auto part = o.slice(d, from, to, by);
+        check_shape(part, g.sizes());
         o.zero_();
-        place.copy_(g);
+        part.copy_(g);
     }, grad_input, grad_output, input_sizes, dim, start, end, step);
 }
 
 diopiError_t diopiSliceScatter(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input,
                                diopiConstTensorHandle_t src, int64_t dim, int64_t start, int64_t end, int64_t step) {
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, at::Tensor& source, int64_t d, int64_t from, int64_t to, int64_t by) {
-        auto place = o.slice(d, from, to, by);
-        check_shape(place, source.sizes());
+        auto part = o.slice(d, from, to, by);
+        check_shape(part, source.sizes());
         write(o, x);
-        place.copy_(source);
+        part.copy_(source);
     }, out, input, src, dim, start, end, step);
 }
 
-// ---- other places ----
+// ---- other positions ----
 
 diopiError_t diopiFlip(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input, diopiSize_t dims) {
     return run(ctx, __func__, [](at::Tensor& o, at::Tensor& x, Dims& d) { write(o, at::cpu::flip(x, d)); }, out, input, dims);
@@ -234,7 +234,7 @@ diopiTensorHandle_t require_strided(diopiContextHandle_t ctx, const at::Tensor& 
 diopiError_t diopiContiguous(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t input,
                              diopiMemoryFormat_t memoryFormat) {
     return run_now(ctx, __func__, [&] {
-        check_place(out);
+        check_pointer(out);
         *out = require_strided(ctx, in_format(view(input), memoryFormat));
     });
 }
@@ -242,7 +242,7 @@ diopiError_t diopiContiguous(diopiContextHandle_t ctx, diopiTensorHandle_t* out,
 // The simulated chip has no format of its own: its number is -1, and every other one is refused.
 diopiError_t diopiNativeMemoryFormatCast(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiTensorHandle_t in, int64_t format) {
     return run_now(ctx, __func__, [&] {
-        check_place(out);
+        check_pointer(out);
         TORCH_CHECK(format == -1, "there is no memory format ", format, " here; -1 is the only one");
         *out = require_strided(ctx, in_format(view(in), diopiMemoryFormatPreserve));
     });
@@ -250,7 +250,7 @@ diopiError_t diopiNativeMemoryFormatCast(diopiContextHandle_t ctx, diopiTensorHa
 
 diopiError_t diopiGetNativeMemoryFormat(diopiContextHandle_t ctx, diopiConstTensorHandle_t input, int64_t* format) {
     return guarded(__func__, [&] {
-        check_place(format);
+        check_pointer(format);
         view(input);
         *format = -1;
     });

@@ -16,7 +16,7 @@ static Tensor over_channels(const Tensor& vector, const Tensor& x, int64_t axis 
     check_count(vector, x.size(axis), "a vector over the channels");
     Dims sizes(x.dim(), 1);
     sizes[axis] = x.size(axis);
-    return wide(vector).reshape(sizes);
+    return upcast(vector).reshape(sizes);
 }
 
 static Dims axes_but(const Tensor& x, int64_t axis, bool samples) {
@@ -31,7 +31,7 @@ static Tensor averaged(const Tensor& x, const Dims& axes) { return axes.empty() 
 
 static Tensor with_channels(const Tensor& x) {
     TORCH_CHECK(x.dim() >= 2, "the input needs samples and channels, but has ", x.dim(), " dimensions");
-    return wide(x);
+    return upcast(x);
 }
 
 // ---- by instance ----
@@ -42,7 +42,7 @@ struct Instances {
     int64_t axis;
 
     Instances(const Tensor& input, int64_t channels, double eps) : axis(at::maybe_wrap_dim(channels, input.dim(), false)) {
-        const Tensor x = wide(input);
+        const Tensor x = upcast(input);
         pixels = axes_but(x, axis, /*samples=*/false), others = axes_but(x, axis, /*samples=*/true);
         const Tensor shifted = x - averaged(x, pixels);
         inverse = (averaged(shifted * shifted, pixels) + eps).rsqrt();
@@ -70,7 +70,7 @@ diopiError_t diopiInstanceNormBackward(diopiContextHandle_t ctx, diopiTensorHand
                          int64_t axis, double eps) {
         check_same_shape(grad, x, "the gradient and the input");
         const Instances instances(x, axis, eps);
-        const Tensor g = wide(grad), scaled = w ? g * over_channels(*w, x, instances.axis) : g;
+        const Tensor g = upcast(grad), scaled = w ? g * over_channels(*w, x, instances.axis) : g;
         const Tensor along = averaged(scaled * instances.centred, instances.pixels);
         write(gx, (scaled - averaged(scaled, instances.pixels) - instances.centred * along) * instances.inverse);
         if (gw) write(gw, summed(g * instances.centred, instances.others));
@@ -104,8 +104,8 @@ diopiError_t diopiBatchNormGatherStatsWithCounts(diopiContextHandle_t ctx, diopi
         TORCH_CHECK(means.dim() == 2 && means.size(0) > 0, "mean_all is [processes, channels], but has the shape ", means.sizes());
         check_same_shape(means, inverses, "mean_all and invstd_all");
         check_count(counts, means.size(0), "counts");
-        const Tensor all = wide(means), spreads = wide(inverses).pow(-2) - static_cast<double>(eps);
-        const Tensor each = wide(counts).reshape(-1).to(all.scalar_type()).contiguous();
+        const Tensor all = upcast(means), spreads = upcast(inverses).pow(-2) - static_cast<double>(eps);
+        const Tensor each = upcast(counts).reshape(-1).to(all.scalar_type()).contiguous();
         Tensor joined = all[0], squares = spreads[0] * each[0], total = each[0];
         for (int64_t i = 1; i < all.size(0); ++i) {
             const Tensor count = total + each[i], step = all[i] - joined;
@@ -115,7 +115,7 @@ diopiError_t diopiBatchNormGatherStatsWithCounts(diopiContextHandle_t ctx, diopi
         }
         write(mean, joined), write(invstd, (squares / total + static_cast<double>(eps)).rsqrt());
         const auto follow = [&](OptionalTensor& running, const Tensor& now) {
-            if (running) write(*running, wide(*running) * (1 - static_cast<double>(momentum)) + now * static_cast<double>(momentum));
+            if (running) write(*running, upcast(*running) * (1 - static_cast<double>(momentum)) + now * static_cast<double>(momentum));
         };
         follow(rm, joined), follow(rv, squares / (total - 1));
     };
@@ -128,7 +128,7 @@ diopiError_t diopiBatchNormBackwardReduce(diopiContextHandle_t ctx, diopiTensorH
                                           diopiConstTensorHandle_t weight, bool input_g, bool weight_g, bool bias_g) {
     const auto body = [](OptionalTensor& sum, OptionalTensor& sum_centred, OptionalTensor& gw, OptionalTensor& gb, Tensor& grad,
                          Tensor& input, Tensor& mean, Tensor& invstd, bool input_g, bool weight_g, bool bias_g) {
-        const Tensor x = with_channels(input), g = wide(grad);
+        const Tensor x = with_channels(input), g = upcast(grad);
         check_same_shape(grad, input, "the gradient and the input");
         const Dims axes = axes_but(x, 1, true);
         const Tensor plain = summed(g, axes), centred = summed(g * (x - over_channels(mean, x)), axes);
@@ -150,7 +150,7 @@ diopiError_t diopiBatchNormBackwardElemt(diopiContextHandle_t ctx, diopiTensorHa
         check_same_shape(grad, input, "the gradient and the input");
         const Tensor total = count.sum().to(x.scalar_type()), inverse = over_channels(invstd, x);
         const Tensor along = over_channels(sum_centred, x) / total * inverse * inverse;
-        const Tensor result = (wide(grad) - over_channels(sum, x) / total - (x - over_channels(mean, x)) * along) * inverse;
+        const Tensor result = (upcast(grad) - over_channels(sum, x) / total - (x - over_channels(mean, x)) * along) * inverse;
         write(o, w ? result * over_channels(*w, x) : result);
     };
     return run(ctx, __func__, body, grad_input, grad_out, input, mean, invstd, maybe(weight), sum_dy, sum_dy_xmu, count);

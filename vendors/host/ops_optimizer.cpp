@@ -33,12 +33,12 @@ void check_param(const Tensor& param, const Tensor& grad) {
 Tensor required(const Tensor& param, const Given& given, const char* name) {
     TORCH_CHECK(given, name, " is NULL but must be given");
     check_like(param, *given, name);
-    return wide(*given);
+    return upcast(*given);
 }
 
 // The gradient with the weight decay in it; never the caller's own tensor changed.
 Tensor decayed(const Tensor& param, const Tensor& grad, double weight_decay) {
-    return weight_decay != 0 ? wide(grad) + wide(param) * weight_decay : wide(grad);
+    return weight_decay != 0 ? upcast(grad) + upcast(param) * weight_decay : upcast(grad);
 }
 
 struct AdamNumbers {
@@ -51,9 +51,9 @@ void adam(Tensor& param, const Tensor& grad, Tensor& exp_avg, Tensor& exp_avg_sq
     check_like(param, exp_avg, "exp_avg");
     check_like(param, exp_avg_sq, "exp_avg_sq");
     TORCH_CHECK(step >= 1, "step counts from 1; it is ", step);
-    Tensor p = wide(param), g = n.decoupled ? wide(grad) : decayed(param, grad, n.weight_decay);
+    Tensor p = upcast(param), g = n.decoupled ? upcast(grad) : decayed(param, grad, n.weight_decay);
     if (n.decoupled) p = p * (1 - n.lr * n.weight_decay);
-    Tensor mean = wide(exp_avg), square = wide(exp_avg_sq);
+    Tensor mean = upcast(exp_avg), square = upcast(exp_avg_sq);
     mean = mean + (g - mean) * (1 - n.beta1);
     square = square * n.beta2 + g * g * (1 - n.beta2);
     Tensor largest = square;
@@ -85,7 +85,7 @@ double norm_of(const std::vector<Tensor>& grads, double norm_type) {
     std::vector<Tensor> norms;
     for (const Tensor& grad : grads) {
         TORCH_CHECK(grad.defined() && grad.is_floating_point(), "a gradient is NULL or not of a floating dtype");
-        norms.push_back(at::linalg_vector_norm(wide(grad), norm_type).to(at::kDouble));
+        norms.push_back(at::linalg_vector_norm(upcast(grad), norm_type).to(at::kDouble));
     }
     return norms.empty() ? 0.0 : at::linalg_vector_norm(at::stack(norms), norm_type).item<double>();
 }
@@ -104,7 +104,7 @@ diopiError_t diopiSgd(diopiContextHandle_t ctx, diopiTensorHandle_t param, diopi
             if (buf) buf->copy_(velocity);
             step = nesterov ? step + velocity * momentum : velocity;
         }
-        param.copy_(wide(param) - step * lr);
+        param.copy_(upcast(param) - step * lr);
     }, param, diopiConstTensorHandle_t(grad), maybe(buf), lr, momentum, dampening, weight_decay, nesterov);
 }
 
@@ -168,12 +168,12 @@ diopiError_t diopiAdadelta(diopiContextHandle_t ctx, diopiTensorHandle_t param, 
         check_param(param, grad);
         check_like(param, square_avg, "square_avg");
         check_like(param, acc_delta, "acc_delta");
-        const Tensor g = decayed(param, grad, weight_decay), past = wide(acc_delta);
-        const Tensor square = wide(square_avg) * rho + g * g * (1 - rho);
+        const Tensor g = decayed(param, grad, weight_decay), past = upcast(acc_delta);
+        const Tensor square = upcast(square_avg) * rho + g * g * (1 - rho);
         const Tensor delta = (past + eps).sqrt() / (square + eps).sqrt() * g;
         square_avg.copy_(square);
         acc_delta.copy_(past * rho + delta * delta * (1 - rho));
-        param.copy_(wide(param) - delta * lr);
+        param.copy_(upcast(param) - delta * lr);
     }, param, grad, square_avg, acc_delta, double(lr), double(rho), double(eps), double(weight_decay));
 }
 
@@ -185,7 +185,7 @@ diopiError_t diopiRmsprop(diopiContextHandle_t ctx, diopiTensorHandle_t param, d
         check_param(param, grad);
         check_like(param, square_avg, "square_avg");
         const Tensor g = decayed(param, grad, weight_decay);
-        const Tensor square = wide(square_avg) * alpha + g * g * (1 - alpha);
+        const Tensor square = upcast(square_avg) * alpha + g * g * (1 - alpha);
         Tensor spread = square;
         if (centered) {
             const Tensor past = required(param, grad_avg, "grad_avg"), mean = past + (g - past) * (1 - alpha);
@@ -198,7 +198,7 @@ diopiError_t diopiRmsprop(diopiContextHandle_t ctx, diopiTensorHandle_t param, d
             buf->copy_(step);
         }
         square_avg.copy_(square);
-        param.copy_(wide(param) - step * lr);
+        param.copy_(upcast(param) - step * lr);
     }, param, grad, square_avg, maybe(grad_avg), maybe(momentum_buf), double(lr), double(alpha), double(eps), double(weight_decay),
        double(momentum), centered);
 }
@@ -215,7 +215,7 @@ diopiError_t diopiClipGradNorm(diopiContextHandle_t ctx, double* out, diopiTenso
         TORCH_CHECK(!error_if_nonfinite || std::isfinite(norm), "the norm of the gradients is ", norm, ", so they cannot be clipped");
         double factor = max_norm / (norm + 1e-6);
         if (factor > 1) factor = 1;  // not std::min: NaN stays
-        for (Tensor& grad : tensors) grad.copy_(wide(grad) * factor);
+        for (Tensor& grad : tensors) grad.copy_(upcast(grad) * factor);
         *out = norm;
     });
 }
@@ -229,7 +229,7 @@ diopiError_t diopiAmpForeachNonFiniteCheckAndUnscaleInp(diopiContextHandle_t ctx
         for (Tensor& grad : grads) {
             TORCH_CHECK(grad.defined() && grad.is_floating_point(), "a gradient is NULL or not of a floating dtype");
             if (!at::isfinite(grad).all().item<bool>()) found_inf.fill_(1);
-            if (factor != 1) grad.copy_(wide(grad) * factor);
+            if (factor != 1) grad.copy_(upcast(grad) * factor);
         }
     }, list(scaled_grads, num_scaled_grads), found_inf, inv_scale);
 }

@@ -28,8 +28,8 @@ static diopiError_t maxima(diopiContextHandle_t ctx, const char* name, diopiTens
         const Windows how = windows(kSpatial, kernel, stride, padding, dilation, ceil_mode);
         if (kSpatial == 2 && i && direct(o, x) && i->is_contiguous() && i->scalar_type() == at::kLong)
             return void(at::cpu::max_pool2d_with_indices_out(o, *i, x, how.kernel, how.stride, how.padding, how.dilation, ceil_mode));
-        const auto [values, places] = max_pool(x, how);
-        write(o, values), write(i, places);
+        const auto [values, indices] = max_pool(x, how);
+        write(o, values), write(i, indices);
     };
     return run(ctx, name, body, out, maybe(indices), input, kernel_size, stride, padding, dilation, ceil_mode);
 }
@@ -39,7 +39,7 @@ template <int64_t kSpatial>
 static diopiError_t maxima_backward(diopiContextHandle_t ctx, const char* name, diopiTensorHandle_t grad_input,
                                     diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input,
                                     diopiConstTensorHandle_t indices) {
-    const auto body = [](Tensor& o, Tensor& g, Tensor& x, Tensor& i) { write(o, to_places(g, x, i, kSpatial)); };
+    const auto body = [](Tensor& o, Tensor& g, Tensor& x, Tensor& i) { write(o, scatter_to_maxima(g, x, i, kSpatial)); };
     return run(ctx, name, body, grad_input, grad_output, input, indices);
 }
 
@@ -49,8 +49,8 @@ static diopiError_t adaptive_maxima(diopiContextHandle_t ctx, const char* name, 
     const auto body = [](Tensor& o, std::optional<Tensor>& i, Tensor& x, Dims& size) {
         TORCH_CHECK(o.dim() == x.dim() && o.dim() > kSpatial && o.sizes().slice(o.dim() - kSpatial) == at::IntArrayRef(size),
                     "the output has the shape ", o.sizes(), ", but its size is to be ", at::IntArrayRef(size));
-        const auto [values, places] = adaptive_max_pool(x, kSpatial, size);
-        write(o, values), write(i, places);
+        const auto [values, indices] = adaptive_max_pool(x, kSpatial, size);
+        write(o, values), write(i, indices);
     };
     return run(ctx, name, body, out, maybe(indices), input, output_size);
 }

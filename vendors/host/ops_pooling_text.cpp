@@ -43,16 +43,16 @@ diopiError_t pool_backward(diopiContextHandle_t ctx, const char* name, diopiTens
     const auto body = [](Tensor& o, Tensor& g, Tensor& x, std::string& mode, Dims& kernel, Dims& stride, Dims& padding, Dims& dilation,
                          bool ceil_mode, bool exclusive, bool adaptive, std::optional<Tensor>& indices) {
         const bool maximum = is_maximum(mode);
-        if (maximum && indices) return write(o, to_places(g, x, *indices, kSpatial));
+        if (maximum && indices) return write(o, scatter_to_maxima(g, x, *indices, kSpatial));
         if (adaptive) {
             if (!maximum) return write(o, adaptive_average_pool_backward(g, x, kSpatial));
             TORCH_CHECK(g.dim() > kSpatial, "the gradient has only ", g.dim(), " dimensions");
             const Dims size(g.sizes().end() - kSpatial, g.sizes().end());
-            return write(o, to_places(g, x, std::get<1>(adaptive_max_pool(x, kSpatial, size)), kSpatial));
+            return write(o, scatter_to_maxima(g, x, std::get<1>(adaptive_max_pool(x, kSpatial, size)), kSpatial));
         }
         const Windows how = windows(kSpatial, kernel, stride, padding, ones_if_empty(dilation), ceil_mode);
         if (!maximum) return write(o, average_pool_backward(g, x, how, {!exclusive, std::nullopt}));
-        write(o, to_places(g, x, std::get<1>(max_pool(x, how)), kSpatial));
+        write(o, scatter_to_maxima(g, x, std::get<1>(max_pool(x, how)), kSpatial));
     };
     return run(ctx, name, body, grad_input, grad_output, input, mode, ksize, stride, padding, dilation, ceil_mode, exclusive, adaptive,
                maybe(indices));

@@ -119,9 +119,9 @@ diopiError_t diopiNormBackward(diopiContextHandle_t ctx, diopiTensorHandle_t gra
             sizes.push_back(gone ? 1 : x.size(i));
             if (gone) axes.push_back(i);
         }
-        const at::Tensor length = wide(n).reshape(sizes), v = wide(x);
+        const at::Tensor length = upcast(n).reshape(sizes), v = upcast(x);
         const at::Tensor slope = norm_slope(v, length, axes, p.value_or(2).toDouble());
-        write(o, (slope * wide(g).reshape(sizes)).masked_fill(length == 0, 0));
+        write(o, (slope * upcast(g).reshape(sizes)).masked_fill(length == 0, 0));
     };
     return run(ctx, __func__, body, grad_input, grad_output, self, norm, dim, maybe(p));
 }

@@ -73,7 +73,7 @@ diopiError_t diopiMaskedScatter(diopiContextHandle_t ctx, diopiTensorHandle_t ou
 diopiError_t diopiMaskedSelect(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t input,
                                diopiConstTensorHandle_t mask) {
     return run_now(ctx, __func__, [&] {
-        check_place(out);
+        check_pointer(out);
         *out = require_like(ctx, at::cpu::masked_select(view(input), view(mask)));
     });
 }
@@ -91,7 +91,7 @@ diopiError_t diopiMaskedSelectBackward(diopiContextHandle_t ctx, diopiTensorHand
 
 diopiError_t diopiNonzero(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t input) {
     return run_now(ctx, __func__, [&] {
-        check_place(out);
+        check_pointer(out);
         *out = require_like(ctx, at::cpu::nonzero(view(input)));
     });
 }
@@ -134,15 +134,15 @@ diopiError_t diopiTopk(diopiContextHandle_t ctx, diopiTensorHandle_t values, dio
 diopiError_t diopiUnique(diopiContextHandle_t ctx, diopiTensorHandle_t* out, diopiConstTensorHandle_t input, const int64_t* dim,
                          bool sorted, bool return_counts, diopiTensorHandle_t indices, diopiTensorHandle_t* counts) {
     return run_now(ctx, __func__, [&] {
-        check_place(out);
-        if (return_counts) check_place(counts);
+        check_pointer(out);
+        if (return_counts) check_pointer(counts);
         const at::Tensor x = view(input);
         const bool inverse = indices != nullptr;
-        const auto [values, places, numbers] = dim ? at::cpu::unique_dim(x, *dim, sorted, inverse, return_counts)
+        const auto [values, inverse_indices, numbers] = dim ? at::cpu::unique_dim(x, *dim, sorted, inverse, return_counts)
                                                    : at::cpu::_unique2(x, sorted, inverse, return_counts);
         if (inverse) {
             at::Tensor to = view(indices);
-            write(to, places);
+            write(to, inverse_indices);
         }
         *out = require_like(ctx, values);
         if (return_counts) *counts = require_like(ctx, numbers);

@@ -28,7 +28,7 @@ struct Sequences {
     int64_t width = 1;  // of the forward variables
 
     Sequences(const Tensor& probs, const Tensor& target, const Tensor& input_lengths, const Tensor& target_lengths, int64_t blank)
-        : log_probs(wide(probs)), steps(numbers(input_lengths)), labels(numbers(target_lengths)) {
+        : log_probs(upcast(probs)), steps(numbers(input_lengths)), labels(numbers(target_lengths)) {
         TORCH_CHECK(probs.dim() == 3, "log_probs must be of the shape [steps, sequences, classes], not ", probs.sizes());
         TORCH_CHECK(!target.is_floating_point() && !target.is_complex(), "targets must be class indices");
         const int64_t all = probs.size(1), classes = probs.size(2);
@@ -111,8 +111,8 @@ diopiError_t diopiCTCLossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t 
             check_grad(g, each.sizes(), reduction);
             Tensor grad = behind(g, reduction).expand({given.count()});
             if (reduction == ReductionMean) grad = grad / given.lengths() / static_cast<double>(given.count());
-            write(o, at::_ctc_loss_backward(grad.contiguous(), given.log_probs, given.targets, given.steps, given.labels, wide(each),
-                                          wide(forward).narrow(2, 0, given.width).contiguous(), blank, zero_infinity));
+            write(o, at::_ctc_loss_backward(grad.contiguous(), given.log_probs, given.targets, given.steps, given.labels, upcast(each),
+                                          upcast(forward).narrow(2, 0, given.width).contiguous(), blank, zero_infinity));
         }, grad_input, grad_output, log_probs, targets, input_lengths, target_lengths, neg_log_likelihood, log_alpha, blank, reduction,
         zero_infinity);
 }

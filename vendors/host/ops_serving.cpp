@@ -33,8 +33,8 @@ double usual_scale(int64_t width) { return 1 / std::sqrt(static_cast<double>(wid
 std::vector<double> numbers(const at::Tensor& tensor, int64_t count, const char* name) {
     TORCH_CHECK(!tensor.is_complex() && tensor.dim() <= 1 && (tensor.numel() == count || tensor.numel() == 1), name, " must hold ", count,
                 " numbers, but has the shape ", tensor.sizes());
-    const at::Tensor wide = tensor.to(at::kDouble).reshape({-1}).expand({count}).contiguous();
-    return {wide.const_data_ptr<double>(), wide.const_data_ptr<double>() + count};
+    const at::Tensor doubles = tensor.to(at::kDouble).reshape({-1}).expand({count}).contiguous();
+    return {doubles.const_data_ptr<double>(), doubles.const_data_ptr<double>() + count};
 }
 
 // Where the sequences of a batch lie in a list of all their tokens.
@@ -81,13 +81,13 @@ int64_t group_of(int64_t heads, int64_t key_heads) {
 // ---- token attention: one query for each sequence ----
 
 template <class T>
-void score_tokens(const at::Tensor& q, const at::Tensor& k, const Locations& places, const Batch& batch, at::Tensor& scores) {
+void score_tokens(const at::Tensor& q, const at::Tensor& k, const Locations& slots, const Batch& batch, at::Tensor& scores) {
     const int64_t heads = q.size(1), width = q.size(2), key_heads = k.size(1), group = group_of(heads, key_heads), total = scores.size(1);
     const T *queries = q.const_data_ptr<T>(), *keys = k.const_data_ptr<T>(), scale = static_cast<T>(usual_scale(width));
     T* out = scores.data_ptr<T>();
     for (int64_t b = 0; b < batch.count(); ++b) {
         for (int64_t token = 0; token < batch.lengths[b]; ++token) {
-            const T* row = keys + places.row(b, batch.lengths[b], token) * key_heads * width;
+            const T* row = keys + slots.row(b, batch.lengths[b], token) * key_heads * width;
             for (int64_t head = 0; head < heads; ++head) {
                 T sum = 0;
                 for (int64_t d = 0; d < width; ++d) sum += queries[(b * heads + head) * width + d] * row[head / group * width + d];
@@ -98,7 +98,7 @@ void score_tokens(const at::Tensor& q, const at::Tensor& k, const Locations& pla
 }
 
 template <class T>
-void reduce_values(const at::Tensor& logics, const at::Tensor& v, const Locations& places, const Batch& batch, at::Tensor& made) {
+void reduce_values(const at::Tensor& logics, const at::Tensor& v, const Locations& slots, const Batch& batch, at::Tensor& made) {
     const int64_t heads = logics.size(0), total = logics.size(1), width = v.size(2), key_heads = v.size(1),
     group = group_of(heads, key_heads);
     const T *scores = logics.const_data_ptr<T>(), *values = v.const_data_ptr<T>();
@@ -110,7 +110,7 @@ void reduce_values(const at::Tensor& logics, const at::Tensor& v, const Location
             for (int64_t token = 0; token < batch.lengths[b]; ++token) largest = std::max(largest, row[token]);
             for (int64_t token = 0; token < batch.lengths[b]; ++token) {
                 const T weight = std::exp(row[token] - largest);
-                const T* value = values + (places.row(b, batch.lengths[b], token) * key_heads + head / group) * width;
+                const T* value = values + (slots.row(b, batch.lengths[b], token) * key_heads + head / group) * width;
                 for (int64_t d = 0; d < width; ++d) out[d] += weight * value[d];
                 sum += weight;
             }
@@ -222,10 +222,10 @@ std::vector<int64_t> token_ids(const at::Tensor& ids, int64_t size) {
 // Changes single numbers of the logits, in double precision: `change(logit, token)`.
 template <class Change>
 void penalize(at::Tensor& logits, const std::vector<int64_t>& where, Change change) {
-    at::Tensor wide = logits.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true).contiguous();
-    double* values = wide.data_ptr<double>();
+    at::Tensor doubles = logits.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true).contiguous();
+    double* values = doubles.data_ptr<double>();
     for (size_t token = 0; token < where.size(); ++token) values[where[token]] = change(values[where[token]], token);
-    logits.copy_(wide);
+    logits.copy_(doubles);
 }
 
 }  // namespace
@@ -246,15 +246,15 @@ diopiError_t diopiApplyPenalty(diopiContextHandle_t ctx, diopiTensorHandle_t log
             const auto cumulative = integers(ends, "p_cumsum_seq_len");
             TORCH_CHECK(static_cast<int64_t>(cumulative.size()) == batch + 1 && cumulative.front() >= 0, "p_cumsum_seq_len must have ",
                         batch + 1, " numbers from 0 on");
-            std::vector<int64_t> places, owners, tokens;
+            std::vector<int64_t> positions, owners, tokens;
             for (int64_t b = 0; b < batch; ++b) {
                 const int64_t count = cumulative[b + 1] - cumulative[b];
                 TORCH_CHECK(count >= 0 && count <= longest && cumulative[b + 1] <= ids.numel(), "sequence ", b, " has ", count,
                             " of ", ids.numel(), " tokens; p_max_len_in_batch is ", longest);
                 for (int64_t token = cumulative[b]; token < cumulative[b + 1]; ++token)
-                    places.push_back(b * vocabulary + where[token]), owners.push_back(b), tokens.push_back(token);
+                    positions.push_back(b * vocabulary + where[token]), owners.push_back(b), tokens.push_back(token);
             }
-            penalize(logits, places, [&](double logit, size_t i) {
+            penalize(logits, positions, [&](double logit, size_t i) {
                 return logit - each[owners[i]] * repeated[tokens[i]] - once[owners[i]];
             });
         },
@@ -283,12 +283,12 @@ diopiError_t diopiDestIndexCopyKV(diopiContextHandle_t ctx, diopiTensorHandle_t 
                                   diopiConstTensorHandle_t dest_loc) {
     return run(
         ctx, __func__, [](at::Tensor& cache, at::Tensor& k, at::Tensor& dest_loc) {
-            const auto places = integers(dest_loc, "dest_loc");
+            const auto slots = integers(dest_loc, "dest_loc");
             TORCH_CHECK(k.dim() > 0 && cache.dim() > 0 && k.size(0) == dest_loc.size(0) && k.sizes().slice(1) == cache.sizes().slice(1),
-                        "rows of shape ", k.sizes(), " cannot be copied to ", places.size(), " rows of ", cache.sizes());
+                        "rows of shape ", k.sizes(), " cannot be copied to ", slots.size(), " rows of ", cache.sizes());
             TORCH_CHECK(k.scalar_type() == cache.scalar_type(), "k is ", k.scalar_type(), ", out is ", cache.scalar_type());
-            for (const int64_t place : places) in_range(place, cache.size(0), "dest_loc");
-            for (size_t i = 0; i < places.size(); ++i) cache.select(0, places[i]).copy_(k.select(0, static_cast<int64_t>(i)));
+            for (const int64_t slot : slots) in_range(slot, cache.size(0), "dest_loc");
+            for (size_t i = 0; i < slots.size(); ++i) cache.select(0, slots[i]).copy_(k.select(0, static_cast<int64_t>(i)));
         },
         out, k, dest_loc);
 }
@@ -306,12 +306,12 @@ diopiError_t diopiTokenAttentionInference(diopiContextHandle_t ctx, diopiTensorH
                         out.sizes());
             const Batch batch(starts, lengths, out.size(1), longest);
             TORCH_CHECK(batch.count() == q.size(0), "there are ", q.size(0), " queries for ", batch.count(), " sequences");
-            const Locations places(b_loc, batch, longest, k.size(0));
+            const Locations slots(b_loc, batch, longest, k.size(0));
             const at::Tensor queries = accumulated(q), keys = accumulated(k);
             // tokens of no sequence stay
             at::Tensor scores = out.to(queries.scalar_type(), /*non_blocking=*/false, /*copy=*/true).contiguous();
-            accumulation(q) == at::kDouble ? score_tokens<double>(queries, keys, places, batch, scores)
-                                           : score_tokens<float>(queries, keys, places, batch, scores);
+            accumulation(q) == at::kDouble ? score_tokens<double>(queries, keys, slots, batch, scores)
+                                           : score_tokens<float>(queries, keys, slots, batch, scores);
             out.copy_(scores);
         },
         token_attention_out, q, k, b_loc, b_start_loc, b_seq_len, max_input_len);
@@ -328,11 +328,11 @@ diopiError_t diopiTokenSoftmaxReduceVInference(diopiContextHandle_t ctx, diopiTe
                         "logics must be [heads, tokens] and v ",
                         "[tokens, heads, width] of one dtype, but they have the shapes ", logics.sizes(), " and ", v.sizes());
             const Batch batch(starts, lengths, logics.size(1), longest);
-            const Locations places(b_loc, batch, longest, v.size(0));
+            const Locations slots(b_loc, batch, longest, v.size(0));
             const at::Tensor scores = accumulated(logics), values = accumulated(v);
             at::Tensor made = at::zeros({batch.count(), logics.size(0), v.size(2)}, values.options());
-            accumulation(v) == at::kDouble ? reduce_values<double>(scores, values, places, batch, made)
-                                           : reduce_values<float>(scores, values, places, batch, made);
+            accumulation(v) == at::kDouble ? reduce_values<double>(scores, values, slots, batch, made)
+                                           : reduce_values<float>(scores, values, slots, batch, made);
             write(out, made, "out");
         },
         out, logics, v, b_loc, b_start_loc, b_seq_len, max_input_len);

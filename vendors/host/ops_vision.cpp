@@ -93,13 +93,13 @@ diopiError_t diopiUpsampleNearest(diopiContextHandle_t ctx, diopiTensorHandle_t 
     return run(ctx, __func__, body, out, input, size);
 }
 
-// Gradients are added up in float32 where they are halves.
+// Gradients are added up in float32 where they are half dtypes.
 diopiError_t diopiUpsampleNearestBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiConstTensorHandle_t grad_output,
                                           diopiSize_t out_size, diopiSize_t in_size) {
     const auto body = [](Tensor& o, Tensor& g, Dims& out, Dims& in) {
         const Dims sizes = whole_size(g, out, in);
         check_shape(o, sizes, "the output");
-        write(o, nearest_backward(wide(g), out, sizes));
+        write(o, nearest_backward(upcast(g), out, sizes));
     };
     return run(ctx, __func__, body, grad_input, grad_output, out_size, in_size);
 }
@@ -118,7 +118,7 @@ diopiError_t diopiUpsampleLinearBackward(diopiContextHandle_t ctx, diopiTensorHa
     const auto body = [](Tensor& o, Tensor& g, Dims& out, Dims& in, bool align_corners, std::string& mode) {
         const Dims sizes = whole_size(g, out, in);
         check_shape(o, sizes, "the output");
-        write(o, linear_backward(wide(g), out, sizes, align_corners, mode));
+        write(o, linear_backward(upcast(g), out, sizes, align_corners, mode));
     };
     return run(ctx, __func__, body, grad_input, grad_output, out_size, in_size, align_corners, mode);
 }
@@ -128,7 +128,7 @@ diopiError_t diopiGridSample(diopiContextHandle_t ctx, diopiTensorHandle_t out, 
     const auto body = [](Tensor& o, Tensor& x, Tensor& grid, std::string& mode) {
         const int64_t kind = mode == "bilinear" ? 0 : mode == "nearest" ? 1 : mode == "bicubic" ? 2 : -1;
         TORCH_CHECK(kind >= 0, "the mode is ", mode, "; bilinear, nearest and bicubic are known");
-        write(o, at::grid_sampler(wide(x), wide(grid), kind, /*padding_mode=zeros*/ 0, /*align_corners=*/false));
+        write(o, at::grid_sampler(upcast(x), upcast(grid), kind, /*padding_mode=zeros*/ 0, /*align_corners=*/false));
     };
     return run(ctx, __func__, body, out, input, grid, mode);
 }
@@ -159,7 +159,7 @@ diopiError_t diopiCol2Im(diopiContextHandle_t ctx, diopiTensorHandle_t out, diop
         TORCH_CHECK(size.size() == 2 && o.dim() >= 3 && o.sizes().slice(o.dim() - 2) == at::IntArrayRef(size), "the output has the shape ",
                     o.sizes(), ", but its size is to be ", at::IntArrayRef(size));
         check_windows({&kernel, &dilation, &padding, &stride});
-        write(o, at::col2im(wide(x), size, kernel, dilation, padding, stride));
+        write(o, at::col2im(upcast(x), size, kernel, dilation, padding, stride));
     };
     return run(ctx, __func__, body, out, input, output_size, kernel_size, dilation, padding, stride);
 }
@@ -176,7 +176,7 @@ diopiError_t diopiUnfoldBackward(diopiContextHandle_t ctx, diopiTensorHandle_t g
         check_shape(o, sizes, "the output");
         const Tensor windows = o.unfold(dim, size, step);  // also checks the numbers
         check_shape(g, windows.sizes(), "the gradient");
-        write(o, at::unfold_backward(wide(g), sizes, dim, size, step));
+        write(o, at::unfold_backward(upcast(g), sizes, dim, size, step));
     };
     return run(ctx, __func__, body, grad_input, grad_output, input_sizes, dim, size, step);
 }

@@ -63,7 +63,7 @@ std::tuple<Tensor, Tensor> without_rows(const std::tuple<Tensor, Tensor>& both) 
 
 Dims checked_size(const Dims& size, int64_t spatial) {
     TORCH_CHECK(static_cast<int64_t>(size.size()) == spatial, "output_size needs ", spatial, " numbers, but has ", size.size());
-    for (int64_t length : size) TORCH_CHECK(length > 0 && length <= kMost, "an output of ", length, " places is not possible");
+    for (int64_t length : size) TORCH_CHECK(length > 0 && length <= kMost, "an output of ", length, " elements is not possible");
     return size;
 }
 
@@ -92,7 +92,7 @@ Tensor average_pool(const Tensor& x, const Windows& how, const Average& average)
     if (how.spatial == 1) return average_pool(as_rows(x), as_rows(how), average).squeeze(-2);
     if (how.spatial == 2)
         return at::avg_pool2d(x, how.kernel, how.stride, how.padding, how.ceil_mode, average.count_include_pad, average.divisor);
-    return at::avg_pool3d(wide(plain(x, 3)), how.kernel, how.stride, how.padding, how.ceil_mode, average.count_include_pad,
+    return at::avg_pool3d(upcast(plain(x, 3)), how.kernel, how.stride, how.padding, how.ceil_mode, average.count_include_pad,
                           average.divisor);
 }
 
@@ -100,7 +100,7 @@ Tensor average_pool_backward(const Tensor& g, const Tensor& x, const Windows& ho
     check_image(x, how.spatial), check_image(g, how.spatial), check_planes(g, x, how.spatial);
     if (how.spatial == 1) return average_pool_backward(as_rows(g), as_rows(x), as_rows(how), average).squeeze(-2);
     const auto backward = how.spatial == 2 ? &at::avg_pool2d_backward : &at::avg_pool3d_backward;
-    const Tensor gradient = wide(plain(g, how.spatial)), image = wide(plain(x, how.spatial));
+    const Tensor gradient = upcast(plain(g, how.spatial)), image = upcast(plain(x, how.spatial));
     return backward(gradient, image, how.kernel, how.stride, how.padding, how.ceil_mode, average.count_include_pad, average.divisor);
 }
 
@@ -113,26 +113,26 @@ std::tuple<Tensor, Tensor> adaptive_max_pool(const Tensor& x, int64_t spatial, c
 Tensor adaptive_average_pool(const Tensor& x, int64_t spatial, const Dims& size) {
     check_image(x, spatial), checked_size(size, spatial);
     if (spatial == 1) return at::_adaptive_avg_pool2d(as_rows(x), as_rows(size, 1)).squeeze(-2);
-    return spatial == 2 ? at::_adaptive_avg_pool2d(x, size) : at::_adaptive_avg_pool3d(wide(plain(x, 3)), size);
+    return spatial == 2 ? at::_adaptive_avg_pool2d(x, size) : at::_adaptive_avg_pool3d(upcast(plain(x, 3)), size);
 }
 
 Tensor adaptive_average_pool_backward(const Tensor& g, const Tensor& x, int64_t spatial) {
     check_image(x, spatial), check_image(g, spatial);
     check_planes(g, x, spatial);
-    if (spatial == 1) return at::_adaptive_avg_pool2d_backward(as_rows(wide(g)), as_rows(wide(x))).squeeze(-2);
-    if (spatial == 2) return at::_adaptive_avg_pool2d_backward(wide(g), wide(x));
-    return at::_adaptive_avg_pool3d_backward(wide(plain(g, 3)), wide(plain(x, 3)));
+    if (spatial == 1) return at::_adaptive_avg_pool2d_backward(as_rows(upcast(g)), as_rows(upcast(x))).squeeze(-2);
+    if (spatial == 2) return at::_adaptive_avg_pool2d_backward(upcast(g), upcast(x));
+    return at::_adaptive_avg_pool3d_backward(upcast(plain(g, 3)), upcast(plain(x, 3)));
 }
 
-Tensor to_places(const Tensor& g, const Tensor& x, const Tensor& places, int64_t spatial) {
+Tensor scatter_to_maxima(const Tensor& g, const Tensor& x, const Tensor& indices, int64_t spatial) {
     check_image(x, spatial);
-    check_same_shape(g, places, "the gradient and the indices");
+    check_same_shape(g, indices, "the gradient and the indices");
     check_planes(g, x, spatial);
     const int64_t planes = x.dim() - spatial;
     Dims flat(x.sizes().begin(), x.sizes().begin() + planes);
     flat.push_back(c10::multiply_integers(x.sizes().slice(planes)));
-    const Tensor gradient = wide(g).flatten(planes), total = at::zeros(flat, gradient.options());
-    return total.scatter_add(-1, places.flatten(planes).to(at::kLong), gradient).view(x.sizes());
+    const Tensor gradient = upcast(g).flatten(planes), total = at::zeros(flat, gradient.options());
+    return total.scatter_add(-1, indices.flatten(planes).to(at::kLong), gradient).view(x.sizes());
 }
 
 }  // namespace dipu_host

@@ -23,7 +23,7 @@ struct Average {
     std::optional<int64_t> divisor;
 };
 
-// Results in a dtype that ATen's CPU can do; values and places.
+// Results in a dtype that ATen's CPU can do; values and indices.
 std::tuple<at::Tensor, at::Tensor> max_pool(const at::Tensor& x, const Windows& how);
 at::Tensor average_pool(const at::Tensor& x, const Windows& how, const Average& average);
 at::Tensor average_pool_backward(const at::Tensor& g, const at::Tensor& x, const Windows& how, const Average& average);
@@ -31,7 +31,7 @@ std::tuple<at::Tensor, at::Tensor> adaptive_max_pool(const at::Tensor& x, int64_
 at::Tensor adaptive_average_pool(const at::Tensor& x, int64_t spatial, const Dims& size);
 at::Tensor adaptive_average_pool_backward(const at::Tensor& g, const at::Tensor& x, int64_t spatial);
 
-// The gradient of any maximum: every output's gradient goes to its place in the plane of the image.
-at::Tensor to_places(const at::Tensor& g, const at::Tensor& x, const at::Tensor& places, int64_t spatial);
+// The gradient of any maximum: every output's gradient goes to its index in the plane of the image.
+at::Tensor scatter_to_maxima(const at::Tensor& g, const at::Tensor& x, const at::Tensor& indices, int64_t spatial);
 
 }  // namespace dipu_host

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernel.h"
+
 namespace dipu_host::split_sums {
 namespace {
 
@@ -51,8 +53,6 @@ Tensor sum_last(Tensor x) {
 
 }  // namespace
 
-Tensor wide(const Tensor& x) { return x.to(at::toOpMathType(x.scalar_type())); }
-
 Tensor blocked_sum(const Tensor& x, IntArrayRef dims, bool keepdim) {
     const auto reduced = reduced_dims(x, dims);
     Sizes order, kept_sizes, final_sizes;
@@ -66,7 +66,7 @@ Tensor blocked_sum(const Tensor& x, IntArrayRef dims, bool keepdim) {
     const int64_t n = reduced_numel(x, dims);
     if (n == 0) return at::zeros(final_sizes, x.options().dtype(at::toOpMathType(x.scalar_type())));
     kept_sizes.push_back(n);
-    return sum_last(wide(x).permute(order).reshape(kept_sizes)).reshape(final_sizes);
+    return sum_last(upcast(x).permute(order).reshape(kept_sizes)).reshape(final_sizes);
 }
 
 void sum(Tensor& out, const Tensor& x, IntArrayRef dims, bool keepdim) {
@@ -95,24 +95,24 @@ void mse_loss(Tensor& out, const Tensor& x, const Tensor& target, bool mean) {
 
 void softmax(Tensor& out, const Tensor& x, int64_t dim) {
     if (x.numel() == 0) return;
-    const Tensor v = wide(x), powers = (v - v.amax(dim, true)).exp();
+    const Tensor v = upcast(x), powers = (v - v.amax(dim, true)).exp();
     out.copy_(powers / blocked_sum(powers, dim, true));
 }
 
 void log_softmax(Tensor& out, const Tensor& x, int64_t dim) {
     if (x.numel() == 0) return;
-    const Tensor v = wide(x), shifted = v - v.amax(dim, true);
+    const Tensor v = upcast(x), shifted = v - v.amax(dim, true);
     out.copy_(shifted - blocked_sum(shifted.exp(), dim, true).log());
 }
 
 void softmax_backward(Tensor& grad_input, const Tensor& grad_output, const Tensor& output, int64_t dim) {
-    const Tensor g = wide(grad_output), y = wide(output);
+    const Tensor g = upcast(grad_output), y = upcast(output);
     grad_input.copy_((g - blocked_sum(g * y, dim, true)) * y);
 }
 
 void log_softmax_backward(Tensor& grad_input, const Tensor& grad_output, const Tensor& output, int64_t dim) {
-    const Tensor g = wide(grad_output);
-    grad_input.copy_(g - wide(output).exp() * blocked_sum(g, dim, true));
+    const Tensor g = upcast(grad_output);
+    grad_input.copy_(g - upcast(output).exp() * blocked_sum(g, dim, true));
 }
 
 namespace {
@@ -134,8 +134,8 @@ void store(Tensor& out, const Tensor& value) {
 // x * weight + bias, each where given, shaped to broadcast against x.
 Tensor affine(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias, IntArrayRef shape) {
     const bool scales = weight && weight->defined(), shifts = bias && bias->defined();
-    const Tensor scaled = scales ? x * wide(*weight).reshape(shape) : x;
-    return shifts ? scaled + wide(*bias).reshape(shape) : scaled;
+    const Tensor scaled = scales ? x * upcast(*weight).reshape(shape) : x;
+    return shifts ? scaled + upcast(*bias).reshape(shape) : scaled;
 }
 
 // The gradients of y = weight * (x - mean) * rstd + bias, where mean and rstd were taken over `dims`, or are fixed.
@@ -158,11 +158,11 @@ struct NormGradients {
 Tensor rows(const Tensor& x, int64_t normalized_dims) {
     int64_t width = 1;
     for (int64_t i = x.dim() - normalized_dims; i < x.dim(); ++i) width *= x.size(i);
-    return wide(x).reshape({x.numel() / width, width});
+    return upcast(x).reshape({x.numel() / width, width});
 }
 
 // [samples, channels, pixels].
-Tensor planes(const Tensor& x) { return wide(x).reshape({x.size(0), x.size(1), -1}); }
+Tensor planes(const Tensor& x) { return upcast(x).reshape({x.size(0), x.size(1), -1}); }
 
 }  // namespace
 
@@ -178,8 +178,8 @@ void layer_norm(Tensor& out, Tensor& mean, Tensor& rstd, const Tensor& x, const 
 void layer_norm_backward(Tensor& grad_input, Tensor& grad_weight, Tensor& grad_bias, const Tensor& grad_output, const Tensor& x,
                          const OptionalTensor& weight, const Tensor& mean, const Tensor& rstd, int64_t normalized_dims) {
     const Tensor v = rows(x, normalized_dims), g = rows(grad_output, normalized_dims);
-    const Tensor w = weight && weight->defined() ? wide(*weight).reshape({1, v.size(1)}) : Tensor();
-    const NormGradients gradients(g, v, w, wide(mean).reshape({-1, 1}), wide(rstd).reshape({-1, 1}), 1, false);
+    const Tensor w = weight && weight->defined() ? upcast(*weight).reshape({1, v.size(1)}) : Tensor();
+    const NormGradients gradients(g, v, w, upcast(mean).reshape({-1, 1}), upcast(rstd).reshape({-1, 1}), 1, false);
     store(grad_input, gradients.input);
     if (grad_weight.defined()) store(grad_weight, blocked_sum(g * gradients.normalized, 0, false));
     if (grad_bias.defined()) store(grad_bias, blocked_sum(g, 0, false));
@@ -187,7 +187,7 @@ void layer_norm_backward(Tensor& grad_input, Tensor& grad_weight, Tensor& grad_b
 
 void group_norm(Tensor& out, Tensor& mean, Tensor& rstd, const Tensor& x, const OptionalTensor& weight,
                 const OptionalTensor& bias, int64_t groups, double eps) {
-    const Tensor v = wide(x).reshape({x.size(0) * groups, -1});
+    const Tensor v = upcast(x).reshape({x.size(0) * groups, -1});
     const Moments m = moments(v, 1);
     const Tensor inverse = (m.variance + eps).sqrt().reciprocal();
     const Tensor normalized = ((v - m.mean) * inverse).reshape({x.size(0), x.size(1), -1});
@@ -202,7 +202,7 @@ void batch_norm(Tensor& out, Tensor& save_mean, Tensor& save_invstd, const Tenso
     const Tensor spread = m.variance + eps;
     const Tensor inverse = spread.sqrt().reciprocal().masked_fill_(spread == 0, 0);
     const auto update = [momentum](Tensor& running, const Tensor& now) {
-        if (running.defined()) running.copy_(wide(running) * (1 - momentum) + now.reshape(running.sizes()) * momentum);
+        if (running.defined()) running.copy_(upcast(running) * (1 - momentum) + now.reshape(running.sizes()) * momentum);
     };
     const double n = static_cast<double>(v.size(0) * v.size(2));
     update(running_mean, m.mean), update(running_var, m.variance * (n / (n - 1)));
@@ -214,8 +214,8 @@ void batch_norm_backward(Tensor& grad_input, Tensor& grad_weight, Tensor& grad_b
                          const OptionalTensor& weight, const Tensor& mean, const Tensor& invstd, bool training) {
     const Tensor v = planes(x), g = planes(grad_output);
     const int64_t channels[] = {1, v.size(1), 1};
-    const Tensor w = weight && weight->defined() ? wide(*weight).reshape(channels) : Tensor();
-    const NormGradients gradients(g, v, w, wide(mean).reshape(channels), wide(invstd).reshape(channels), {0, 2}, !training);
+    const Tensor w = weight && weight->defined() ? upcast(*weight).reshape(channels) : Tensor();
+    const NormGradients gradients(g, v, w, upcast(mean).reshape(channels), upcast(invstd).reshape(channels), {0, 2}, !training);
     store(grad_input, gradients.input);
     if (grad_weight.defined()) store(grad_weight, blocked_sum(g * gradients.normalized, {0, 2}, false));
     if (grad_bias.defined()) store(grad_bias, blocked_sum(g, {0, 2}, false));
@@ -224,7 +224,7 @@ void batch_norm_backward(Tensor& grad_input, Tensor& grad_weight, Tensor& grad_b
 void embedding_backward(Tensor& grad_weight, const Tensor& grad, const Tensor& indices, int64_t padding_idx,
                         bool scale_by_frequency) {
     const int64_t words = grad_weight.size(0), n = indices.numel(), half = n / 2;
-    const Tensor g = wide(grad).reshape({n, -1}), index = indices.reshape({-1});
+    const Tensor g = upcast(grad).reshape({n, -1}), index = indices.reshape({-1});
     const auto gather = [&](int64_t start, int64_t length) {  // from the last occurrence to the first
         return at::embedding_dense_backward(g.narrow(0, start, length).flip(0), index.narrow(0, start, length).flip(0), words,
                                             padding_idx, false);

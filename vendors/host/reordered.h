@@ -19,7 +19,6 @@ namespace dipu_host::split_sums {
 using OptionalTensor = std::optional<at::Tensor>;
 
 // The vocabulary: results are in the accumulation type, whatever the operands are in.
-at::Tensor wide(const at::Tensor& x);
 at::Tensor blocked_sum(const at::Tensor& x, at::IntArrayRef dims, bool keepdim);
 // [m, k] x [k, n] or [batch, m, k] x [batch, k, n]; k is cut into blocks of the given length, or of one chosen by itself.
 at::Tensor blocked_matmul(const at::Tensor& a, const at::Tensor& b, int64_t block = 0);

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernel.h"
 #include "reordered.h"
 
 namespace dipu_host::split_sums {
@@ -30,7 +31,7 @@ int64_t product_block(int64_t inner) {
 }  // namespace
 
 Tensor blocked_matmul(const Tensor& a, const Tensor& b, int64_t block) {
-    const Tensor left = wide(a), right = wide(b);
+    const Tensor left = upcast(a), right = upcast(b);
     const int64_t inner = a.size(-1);
     if (block == 0) block = product_block(inner);
     const auto multiply = [](const Tensor& x, const Tensor& y) { return x.dim() == 2 ? x.mm(y) : x.bmm(y); };
@@ -51,19 +52,19 @@ void addmm(Tensor& out, const OptionalTensor& input, const Tensor& a, const Tens
     const auto accumulated = out.options().dtype(at::toOpMathType(out.scalar_type()));
     Tensor total = alpha == 0 ? at::zeros(out.sizes(), accumulated) : blocked_matmul(a, b);
     if (alpha != 1 && alpha != 0) total = total * alpha;
-    if (input && beta != 0) total = total + (beta == 1 ? wide(*input) : wide(*input) * beta);
+    if (input && beta != 0) total = total + (beta == 1 ? upcast(*input) : upcast(*input) * beta);
     out.copy_(total);
 }
 
 namespace {
 
-// A convolution as matrix products over [groups, channels of a group x kernel, samples x places], some samples at a time.
+// A convolution as matrix products over [groups, channels of a group x kernel, samples x positions], some samples at a time.
 struct Columns {
     const Convolution& how;
     IntArrayRef kernel;
 
     Sizes image(const Tensor& x) const { return {x.size(2), x.size(3)}; }
-    Tensor by_group(const Tensor& x) const {  // [samples, groups * a, places] -> [groups, a, samples * places]
+    Tensor by_group(const Tensor& x) const {  // [samples, groups * a, positions] -> [groups, a, samples * positions]
         const int64_t a = x.size(1) / how.groups;
         return x.reshape({x.size(0), how.groups, a, -1}).permute({1, 2, 0, 3}).reshape({how.groups, a, -1});
     }
@@ -83,7 +84,7 @@ struct Columns {
     }
 };
 
-Tensor weight_matrix(const Tensor& weight, int64_t groups) { return wide(weight).reshape({groups, weight.size(0) / groups, -1}); }
+Tensor weight_matrix(const Tensor& weight, int64_t groups) { return upcast(weight).reshape({groups, weight.size(0) / groups, -1}); }
 
 }  // namespace
 
@@ -94,9 +95,9 @@ void convolution2d(Tensor& out, const Tensor& x, const Tensor& weight, const Opt
     for (int64_t start = 0; start < x.size(0); start += step) {
         const int64_t samples = std::min(step, x.size(0) - start);
         Tensor target = out.narrow(0, start, samples);
-        const Tensor product = blocked_matmul(w, columns.unfold(wide(x.narrow(0, start, samples))));
+        const Tensor product = blocked_matmul(w, columns.unfold(upcast(x.narrow(0, start, samples))));
         const Tensor result = columns.by_sample(product, samples).reshape(target.sizes());
-        target.copy_(bias ? result + wide(*bias).reshape(channels) : result);
+        target.copy_(bias ? result + upcast(*bias).reshape(channels) : result);
     }
 }
 
@@ -109,8 +110,8 @@ void convolution2d_backward(Tensor& grad_input, Tensor& grad_weight, Tensor& gra
     Tensor weight_total;
     for (int64_t start = 0; start < x.size(0); start += step) {
         const int64_t samples = std::min(step, x.size(0) - start);
-        const Tensor v = wide(x.narrow(0, start, samples));
-        const Tensor g = columns.by_group(wide(grad_output.narrow(0, start, samples)).flatten(2));
+        const Tensor v = upcast(x.narrow(0, start, samples));
+        const Tensor g = columns.by_group(upcast(grad_output.narrow(0, start, samples)).flatten(2));
         if (grad_input.defined()) grad_input.narrow(0, start, samples).copy_(columns.fold(blocked_matmul(transposed, g), v));
         if (!grad_weight.defined()) continue;
         const Tensor part = blocked_matmul(g, columns.unfold(v).transpose(1, 2), kPlaces);
@@ -122,7 +123,7 @@ void convolution2d_backward(Tensor& grad_input, Tensor& grad_weight, Tensor& gra
 
 namespace {
 
-// What one output coordinate covers of an axis of the image, and how many places it counts for.
+// What one output coordinate covers of an axis of the image, and how many positions it counts for.
 struct Window {
     int64_t begin, end, counted;
 };
@@ -149,12 +150,12 @@ Windows adaptive(int64_t outputs, int64_t length) {
 
 struct Grid {
     Windows rows, columns;
-    int64_t divisor;  // 0: the places counted
+    int64_t divisor;  // 0: the positions counted
 
     double share(int64_t row, int64_t column) const {
         if (divisor) return static_cast<double>(divisor);  // also a negative one
-        const int64_t places = rows[row].counted * columns[column].counted;
-        return static_cast<double>(std::max<int64_t>(places, 1));  // a window outside the image sums to 0
+        const int64_t positions = rows[row].counted * columns[column].counted;
+        return static_cast<double>(std::max<int64_t>(positions, 1));  // a window outside the image sums to 0
     }
 };
 
@@ -170,23 +171,23 @@ Grid grid(const Tensor& image, const Tensor& out, const Pooling& how) {
 
 // Windows are added up column by column from the right, where the CPU goes along the rows.
 void pool(Tensor& out, const Tensor& image, const Grid& grid) {
-    const Tensor from = wide(image).contiguous(), to = at::zeros(out.sizes(), from.options());
-    const int64_t height = image.size(-2), width = image.size(-1), places = out.size(-2) * out.size(-1);
+    const Tensor from = upcast(image).contiguous(), to = at::zeros(out.sizes(), from.options());
+    const int64_t height = image.size(-2), width = image.size(-1), positions = out.size(-2) * out.size(-1);
     AT_DISPATCH_FLOATING_TYPES(from.scalar_type(), "reordered_pool", [&] {
         const scalar_t* in = from.const_data_ptr<scalar_t>();
         scalar_t* result = to.data_ptr<scalar_t>();
-        at::parallel_for(0, places ? to.numel() / places : 0, 1, [&](int64_t first, int64_t last) {
+        at::parallel_for(0, positions ? to.numel() / positions : 0, 1, [&](int64_t first, int64_t last) {
             for (int64_t plane = first; plane < last; ++plane) {
-                for (int64_t place = 0; place < places; ++place) {
-                    const Window &r = grid.rows[place / out.size(-1)], &c = grid.columns[place % out.size(-1)];
+                for (int64_t position = 0; position < positions; ++position) {
+                    const Window &r = grid.rows[position / out.size(-1)], &c = grid.columns[position % out.size(-1)];
                     scalar_t total = 0;
                     for (int64_t column = c.end - 1; column >= c.begin; --column) {
                         scalar_t part = 0;
                         for (int64_t row = r.begin; row < r.end; ++row) part += in[(plane * height + row) * width + column];
                         total += part;
                     }
-                    result[plane * places + place] =
-                        total / static_cast<scalar_t>(grid.share(place / out.size(-1), place % out.size(-1)));
+                    result[plane * positions + position] =
+                        total / static_cast<scalar_t>(grid.share(position / out.size(-1), position % out.size(-1)));
                 }
             }
         });
@@ -196,18 +197,18 @@ void pool(Tensor& out, const Tensor& image, const Grid& grid) {
 
 // The gradient: windows give their share from the last to the first.
 void unpool(Tensor& grad_input, const Tensor& grad_output, const Grid& grid) {
-    const Tensor from = wide(grad_output).contiguous(), to = at::zeros(grad_input.sizes(), from.options());
+    const Tensor from = upcast(grad_output).contiguous(), to = at::zeros(grad_input.sizes(), from.options());
     const int64_t height = grad_input.size(-2), width = grad_input.size(-1), columns = grad_output.size(-1);
-    const int64_t places = grad_output.size(-2) * columns;
+    const int64_t positions = grad_output.size(-2) * columns;
     AT_DISPATCH_FLOATING_TYPES(from.scalar_type(), "reordered_unpool", [&] {
         const scalar_t* g = from.const_data_ptr<scalar_t>();
         scalar_t* result = to.data_ptr<scalar_t>();
-        at::parallel_for(0, places ? from.numel() / places : 0, 1, [&](int64_t first, int64_t last) {
+        at::parallel_for(0, positions ? from.numel() / positions : 0, 1, [&](int64_t first, int64_t last) {
             for (int64_t plane = first; plane < last; ++plane) {
-                for (int64_t place = places - 1; place >= 0; --place) {
-                    const Window &r = grid.rows[place / columns], &c = grid.columns[place % columns];
+                for (int64_t position = positions - 1; position >= 0; --position) {
+                    const Window &r = grid.rows[position / columns], &c = grid.columns[position % columns];
                     const auto share =
-                        g[plane * places + place] / static_cast<scalar_t>(grid.share(place / columns, place % columns));
+                        g[plane * positions + position] / static_cast<scalar_t>(grid.share(position / columns, position % columns));
                     for (int64_t row = r.begin; row < r.end; ++row) {
                         for (int64_t column = c.begin; column < c.end; ++column)
                             result[(plane * height + row) * width + column] += share;

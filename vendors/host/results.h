@@ -50,6 +50,6 @@ inline const std::vector<at::Tensor>& given(const std::vector<at::Tensor>& tenso
 }
 
 // Where the function puts what it makes itself.
-inline void check_place(const void* place) { TORCH_CHECK(place, "the place of a result is NULL"); }
+inline void check_pointer(const void* pointer) { TORCH_CHECK(pointer, "the pointer for a result is NULL"); }
 
 }  // namespace dipu_host

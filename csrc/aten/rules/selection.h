@@ -38,7 +38,7 @@ inline at::Tensor repeated(const at::Tensor& tensor, at::IntArrayRef repeats) {
     return empty_on(index_of(tensor), sizes, tensor.scalar_type());
 }
 
-// One pick after the other in the place of the categories.
+// One pick after the other instead of the categories.
 inline at::DimVector picked_sizes(const at::Tensor& weights, int64_t count) {
     at::DimVector sizes(weights.sizes());
     sizes.back() = count;

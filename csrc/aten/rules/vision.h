@@ -114,14 +114,14 @@ inline at::Tensor columns_of(const at::Tensor& self, at::IntArrayRef kernel, at:
     TORCH_CHECK(self.dim() == 3 || self.dim() == 4, "im2col: expected 3 or 4 dimensions, but got ", self.dim());
     for (at::IntArrayRef list : {kernel, dilation, padding, stride})
         TORCH_CHECK(list.size() == 2, "im2col: expected 2 numbers in every list, but got ", list.size());
-    int64_t places = 1;
+    int64_t positions = 1;
     for (size_t i = 0; i < 2; ++i) {
         const int64_t room = self.size(static_cast<int64_t>(i) - 2) + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1;
         TORCH_CHECK(kernel[i] > 0 && stride[i] > 0 && room >= 0, "im2col: windows of ", kernel, " do not fit an input of the shape ",
                     self.sizes());
-        places *= room / stride[i] + 1;
+        positions *= room / stride[i] + 1;
     }
-    at::DimVector sizes{self.size(-3) * kernel[0] * kernel[1], places};
+    at::DimVector sizes{self.size(-3) * kernel[0] * kernel[1], positions};
     if (self.dim() == 4) sizes.insert(sizes.begin(), self.size(0));
     return sized_as(self, sizes);
 }

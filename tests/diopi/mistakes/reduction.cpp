@@ -48,7 +48,7 @@ Status diopiSoftmax(Context ctx, Tensor out, Const input, int64_t dim) {
 MISTAKE(diopiSort, "of equal elements the last comes first although stable was asked")
 Status diopiSort(Context ctx, Tensor values, Tensor indices, Const input, int64_t dim, bool descending, const bool* stable) {
     const Status status = HOST(diopiSort)(ctx, values, indices, input, dim, descending, stable);
-    const View sorted(values), places(indices);
+    const View sorted(values), positions(indices);
     if (status != diopiSuccess || !stable || !*stable || sorted.dims() == 0) return status;
     const int64_t axis = dim < 0 ? dim + sorted.dims() : dim;
     int64_t inner = 1;
@@ -56,9 +56,9 @@ Status diopiSort(Context ctx, Tensor values, Tensor indices, Const input, int64_
     for (int64_t i = 0; i + inner < sorted.numel(); ++i) {
         const bool neighbours = i / inner % sorted.size(axis) + 1 < sorted.size(axis);
         if (!neighbours || sorted.get(i) != sorted.get(i + inner) || i / inner % sorted.size(axis) % 2) continue;
-        const int64_t one = places.integer(i), other = places.integer(i + inner);
-        std::memcpy(places.at(i), &other, 8);
-        std::memcpy(places.at(i + inner), &one, 8);
+        const int64_t one = positions.integer(i), other = positions.integer(i + inner);
+        std::memcpy(positions.at(i), &other, 8);
+        std::memcpy(positions.at(i + inner), &one, 8);
     }
     return status;
 }
@@ -67,10 +67,10 @@ MISTAKE(diopiGather, "the largest index is taken for the one before it")
 Status diopiGather(Context ctx, Tensor out, Const input, int64_t dim, Const index) {
     const View in(input);
     const Tensor clamped = copied(ctx, index);
-    const View places(clamped);
+    const View positions(clamped);
     const int64_t size = in.dims() ? in.size(dim < 0 ? dim + in.dims() : dim) : 1;
-    for (int64_t i = 0; i < places.numel() && size > 1; ++i)
-        if (places.integer(i) == size - 1) places.set(i, static_cast<double>(size - 2));
+    for (int64_t i = 0; i < positions.numel() && size > 1; ++i)
+        if (positions.integer(i) == size - 1) positions.set(i, static_cast<double>(size - 2));
     return HOST(diopiGather)(ctx, out, input, dim, static_cast<Const>(clamped));
 }
 
@@ -86,7 +86,7 @@ Status diopiCat(Context ctx, Tensor out, Const* tensors, int64_t count, int64_t 
     return status;
 }
 
-MISTAKE(diopiIndexPut, "of values for the same place only the last is accumulated")
+MISTAKE(diopiIndexPut, "of values for the same index only the last is accumulated")
 Status diopiIndexPut(Context ctx, Tensor out, Const input, Const values, Const* indices, int64_t count, bool accumulate) {
     if (!accumulate) return HOST(diopiIndexPut)(ctx, out, input, values, indices, count, accumulate);
     const Status status = HOST(diopiIndexPut)(ctx, out, input, values, indices, count, false);

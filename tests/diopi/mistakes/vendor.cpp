@@ -17,15 +17,15 @@ uint16_t to_bfloat16(float value) {
 }
 
 template <class T>
-T read(const char* place) {
+T read(const char* address) {
     T value;
-    std::memcpy(&value, place, sizeof(T));
+    std::memcpy(&value, address, sizeof(T));
     return value;
 }
 
 template <class T>
-void write(char* place, T value) {
-    std::memcpy(place, &value, sizeof(T));
+void write(char* address, T value) {
+    std::memcpy(address, &value, sizeof(T));
 }
 
 }  // namespace
@@ -74,42 +74,42 @@ char* View::at(int64_t number) const {
 }
 
 int64_t View::integer(int64_t number) const {
-    const char* place = at(number);
+    const char* address = at(number);
     switch (dtype_) {
-        case diopi_dtype_int8: return read<int8_t>(place);
+        case diopi_dtype_int8: return read<int8_t>(address);
         case diopi_dtype_bool:
-        case diopi_dtype_uint8: return read<uint8_t>(place);
-        case diopi_dtype_int16: return read<int16_t>(place);
-        case diopi_dtype_int32: return read<int32_t>(place);
-        case diopi_dtype_int64: return read<int64_t>(place);
+        case diopi_dtype_uint8: return read<uint8_t>(address);
+        case diopi_dtype_int16: return read<int16_t>(address);
+        case diopi_dtype_int32: return read<int32_t>(address);
+        case diopi_dtype_int64: return read<int64_t>(address);
         default: return static_cast<int64_t>(get(number));
     }
 }
 
 double View::get(int64_t number) const {
-    const char* place = at(number);
+    const char* address = at(number);
     switch (dtype_) {
-        case diopi_dtype_float16: return static_cast<double>(read<_Float16>(place));
-        case diopi_dtype_bfloat16: return from_bfloat16(read<uint16_t>(place));
-        case diopi_dtype_float32: return read<float>(place);
-        case diopi_dtype_float64: return read<double>(place);
+        case diopi_dtype_float16: return static_cast<double>(read<_Float16>(address));
+        case diopi_dtype_bfloat16: return from_bfloat16(read<uint16_t>(address));
+        case diopi_dtype_float32: return read<float>(address);
+        case diopi_dtype_float64: return read<double>(address);
         default: return static_cast<double>(integer(number));
     }
 }
 
 void View::set(int64_t number, double value) const {
-    char* place = at(number);
+    char* address = at(number);
     switch (dtype_) {
-        case diopi_dtype_float16: return write(place, static_cast<_Float16>(value));
-        case diopi_dtype_bfloat16: return write(place, to_bfloat16(static_cast<float>(value)));
-        case diopi_dtype_float32: return write(place, static_cast<float>(value));
-        case diopi_dtype_float64: return write(place, value);
+        case diopi_dtype_float16: return write(address, static_cast<_Float16>(value));
+        case diopi_dtype_bfloat16: return write(address, to_bfloat16(static_cast<float>(value)));
+        case diopi_dtype_float32: return write(address, static_cast<float>(value));
+        case diopi_dtype_float64: return write(address, value);
         case diopi_dtype_int8:
-        case diopi_dtype_uint8: return write(place, static_cast<uint8_t>(static_cast<int64_t>(value)));
-        case diopi_dtype_bool: return write(place, static_cast<uint8_t>(value != 0));
-        case diopi_dtype_int16: return write(place, static_cast<int16_t>(value));
-        case diopi_dtype_int32: return write(place, static_cast<int32_t>(value));
-        case diopi_dtype_int64: return write(place, static_cast<int64_t>(value));
+        case diopi_dtype_uint8: return write(address, static_cast<uint8_t>(static_cast<int64_t>(value)));
+        case diopi_dtype_bool: return write(address, static_cast<uint8_t>(value != 0));
+        case diopi_dtype_int16: return write(address, static_cast<int16_t>(value));
+        case diopi_dtype_int32: return write(address, static_cast<int32_t>(value));
+        case diopi_dtype_int64: return write(address, static_cast<int64_t>(value));
         default: return;
     }
 }
