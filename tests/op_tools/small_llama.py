@@ -1,6 +1,6 @@
 """A small llama that trains for a few steps: the program the tools for people are tried on.
 
-Run: python small_llama.py --device dipu --steps 3 [--wrong silu] [--numerics reordered] [--variant extra|missing]
+Run: python small_llama.py --device dipu --steps 3 [--wrong silu] [--numerics reordered] [--variant extra|missing] [--layers 1]
 It prints `step N loss X` for each step. With --wrong one kernel of the device is replaced by a wrong one.
 """
 
@@ -65,11 +65,11 @@ class Block(nn.Module):
 
 
 class Llama(nn.Module):
-    def __init__(self, variant: str = "") -> None:
+    def __init__(self, variant: str = "", layers: int = LAYERS) -> None:
         super().__init__()
         self.variant = variant
         self.tokens = nn.Embedding(VOCABULARY, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.blocks = nn.ModuleList(Block() for _ in range(layers))
         self.norm = RMSNorm()
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
@@ -88,10 +88,10 @@ class Llama(nn.Module):
         return self.head(x)
 
 
-def train(device: str, steps: int, variant: str = "") -> list[float]:
+def train(device: str, steps: int, variant: str = "", layers: int = LAYERS) -> list[float]:
     """The loss of each step, from the same start on every device."""
     torch.manual_seed(0)
-    model = Llama(variant)
+    model = Llama(variant, layers)
     tokens = torch.randint(VOCABULARY, (BATCH, LENGTH + 1))
     model, tokens = model.to(device), tokens.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
@@ -114,6 +114,7 @@ def main() -> None:
     parser.add_argument("--wrong", default="")
     parser.add_argument("--numerics", default="plain")
     parser.add_argument("--variant", choices=("", "extra", "missing"), default="")
+    parser.add_argument("--layers", type=int, default=LAYERS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.device == "dipu":
@@ -124,7 +125,7 @@ def main() -> None:
         from wrong_kernels import install
 
         install(options.wrong)
-    train(options.device, options.steps, options.variant)
+    train(options.device, options.steps, options.variant, options.layers)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def runs_start_warm(warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.usefixtures("runs_start_warm")
 def test_a_wrong_kernel_in_training_is_found(wrong: str) -> None:
-    code, printed = bisect("--json", LLAMA, "--steps", "2", "--wrong", wrong)
+    code, printed = bisect("--json", LLAMA, "--layers", "1", "--steps", "2", "--wrong", wrong)
     answer: dict[str, Any] = json.loads(printed)
     assert code == answer["exit_code"] == 0
     assert answer["operators"] == [aten_name(wrong)]

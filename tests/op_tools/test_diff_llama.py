@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.device, pytest.mark.slow]
 
 LLAMA = Path(__file__).with_name("small_llama.py")
 STEPS = 3
+ONE_LAYER = ("--layers", "1")  # has every operator, at half the cost
 DRIVER = """
 import runpy, sys
 script, results, level, steps, *arguments = sys.argv[1:]
@@ -69,7 +70,7 @@ def captured(place: Place, level: str, *arguments: str, steps: int = STEPS) -> P
 @contextlib.contextmanager
 def captured_wrong(place: Place, level: str, name: str) -> Iterator[Path]:
     """The first step of a run with a wrong kernel; thousands of files, which nobody needs afterwards."""
-    results = captured(place, level, "--numerics", "reordered", "--wrong", name, steps=1)
+    results = captured(place, level, *ONE_LAYER, "--numerics", "reordered", "--wrong", name, steps=1)
     yield results
     shutil.rmtree(results)
 
@@ -93,7 +94,7 @@ def test_other_rounding_is_not_blamed(captures: Place, level: str) -> None:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_the_wrong_kernel_is_the_first_reported_call(captures: Place, name: str) -> None:
-    plain = captured(captures, "aten", steps=1)
+    plain = captured(captures, "aten", *ONE_LAYER, steps=1)
     with captured_wrong(captures, "aten", name) as wrong:
         report = compared(plain, wrong, only_first=True)
         folder = Path(next_step(report).removeprefix("next: op-tools reproduce "))
@@ -119,7 +120,7 @@ def test_the_wrong_kernel_is_the_first_reported_call(captures: Place, name: str)
 def test_at_api_level_the_function_around_the_kernel_is_named(
     captures: Place, name: str, function: str, phase: str
 ) -> None:
-    plain = captured(captures, "api", steps=1)
+    plain = captured(captures, "api", *ONE_LAYER, steps=1)
     with captured_wrong(captures, "api", name) as wrong:
         first = compared(plain, wrong, only_first=True).first
     assert first is not None
