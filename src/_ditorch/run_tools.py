@@ -161,9 +161,9 @@ def _quiet(tool_class: type[Tool]) -> type[Tool]:
     class Quiet(tool_class):  # type: ignore[misc, valid-type]
         def say(self, text: str) -> None:
             if self.running:
-                from op_tools.results import place_in_run
+                from op_tools.results import rank_info
 
-                rank = place_in_run()["rank"]
+                rank = rank_info()["rank"]
                 who = f"rank {rank}" if rank else f"process {os.getpid()}"
                 super().say(f"[{who}] {text}")
 

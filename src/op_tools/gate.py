@@ -24,8 +24,8 @@ from op_tools.runs import NOTHING, BadInput, Run, kind_of_path, open_run
 from op_tools.storage.log import SUFFIX
 
 __all__ = [
-    "Finding",
     "Outcome",
+    "Regression",
     "Rules",
     "Signature",
     "Summary",
@@ -128,7 +128,7 @@ def _signature(row: Mapping[str, Any], phase: str) -> str:
 
 def _times(run: Run) -> Iterator[tuple[str, Times]]:
     found: dict[str, array[float]] = {}
-    places: dict[str, str] = {}
+    call_sites: dict[str, str] = {}
     for row in run.rows("time_measure"):
         for column, phase in (
             ("forward_elasped", row.get("phase", "forward")),
@@ -138,11 +138,11 @@ def _times(run: Run) -> Iterator[tuple[str, Times]]:
             if isinstance(time, float) and abs(time) <= _LONGEST_MS:
                 key = _signature(row, str(phase))
                 found.setdefault(key, array("d")).append(time)
-                places.setdefault(key, str(row.get("call_site", "")))
+                call_sites.setdefault(key, str(row.get("call_site", "")))
     for key, times in found.items():
         median = statistics.median(times)
         mad = statistics.median(abs(time - median) for time in times)
-        yield key, Times(len(times), median, mad, places[key])
+        yield key, Times(len(times), median, mad, call_sites[key])
 
 
 def _accuracy(run: Run) -> dict[str, Accuracy]:
@@ -165,7 +165,7 @@ def _worse(first: Accuracy, second: Accuracy) -> Accuracy:
 
 
 def save_summary(summary: Summary, path: Path) -> None:
-    """Write a sum without the places of this machine, so that a new one differs from an old one where it must."""
+    """Write a sum without the paths of this machine, so that a new one differs from an old one where it must."""
     saved = Summary(
         FORMAT,
         1,
@@ -240,7 +240,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Regression:
     """One signature that is worse, new and wrong, or missing."""
 
     kind: str  # accuracy, time or missing
@@ -266,7 +266,7 @@ class Finding:
 class Outcome:
     """All findings, the worst first, and how much was compared."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Regression] = field(default_factory=list)
     compared_accuracy: int = 0
     compared_time: int = 0
     too_short: int = 0  # in both, but with too few calls or too little time to compare
@@ -278,7 +278,7 @@ class Outcome:
     new: int = 0
 
     @property
-    def failures(self) -> list[Finding]:
+    def failures(self) -> list[Regression]:
         return [finding for finding in self.findings if finding.fails]
 
     @property
@@ -314,7 +314,7 @@ def compare(baseline: Summary, run: Summary, rules: Rules) -> Outcome:
                 if kind == "accuracy"
                 else "measured in the baseline, not now"
             )
-            finding = Finding("missing", "MISSING", Signature.of_key(key), text, 0.0, fails=rules.strict)
+            finding = Regression("missing", "MISSING", Signature.of_key(key), text, 0.0, fails=rules.strict)
             outcome.findings.append(finding)
     order = {"accuracy": 0, "time": 1, "missing": 2}
     outcome.findings.sort(key=lambda finding: (order[finding.kind], -finding.weight))
@@ -360,7 +360,9 @@ def _compare_accuracy(
         if found is not None:
             what, text = found
             weight = rank * 1e6 + min(now.error, 1e6)
-            outcome.findings.append(Finding("accuracy", what, Signature.of_key(key), text, weight, now.where))
+            outcome.findings.append(
+                Regression("accuracy", what, Signature.of_key(key), text, weight, now.where)
+            )
 
 
 def _judged(one: Accuracy) -> str:
@@ -385,7 +387,9 @@ def _compare_time(before: dict[str, Times], after: dict[str, Times], rules: Rule
         if ratio > rules.time_ratio and median - old.median > _MADS * noise:
             text = f"{old.median:.4g} -> {median:.4g} ms, {ratio:.2f} times, {now.calls} calls"
             lost = (median - old.median) * now.calls
-            outcome.findings.append(Finding("time", "SLOWER", Signature.of_key(key), text, lost, now.where))
+            outcome.findings.append(
+                Regression("time", "SLOWER", Signature.of_key(key), text, lost, now.where)
+            )
 
 
 def _is_enough(old: Times, now: Times, rules: Rules) -> bool:

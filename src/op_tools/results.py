@@ -20,20 +20,20 @@ from op_tools.storage.log import SUFFIX, Log, read_header
 from op_tools.storage.views import CsvView
 
 
-class PlaceInRun(TypedDict):
+class RankInfo(TypedDict):
     """Which of how many processes this is."""
 
     rank: int
     world_size: int
 
 
-def place_in_run() -> PlaceInRun:
+def rank_info() -> RankInfo:
     """This process's rank and the number of ranks, from torch.distributed or the launcher's variables."""
-    return _place_in_run(dist.is_available() and dist.is_initialized())
+    return _rank_info(dist.is_available() and dist.is_initialized())
 
 
 @functools.lru_cache(maxsize=2)
-def _place_in_run(initialized: bool) -> PlaceInRun:
+def _rank_info(initialized: bool) -> RankInfo:
     if initialized:
         return {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
     try:
@@ -46,7 +46,7 @@ def _place_in_run(initialized: bool) -> PlaceInRun:
 
 
 # A forked child may become another rank.
-os.register_at_fork(after_in_child=_place_in_run.cache_clear)
+os.register_at_fork(after_in_child=_rank_info.cache_clear)
 
 
 def run_id() -> str:
@@ -127,7 +127,7 @@ def mark_run(folder: str, name: str, about: Mapping[str, Any] | None = None) -> 
     mine = run_id()
     logs = list(Path(folder).glob(f"{name}_*{SUFFIX}"))
     if logs and not any(_run_of(path) == mine for path in logs):
-        with Log(folder, name, about={**(about or {}), "run_id": mine}, **place_in_run()) as log:
+        with Log(folder, name, about={**(about or {}), "run_id": mine}, **rank_info()) as log:
             log.flush()
 
 
@@ -173,7 +173,7 @@ class Results:
     @property
     def csv_path(self) -> str:
         """`<folder>/<name>_pid<pid>_<time>.csv`; with the rank before the pid in runs of several ranks."""
-        where = place_in_run()
+        where = rank_info()
         rank = f"rank{where['rank']}_" if where["world_size"] > 1 else ""
         return os.path.join(self.folder, f"{self.name}_{rank}pid{os.getpid()}_{self.stamp}.csv")
 
@@ -185,7 +185,7 @@ class Results:
         """Add rows."""
         with self._lock:
             if self._log is None:
-                where = place_in_run()
+                where = rank_info()
                 self._log = Log(self.folder, self.name, about=self.about, **where)
             self._log.extend(rows)
             self._waiting += rows

@@ -17,7 +17,7 @@ from dicore.settings import read
 from op_tools.engine import ENGINE, Call, site
 from op_tools.engine.compiled import COMPILED
 from op_tools.names import registered_operators
-from op_tools.results import Results, mark_run, place_in_run, run_id
+from op_tools.results import Results, mark_run, rank_info, run_id
 from op_tools.settings import ROOT, NameFilter, ToolSettings
 
 if TYPE_CHECKING:
@@ -288,9 +288,9 @@ class Tool:
 
     def row_of(self, call: Call) -> dict[str, Any]:
         """The columns that say which call a row is about."""
-        return {"forward_id": call.id, "name": call.name, **self.place(call)}
+        return {"forward_id": call.id, "name": call.name, **self.location(call)}
 
-    def place(self, call: Call) -> dict[str, Any]:
+    def location(self, call: Call) -> dict[str, Any]:
         """Where a call stands: source line, module, step, rank, thread; in backward, those of the forward call."""
         origin: Origin | None = call.origin if call.in_backward else None
         where = origin.where if origin is not None else call.where
@@ -302,10 +302,10 @@ class Tool:
             "level": call.level,
             "phase": "backward" if call.in_backward else "forward",
             "forward_name": origin.name if origin is not None else "",
-            **place_in_run(),
+            **rank_info(),
         }
 
-    def place_text(self, call: Call) -> str:
+    def call_site_text(self, call: Call) -> str:
         """Where a call stands, for people: the source line, or the whole stack if asked for."""
         if self.settings.print_stack and not call.in_backward:
             return site.read(with_stack=True).stack_text()

@@ -25,7 +25,7 @@ def may_write(func: Any, name: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def written_arguments(func: Any, name: str) -> tuple[tuple[int, str], ...]:
-    """Place and name of the arguments a call overwrites."""
+    """Index and name of the arguments a call overwrites."""
     if isinstance(func, torch._ops.OpOverload):
         return _marked(func)
     if not may_write(func, name):
@@ -38,8 +38,8 @@ def written_arguments(func: Any, name: str) -> tuple[tuple[int, str], ...]:
 
 def _marked(func: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
     return tuple(
-        (place, argument.name)
-        for place, argument in enumerate(func._schema.arguments)
+        (index, argument.name)
+        for index, argument in enumerate(func._schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     )
 
@@ -48,9 +48,9 @@ def written(
     func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, statistics: bool = True
 ) -> list[torch.Tensor]:
     """The tensors a call overwrites, in the order of its arguments, whether it returns them or not."""
-    places = written_arguments(func, name)
-    values = [args[place] if place < len(args) else kwargs.get(key) for place, key in places]
-    if "out" in kwargs and "out" not in {key for _, key in places}:
+    indices = written_arguments(func, name)
+    values = [args[index] if index < len(args) else kwargs.get(key) for index, key in indices]
+    if "out" in kwargs and "out" not in {key for _, key in indices}:
         values.append(kwargs["out"])
     if statistics:
         values += written_statistics(func, name, args, kwargs)

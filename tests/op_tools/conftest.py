@@ -51,7 +51,7 @@ class Probe(Tool):
         self.wants_backward = backward
         self.takes_compiled = True
         self.calls: list[Call] = []
-        self.places: list[dict[str, Any]] = []
+        self.locations: list[dict[str, Any]] = []
         self.failures: list[Call] = []
         self.finished: list[tuple[str, Any]] = []
         self.gradients: list[tuple[str, list[Any], list[Any]]] = []
@@ -62,7 +62,7 @@ class Probe(Tool):
 
     def before(self, call: Call) -> None:
         self.calls.append(call)
-        self.places.append(self.place(call))
+        self.locations.append(self.location(call))
 
     def after(self, call: Call, result: Any) -> None:
         self.finished.append((call.name, result))

@@ -27,7 +27,7 @@ def in_backward(tool: Any) -> dict[str, tuple[str, str]]:
     """What ran in backward at ATen level: name -> (forward call, line)."""
     return {
         call.name: (place["forward_name"], place["call_site"].split(" ")[0].rsplit(":", 1)[-1])
-        for call, place in zip(tool.calls, tool.places, strict=True)
+        for call, place in zip(tool.calls, tool.locations, strict=True)
         if call.in_backward and call.level == "aten"
     }
 
@@ -120,7 +120,7 @@ def test_an_autograd_function_of_the_program_is_tied_to_the_line_that_applied_it
     assert x.grad.tolist() == [3, 3]
     mine = [
         p
-        for c, p in zip(tool.calls, tool.places, strict=True)
+        for c, p in zip(tool.calls, tool.locations, strict=True)
         if c.in_backward and c.name == "torch.Tensor.square"
     ]
     assert [(p["forward_name"].rsplit(".", 1)[-1], p["call_site"].split(" ")[0]) for p in mine] == [

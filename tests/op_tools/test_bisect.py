@@ -55,11 +55,11 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
 def runs_start_warm(warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs of a search begin with torch loaded. Other tests start them as users do."""
 
-    def execute(self: Runner, place: Path) -> tuple[int, bool]:
+    def execute(self: Runner, folder: Path) -> tuple[int, bool]:
         code = "import sys\nfrom op_tools.bisect.driver import main\nmain(sys.argv[1])"
-        streams = {"out": place / "stdout.txt", "err": place / "stderr.txt"}
-        results = str(place / "results")
-        return warm_python.run(code, str(place / "job.json"), **streams, OP_TOOLS_RESULTS=results), True
+        streams = {"out": folder / "stdout.txt", "err": folder / "stderr.txt"}
+        results = str(folder / "results")
+        return warm_python.run(code, str(folder / "job.json"), **streams, OP_TOOLS_RESULTS=results), True
 
     monkeypatch.setattr(Runner, "_execute", execute)
 

@@ -278,19 +278,19 @@ def test_a_call_knows_its_line_module_step_rank_and_thread(probe: Any) -> None:
             optimizer.zero_grad()
     places = [
         place
-        for call, place in zip(tool.calls, tool.places, strict=True)
+        for call, place in zip(tool.calls, tool.locations, strict=True)
         if call.name == "torch.nn.functional.linear"
     ]
     assert [place["module"] for place in places] == ["Block.first", "Block.rest.1"] * 2
     assert [place["step"] - start for place in places] == [0, 0, 1, 1]
     assert all(place["call_site"].startswith(f"{__file__}:") for place in places)
-    mul = next(p for c, p in zip(tool.calls, tool.places, strict=True) if c.name == "torch.Tensor.mul")
+    mul = next(p for c, p in zip(tool.calls, tool.locations, strict=True) if c.name == "torch.Tensor.mul")
     assert (
         mul["call_site"].endswith("forward: return self.rest(self.first(x) * 2)") and mul["module"] == "Block"
     )
-    whole = next(p for c, p in zip(tool.calls, tool.places, strict=True) if c.name == "torch.Tensor.sum")
+    whole = next(p for c, p in zip(tool.calls, tool.locations, strict=True) if c.name == "torch.Tensor.sum")
     assert whole["call_site"].startswith(f"{__file__}:{here} ") and whole["module"] == ""
-    assert {place["rank"] for place in tool.places} == {0}
+    assert {place["rank"] for place in tool.locations} == {0}
 
 
 def test_the_cost_of_a_tool_that_wants_nothing_is_a_lookup(probe: Any) -> None:

@@ -37,7 +37,7 @@ def test_threads_started_after_start_are_seen(probe: Any) -> None:
         tool.names_seen("aten")
         == ["aten.neg.default", "aten.exp.default", "aten.sin.default"] + ["aten.abs.default"] * 4
     )
-    assert threading.get_ident() not in {place["thread"] for place in tool.places}
+    assert threading.get_ident() not in {place["thread"] for place in tool.locations}
 
 
 def test_an_error_in_a_thread_is_the_threads_and_its_modes_go(probe: Any) -> None:

@@ -123,32 +123,32 @@ class Runner:
     ) -> ScriptRun:
         """Run the script with these operators on the CPU (None: everything that can be)."""
         self.count += 1
-        place = self._new_place()
+        folder = self._new_folder()
         job = Job(
             target=self.script,
             module=self.module,
             arguments=self.arguments,
             imports=self.imports,
-            refused=str(place / "refused.txt"),
+            refused=str(folder / "refused.txt"),
             fallback=None if fallback is None else list(fallback),
-            operators=str(place / "operators.txt") if observe else None,
-            stayed=str(place / "stayed.json"),
-            results=str(place / "compared") if compare else None,
+            operators=str(folder / "operators.txt") if observe else None,
+            stayed=str(folder / "stayed.json"),
+            results=str(folder / "compared") if compare else None,
         )
-        (place / "job.json").write_text(json.dumps(job, indent=1), encoding="utf-8")
+        (folder / "job.json").write_text(json.dumps(job, indent=1), encoding="utf-8")
         stamp = self._stamp()
         began = time.monotonic()
-        code, in_time = self._execute(place)
-        self._check_was_started(place / "refused.txt")
+        code, in_time = self._execute(folder)
+        self._check_was_started(folder / "refused.txt")
         done = ScriptRun(
             self.count, None if fallback is None else tuple(fallback), code, time.monotonic() - began
         )
-        done.problem = self._problem(code, in_time, place / "stderr.txt")
+        done.problem = self._problem(code, in_time, folder / "stderr.txt")
         if done.ended_well and (self.reading.file is None or self._stamp() != stamp):
-            done.result = self.reading.read(_text(place / "stdout.txt"))
-        done.seen = tuple(dict.fromkeys(_text(place / "operators.txt").split()))
-        done.stayed = json.loads(_text(place / "stayed.json") or "{}")
-        done.found = suspicions(place / "compared") if compare else {}
+            done.result = self.reading.read(_text(folder / "stdout.txt"))
+        done.seen = tuple(dict.fromkeys(_text(folder / "operators.txt").split()))
+        done.stayed = json.loads(_text(folder / "stayed.json") or "{}")
+        done.found = suspicions(folder / "compared") if compare else {}
         return done
 
     def _check_was_started(self, refused: Path) -> None:
@@ -157,17 +157,17 @@ class Runner:
             hint = f" {MAPPING} maps the names of cuda; to run without it, give --no-{MAPPING}."
             raise BadInput(f"{problem}{hint if MAPPING in self.imports else ''}")
 
-    def _new_place(self) -> Path:
-        place = self.folder.resolve() / f"run-{self.count:02}"
+    def _new_folder(self) -> Path:
+        folder = self.folder.resolve() / f"run-{self.count:02}"
         try:
             # An earlier search may have used this folder.
-            shutil.rmtree(place, ignore_errors=True)
-            place.mkdir(parents=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
         except OSError as error:
             raise BadInput(
-                f"the files of the runs cannot be written to {place}: {error.strerror}. Give another --keep."
+                f"the files of the runs cannot be written to {folder}: {error.strerror}. Give another --keep."
             ) from error
-        return place
+        return folder
 
     def _stamp(self) -> tuple[int, int] | None:
         """Tells whether the script has written its result file: one left from before is no result of this run."""
@@ -179,12 +179,12 @@ class Runner:
             return None
         return about.st_mtime_ns, about.st_ino
 
-    def _execute(self, place: Path) -> tuple[int, bool]:
+    def _execute(self, folder: Path) -> tuple[int, bool]:
         # -P: the folder we are in must not hide a module from the driver; it gives the script its own path.
-        command = [sys.executable, "-P", "-m", "op_tools.bisect.driver", str(place / "job.json")]
+        command = [sys.executable, "-P", "-m", "op_tools.bisect.driver", str(folder / "job.json")]
         # What a run has printed is wanted even when it has to be killed.
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OP_TOOLS_RESULTS": str(place / "results")}
-        with (place / "stdout.txt").open("wb") as out, (place / "stderr.txt").open("wb") as err:
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OP_TOOLS_RESULTS": str(folder / "results")}
+        with (folder / "stdout.txt").open("wb") as out, (folder / "stderr.txt").open("wb") as err:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True
             )  # fmt: skip

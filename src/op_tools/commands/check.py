@@ -11,7 +11,7 @@ import typer
 from op_tools.runs import NOTHING, BadInput
 
 if TYPE_CHECKING:
-    from op_tools.gate import Finding, Outcome, Rules
+    from op_tools.gate import Outcome, Regression, Rules
 
 __all__ = ["check_command"]
 
@@ -122,7 +122,7 @@ def _save(paths: list[Path], target: Path) -> None:
 
 
 def _lines(outcome: Outcome, rules: Rules) -> list[str]:
-    """At most 20 lines: the verdict, the worst findings with their places, and what else is to know."""
+    """At most 20 lines: the verdict, the worst findings with their call sites, and what else is to know."""
     from op_tools.gate import LEAST_FOR_MACHINE
 
     worse = outcome.failures
@@ -149,12 +149,12 @@ def _lines(outcome: Outcome, rules: Rules) -> list[str]:
     return lines
 
 
-def _told(finding: Finding) -> list[str]:
+def _told(finding: Regression) -> list[str]:
     signature = finding.signature
     head = f"{finding.what:<7} {signature.name} {signature.phase}"
     lines = [_cut(f"{head}: {finding.text}")]
-    place = finding.where.split(" ", 1)[0]
-    details = "  ".join(filter(None, (place, signature.inputs)))
+    call_site = finding.where.split(" ", 1)[0]
+    details = "  ".join(filter(None, (call_site, signature.inputs)))
     return lines + ([_cut(f"        {details}")] if details else [])
 
 

@@ -34,7 +34,9 @@ def forward(
     args, kwargs = upcast_inputs(copies, exact)
     shown = upcast_results(result, reference.own(), exact)
     rows = describe.compare_rows(call.name, call.args, call.kwargs, result, args, kwargs, shown)
-    tool.say(f"\n\n\n{call.name} forward_id: {call.id}{cast_text(copies, exact)}\n{tool.place_text(call)}")
+    tool.say(
+        f"\n\n\n{call.name} forward_id: {call.id}{cast_text(copies, exact)}\n{tool.call_site_text(call)}"
+    )
     tool.say(tables.describe_table(rows))
     outputs = flat_results(result)
     compared = _inputs(call, outputs, reference.written, verdicts, exact)
@@ -79,7 +81,9 @@ def backward(
     rows = describe.compare_grad_rows(
         call.name, grad_outputs, [grad_inputs[p] for p in positions], [theirs.get(p) for p in positions]
     )
-    tool.say(f"\n{call.name} forward_id: {call.id}{cast_text(grad_inputs, exact)}\n{tool.place_text(call)}")
+    tool.say(
+        f"\n{call.name} forward_id: {call.id}{cast_text(grad_inputs, exact)}\n{tool.call_site_text(call)}"
+    )
     tool.say(tables.describe_table(rows))
     compared = [
         _compared(name, grad_inputs[position], verdicts[position], exact)

@@ -237,7 +237,7 @@ class Tracking:
 
 
 def in_order(gradients: Any, count: int) -> list[torch.Tensor | None]:
-    """A list with a place for each index; None where there is no gradient."""
+    """A list with an entry for each index; None where there is no gradient."""
     return [gradients.get(index) for index in range(count)]
 
 

@@ -25,7 +25,7 @@ class Origin:
 
 
 class Call:
-    """One call: what is called, with what, where. Places are read from the stack only when asked for."""
+    """One call: what is called, with what, where. The call site is read from the stack only when asked for."""
 
     __slots__ = (
         "_device", "_own", "_tensors", "_tensors_of", "_where", "args", "func", "hooked", "id", "in_backward", "kwargs",
@@ -85,7 +85,7 @@ class Call:
 
     @property
     def where(self) -> site.Where:
-        """The place in the user's program, read from the stack at the first use."""
+        """The call site in the program, read from the stack at the first use."""
         if self._where is None:
             self._where = site.read()
         return self._where

@@ -38,11 +38,11 @@ def _new_lock() -> None:
 
 
 os.register_at_fork(after_in_child=_new_lock)
-_places: list[tuple[Any, str, Any, Any]] = []
+_replaced: list[tuple[Any, str, Any, Any]] = []
 
 
 def _put(routed: bool) -> None:
-    for module, name, ours, original in _places:
+    for module, name, ours, original in _replaced:
         expected, wanted = (original, ours) if routed else (ours, original)
         if getattr(module, name, None) is expected:
             setattr(module, name, wanted)
@@ -92,7 +92,7 @@ def install(engine: Engine) -> Callable[[], None]:
         return lambda: None
     from torch.distributed import distributed_c10d
 
-    _places.clear()
+    _replaced.clear()
     for short in (*NAMES, "init_process_group"):
         original = getattr(distributed_c10d, short, None)
         if original is None:
@@ -101,11 +101,11 @@ def install(engine: Engine) -> Callable[[], None]:
             ours = _followed(engine, original)
         else:
             ours = _routed(engine, f"torch.distributed.{short}", original)
-        _places.extend((module, short, ours, original) for module in (distributed_c10d, dist))
+        _replaced.extend((module, short, ours, original) for module in (distributed_c10d, dist))
     _put(routed=True)
 
     def undo() -> None:
         _put(routed=False)
-        _places.clear()
+        _replaced.clear()
 
     return undo

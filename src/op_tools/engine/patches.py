@@ -2,7 +2,7 @@
 
 Threads started by the program get the modes; backward gets the function mode again; a compiled callable is one call;
 collectives of torch.distributed are operators; an optimizer's step advances the step count; an autograd function of
-the program is tied to the place that applied it.
+the program is tied to the line that applied it.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def function_modes() -> list[TorchFunctionMode]:
 
 
 def _pop_dispatch_modes() -> list[TorchDispatchMode]:
-    """Take the program's dispatch modes off, top first; the compiler's own (fake, proxy) have places of their own."""
+    """Take the program's dispatch modes off, top first; the compiler's own (fake, proxy) have slots of their own."""
     taken: list[TorchDispatchMode] = []
     while torch._C._len_torch_dispatch_stack() > 0:
         top = dispatch._get_current_dispatch_mode()

@@ -45,7 +45,7 @@ def _kind_of(code: CodeType) -> tuple[int, CodeType]:
 
 
 class Where:
-    """A place: the first frame that is neither torch's nor ours, and the modules that were being called."""
+    """A call site: the first frame that is neither torch's nor ours, and the modules that were being called."""
 
     __slots__ = ("code", "line", "modules", "stack")
 
@@ -103,9 +103,9 @@ def _name_in(parent: Any, child: Any) -> str:
 
 
 def read(with_stack: bool = False) -> Where:
-    """Read the place from the current stack."""
+    """Read the call site from the current stack."""
     frame: FrameType | None = sys._getframe(1)
-    place: FrameType | None = None
+    frame_of_call: FrameType | None = None
     modules: list[Any] = []
     stack: list[tuple[CodeType, int]] = []
     in_tool = True
@@ -120,16 +120,16 @@ def read(with_stack: bool = False) -> Where:
             if module is not None:
                 modules.append(weakref.ref(module))
         elif kind == _PROGRAM:
-            if place is None:
-                place = frame
+            if frame_of_call is None:
+                frame_of_call = frame
             if with_stack:
                 stack.append((code, frame.f_lineno))
         elif in_tool:
             # What lies between the engine and here is a tool, wherever its source is.
-            in_tool, place = False, None
+            in_tool, frame_of_call = False, None
             stack.clear()
         frame = frame.f_back
     modules.reverse()
-    if place is None:
+    if frame_of_call is None:
         return Where(None, 0, tuple(modules), tuple(stack))
-    return Where(place.f_code, place.f_lineno, tuple(modules), tuple(stack))
+    return Where(frame_of_call.f_code, frame_of_call.f_lineno, tuple(modules), tuple(stack))

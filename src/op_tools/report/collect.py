@@ -99,18 +99,18 @@ class Collected:
         operator, value = split_name(row.get("name"))
         row["operator"], row["value"], row["verdict"] = operator, value, verdict
         row["capture"] = self._captures.path(row)
-        place = self.table.block(tool).append(row)
+        index = self.table.block(tool).append(row)
         if bad:
-            self._note(tool, row, place, order)
+            self._note(tool, row, index, order)
 
-    def _note(self, tool: str, row: dict[str, Any], place: int, order: int) -> None:
+    def _note(self, tool: str, row: dict[str, Any], index: int, order: int) -> None:
         key = _when(tool, row, order)
         known = self._first.get(tool)
         if known is None or key < known[0]:
-            self._first[tool] = (key, row, place)
+            self._first[tool] = (key, row, index)
         listed = self._listed.setdefault(tool, [])
         if len(listed) < MOST_LINES:
-            listed.append((row, place))
+            listed.append((row, index))
 
     # -- the summary -----------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class Collected:
             "findings": {
                 tool: {
                     "counts": in_order(self._verdicts[tool]),
-                    "lines": [self._line(tool, row, place) for row, place in self._listed.get(tool, ())],
+                    "lines": [self._line(tool, row, index) for row, index in self._listed.get(tool, ())],
                 }
                 for tool in (*overflows, *self._tools_in("findings"))
             },
@@ -163,14 +163,14 @@ class Collected:
     def _first_of(self, *tools: str) -> dict[str, Any] | None:
         for tool in tools:
             if tool in self._first:
-                _, row, place = self._first[tool]
-                return self._line(tool, row, place)
+                _, row, index = self._first[tool]
+                return self._line(tool, row, index)
         return None
 
-    def _line(self, tool: str, row: Mapping[str, Any], place: int) -> dict[str, Any]:
+    def _line(self, tool: str, row: Mapping[str, Any], index: int) -> dict[str, Any]:
         """What is said of one row outside the table."""
         line = {
-            "tool": tool, "row": self.table.place(tool, place), "operator": row["operator"],
+            "tool": tool, "row": self.table.row_number(tool, index), "operator": row["operator"],
             "value": row["value"], "verdict": row["verdict"],
         }  # fmt: skip
         line |= {

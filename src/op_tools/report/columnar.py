@@ -102,7 +102,7 @@ class Block:
         self._waiting: list[Mapping[str, Any]] = []
 
     def append(self, row: Mapping[str, Any]) -> int:
-        """Add a row, which is not copied; its place in the block."""
+        """Add a row, which is not copied; its index in the block."""
         self._waiting.append(row)
         self.count += 1
         if len(self._waiting) >= _AT_ONCE:
@@ -155,14 +155,14 @@ class Table:
             self.blocks[tool] = Block(tool, self._texts)
         return self.blocks[tool]
 
-    def place(self, tool: str, place: int) -> int:
-        """The number of a row in the whole table, from its place in the block of its tool."""
+    def row_number(self, tool: str, index: int) -> int:
+        """The number of a row in the whole table, from its index in the block of its tool."""
         before = 0
         for name, block in self.blocks.items():
             if name == tool:
                 break
             before += block.count
-        return before + place
+        return before + index
 
     def packed(self) -> str:
         """Everything as JSON, compressed, in base64: text that a page may hold."""

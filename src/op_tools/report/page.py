@@ -193,9 +193,9 @@ def first_divergence(summary: Mapping[str, Any]) -> str:
     what = f"first {first['verdict']}" if first is not summary["first"] else "first divergence"
     value = f" {first['value']}" if first["value"] else ""
     owner = f" of {first['forward_name']}" if first["forward_name"] else ""
-    place = f" at {short_site(first['call_site'])}" if first["call_site"] else ""
+    call_site = f" at {short_site(first['call_site'])}" if first["call_site"] else ""
     rank = f", rank {first['rank']}" if summary["environment"]["world_size"] > 1 else ""
-    return f"{what}: {first['operator']}{value}, {first['phase'] or 'forward'}{owner}{place}, step {first['step']}{rank}"
+    return f"{what}: {first['operator']}{value}, {first['phase'] or 'forward'}{owner}{call_site}, step {first['step']}{rank}"
 
 
 def _count(number: int, word: str) -> str:

@@ -48,19 +48,19 @@ def section_of(tool: str) -> str:
 
 def in_order_of_interest(tools: Iterable[str]) -> list[str]:
     """Tools in the order in which what they say counts: verdicts first, of those that of the program before later ones."""
-    places = list(by_section())
+    sections = list(by_section())
     derived = list(DERIVED_LOGS)
 
-    def place(tool: str) -> tuple[Any, ...]:
+    def rank_of(tool: str) -> tuple[Any, ...]:
         section = section_of(tool)
         rank = JUDGED.index(section) if section in JUDGED else len(JUDGED)
         return (
             rank,
             derived.index(tool) if tool in derived else len(derived),
-            places.index(tool) if tool in places else 0,
+            sections.index(tool) if tool in sections else 0,
         )
 
-    return sorted(tools, key=place)
+    return sorted(tools, key=rank_of)
 
 
 def verdict_of(tool: str, row: Mapping[str, Any]) -> str:
@@ -256,8 +256,8 @@ class Memory:
             points.sort()
             width = -(-len(points) // MOST_POINTS)
             kept = [
-                max(points[place : place + width], key=lambda point: point[1])
-                for place in range(0, len(points), width)
+                max(points[start : start + width], key=lambda point: point[1])
+                for start in range(0, len(points), width)
             ]
             if kind == "host_rss_bytes" or any(value for _, value in kept):
                 lines.append(

@@ -23,7 +23,7 @@ from op_tools.comparison.held import Held
 from op_tools.engine import ENGINE, Call, private, signature
 from op_tools.engine.call import device_types, tensors_of
 from op_tools.reference.recompute import Recomputation, RecomputeError
-from op_tools.results import place_in_run
+from op_tools.results import rank_info
 from op_tools.settings import ToolSettings
 from op_tools.storage import CallInfo, CaptureStore
 from op_tools.tool import Tool
@@ -150,7 +150,7 @@ class OpAutoCompare(Tool):
 
     def _must_be_opened(self, call: Call) -> bool:
         """Whether a call cannot be judged as a whole, but what it calls inside can."""
-        # What autocast turns into which dtype is the device's own business; below it every dtype is settled.
+        # What autocast turns into which dtype is the device's own business; below it every dtype is fixed.
         if any(torch.is_autocast_enabled(kind) for kind in device_types(call.tensors()) - {"meta"}):
             return category_of(call.func, call.name) not in {"view", "movement", "index"}
         if call.func in self._random_inside or is_random(call.func, call.name, call.args, call.kwargs):
@@ -181,7 +181,7 @@ class OpAutoCompare(Tool):
             self._note(call, "output", problem)
             return
         tensors = call.tensors()
-        results += [home.tensor(tensors[place]) for place in reference.written]
+        results += [home.tensor(tensors[index]) for index in reference.written]
         verdicts = self._judge(call, results, reference)
         self._rows(call, "output", verdicts, len(flat_results(result)))
         if self.settings.verbose:
@@ -192,7 +192,7 @@ class OpAutoCompare(Tool):
             self._keep_for_backward(call, args, kwargs, reference)
 
     def _judge_view(self, call: Call, result: Any, args: Any, kwargs: Any) -> None:
-        """Shape, strides and place of a view; where the device made a copy instead, its values."""
+        """Shape, strides and offset of a view; where the device made a copy instead, its values."""
         strided = [tensor for tensor in call.tensors() if tensor.layout == torch.strided]
         memories = {tensor.untyped_storage()._cdata for tensor in strided}
         outputs = tensors_of(result)
@@ -261,7 +261,7 @@ class OpAutoCompare(Tool):
                 return
             args, kwargs = Transfer(self.settings.reference).call(args, kwargs)
         home = Transfer(self.settings.reference)
-        wanted = [place for place, grad in enumerate(grad_inputs) if grad is not None]
+        wanted = [index for index, grad in enumerate(grad_inputs) if grad is not None]
         if not wanted:
             return
         reference = Recomputation(
@@ -271,16 +271,16 @@ class OpAutoCompare(Tool):
         if (problem := _problem(reference)) is not None:
             self._note(call, "grad", problem)
             return
-        results = [home.tensor(grad_inputs[place]) for place in wanted]
+        results = [home.tensor(grad_inputs[index]) for index in wanted]
         verdicts = self._judge(call, results, reference, (key, "grad"))
         inputs = tensors_of((args, kwargs))
-        places = printing.differentiable(inputs)
-        names = dict(zip(places, printing.grad_names(call.name, inputs), strict=True))
-        self._rows(call, "grad", verdicts, names=[names[place] for place in wanted], inputs=(args, kwargs))
+        indices = printing.differentiable(inputs)
+        names = dict(zip(indices, printing.grad_names(call.name, inputs), strict=True))
+        self._rows(call, "grad", verdicts, names=[names[index] for index in wanted], inputs=(args, kwargs))
         if self.settings.verbose:
             grads = (grad_inputs, home.tree(grad_outputs))
-            by_place = dict(zip(wanted, verdicts, strict=True))
-            self._show(call, printing.backward(self, call, inputs, grads, reference, by_place))
+            by_index = dict(zip(wanted, verdicts, strict=True))
+            self._show(call, printing.backward(self, call, inputs, grads, reference, by_index))
         if any(verdict.status == "fail" for verdict in verdicts):
             self._save(call, (args, kwargs), results, reference, device, home.tree(grad_outputs))
 
@@ -295,17 +295,17 @@ class OpAutoCompare(Tool):
         names: list[str] | None = None,
         inputs: tuple[Any, Any] | None = None,
     ) -> None:
-        place = None
+        location = None
         if names is None:
             names = describe.numbered(call.name, what, len(verdicts) if outputs is None else outputs)
         names += [f"{call.name} input (written) [{n}]" for n in range(len(verdicts) - len(names))]
         results = self.open_results()
         for name, verdict in zip(names, verdicts, strict=True):
             self.counts[verdict.status] = self.counts.get(verdict.status, 0) + 1
-            if place is None:
+            if location is None:
                 text = brief.of_call(*(inputs or (call.args, call.kwargs)))
-                place = {**self.place(call), "input": text}
-            row = {"forward_id": call.id, **verdict.as_row(), **place, "name": name}
+                location = {**self.location(call), "input": text}
+            row = {"forward_id": call.id, **verdict.as_row(), **location, "name": name}
             if what == "grad":
                 row["phase"] = "backward"
             results.append(row)
@@ -374,7 +374,7 @@ class OpAutoCompare(Tool):
         for side, values in (("device", results), ("cpu", reference.own())):
             info = CallInfo(
                 name=call.name, forward_id=call.id, time=stamp, step=call.step, purpose="autocompare", side=side,
-                device=device, call_site=self.place_text(call), **place_in_run(),
+                device=device, call_site=self.call_site_text(call), **rank_info(),
             )  # fmt: skip
             self._store.put(info, "input", *inputs)
             if grad_outputs is None:

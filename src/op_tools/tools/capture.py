@@ -12,7 +12,7 @@ from dicore.settings import flag, one_of, setting, size
 from op_tools import describe, writing
 from op_tools.engine import ENGINE, Call, signature
 from op_tools.engine.call import tensors_of
-from op_tools.results import place_in_run
+from op_tools.results import rank_info
 from op_tools.settings import ToolSettings
 from op_tools.storage import CallInfo, CaptureStore, Limits
 from op_tools.storage.store import folder_of
@@ -28,8 +28,8 @@ def numbers(text: str) -> range | frozenset[int]:
     return frozenset(int(word) for word in words)
 
 
-# What of the place of a call its files say, beside the source line.
-_PLACE = ("module", "level", "phase", "forward_name")
+# What of the location of a call its files say, beside the source line.
+_LOCATION = ("module", "level", "phase", "forward_name")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ class OpCapture(LevelTool):
             if self.settings.max_calls_per_signature
             else None
         )
-        place = self.place(call)
+        location = self.location(call)
         devices = [tensor.device for tensor in call.tensors() if tensor.device.type not in {"cpu", "meta"}]
         return CallInfo(
             name=call.name,
@@ -126,10 +126,10 @@ class OpCapture(LevelTool):
             time=time.strftime("%Y-%m-%d-%H-%M-%S"),
             step=call.step,
             device=str(devices[0]) if devices else "cpu",
-            call_site=self.place_text(call),
+            call_site=self.call_site_text(call),
             signature=kind,
-            extra={**{key: place[key] for key in _PLACE}, **_autocast(devices)},
-            **place_in_run(),
+            extra={**{key: location[key] for key in _LOCATION}, **_autocast(devices)},
+            **rank_info(),
         )
 
     def before(self, call: Call) -> None:
@@ -162,7 +162,9 @@ class OpCapture(LevelTool):
         if self.settings.verbose:
             self.store.flush()
             rows = call.notes.pop((self, "rows")) + describe.rows_of(call.name, "outputs", (result,))
-            self._print(f"{call.name}    forward_id:{call.id}/{info.time}    {self.place_text(call)}", rows)
+            self._print(
+                f"{call.name}    forward_id:{call.id}/{info.time}    {self.call_site_text(call)}", rows
+            )
 
     def backward(self, call: Call, grad_inputs: list[Any], grad_outputs: list[Any]) -> None:
         info = call.notes.get(self)

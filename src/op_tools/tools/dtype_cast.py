@@ -148,21 +148,21 @@ class OpDtypeCast(Tool):
         rows = [
             {
                 "name": call.name,
-                "target": f"input[{place}]",
+                "target": f"input[{index}]",
                 "action": f"{source} -> {target}",
                 "config": config,
             }
-            for place, tensor in enumerate(call.tensors())
+            for index, tensor in enumerate(call.tensors())
             if (source := tensor.dtype) in self.casts and (target := self.casts[source])
         ]
         rows += [
             {
                 "name": call.name,
-                "target": f"output[{place}]",
+                "target": f"output[{index}]",
                 "action": f"{source} -> {target}",
                 "config": config,
             }
-            for place, (source, target) in enumerate(cast.restored)
+            for index, (source, target) in enumerate(cast.restored)
         ]
         self.say(tables.cast_table(rows))
 
@@ -238,13 +238,13 @@ class Cast:
     def restore(self, result: Any, expected: list[torch.dtype] | None) -> Any:
         """The results in the dtypes they would have had."""
         twins = {id(self.copies[id(tensor)]): tensor for tensor in self.sources}
-        places = iter(range(1 << 30))
+        indices = iter(range(1 << 30))
 
         def walk(value: Any) -> Any:
             if isinstance(value, torch.Tensor):
-                place = next(places)
+                index = next(indices)
                 native = (
-                    expected[place] if expected is not None and place < len(expected) else self._guess(value)
+                    expected[index] if expected is not None and index < len(expected) else self._guess(value)
                 )
                 if id(value) in twins and twins[id(value)].dtype == native:
                     return twins[id(value)]

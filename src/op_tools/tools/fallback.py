@@ -159,10 +159,10 @@ class OpFallback(Tool):
 
     def _on_cpu_in_float32(self, call: Call, device: torch.device) -> Any:
         """The CPU has no kernel for this half type: compute in float32, round the results to the half type."""
-        halves = {t.dtype for t in call.tensors() if t.dtype in {torch.float16, torch.bfloat16}}
-        if len(halves) != 1 or written_arguments(call.func, call.name):
+        half_dtypes = {t.dtype for t in call.tensors() if t.dtype in {torch.float16, torch.bfloat16}}
+        if len(half_dtypes) != 1 or written_arguments(call.func, call.name):
             raise NotImplementedError("no kernel of the CPU for these dtypes")
-        half = halves.pop()
+        half = half_dtypes.pop()
         transfer = Transfer("cpu", cast={half: torch.float32})
         args, kwargs = transfer.call(call.args, call.kwargs)
         result = call.func(*args, **kwargs)
@@ -195,7 +195,7 @@ class OpFallback(Tool):
         rows = describe.fallback_rows(
             call.name, call.args, call.kwargs, args, kwargs, result, Transfer("cpu").tree(result)
         )
-        self.say(f"\n\n\n{call.name}    forward_id: {call.id}\n{self.place_text(call)}")
+        self.say(f"\n\n\n{call.name}    forward_id: {call.id}\n{self.call_site_text(call)}")
         self.say(tables.describe_table(rows) + "\n\n")
 
     def closed(self) -> None:

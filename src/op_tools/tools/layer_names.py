@@ -87,7 +87,7 @@ def class_of(module: torch.nn.Module) -> type:
 
 
 def _paths(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Every module below with its path, the names of wrappers left out; of a module in two places the first."""
+    """Every module below with its path, the names of wrappers left out; of a module that is there twice, the first."""
     found: dict[int, tuple[str, torch.nn.Module]] = {}
     pending = [(path, module)]
     while pending:

@@ -16,7 +16,7 @@ from torch.nn.modules import module as torch_module
 from dicore.settings import SettingError, one_of, setting
 from op_tools.engine import ENGINE, private, site
 from op_tools.engine.backward import CallGraph, GradientRecorder, Gradients, in_order
-from op_tools.results import place_in_run
+from op_tools.results import rank_info
 from op_tools.settings import ToolSettings
 from op_tools.storage import CallInfo, CaptureStore
 from op_tools.storage.store import folder_of
@@ -237,7 +237,7 @@ class OpLayers(Tool):
             device=str(device),
             call_site=visit.where.text() if visit.where is not None else "",
             extra=_facts(module, device, plain),
-            **place_in_run(),
+            **rank_info(),
         )
         buffers = dict(unwrapped(module).named_buffers(recurse=False))
         self.store.put(visit.info, "input", inputs, {"weights": weights, "buffers": buffers})
@@ -287,7 +287,7 @@ class OpLayers(Tool):
             "thread": threading.get_ident(),
             "level": "module",
             "phase": "forward",
-            **place_in_run(),
+            **rank_info(),
         }
         self.open_results().append(row)
 

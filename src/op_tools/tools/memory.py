@@ -26,7 +26,7 @@ import torch
 from dicore.settings import SettingError, setting
 from op_tools.engine import ENGINE
 from op_tools.memory_plot import Curve, plot, size_text
-from op_tools.results import Results, place_in_run
+from op_tools.results import Results, rank_info
 from op_tools.settings import ToolSettings
 from op_tools.tool import Tool
 
@@ -208,7 +208,7 @@ class MemoryMonitor(Tool):
                     "device_reserved_bytes": "" if device is None else device.reserved,
                     "device_peak_bytes": "" if device is None else device.peak,
                     "step": ENGINE.step,
-                    **place_in_run(),
+                    **rank_info(),
                     "pid": self._pid,
                 }
             )

@@ -149,7 +149,7 @@ class OpObserve(LevelTool):
         from op_tools import tables
 
         rows = inputs + describe.rows_of(call.name, "outputs", (result,))
-        self.say(f"{call.name}    forward_id: {call.id}\n{self.place_text(call)}")
+        self.say(f"{call.name}    forward_id: {call.id}\n{self.call_site_text(call)}")
         self.say(tables.describe_table(rows) + "\n")
 
     def closed(self) -> None:

@@ -282,10 +282,10 @@ class OpOverflowCheck(LevelTool):
 
     @staticmethod
     def _birth_text(row: dict[str, Any], before: Found) -> str:
-        place = f" of {row['forward_name']} (forward_id {row['forward_id']})" if row["forward_name"] else ""
+        owner = f" of {row['forward_name']} (forward_id {row['forward_id']})" if row["forward_name"] else ""
         inputs = "an Inf among its inputs" if before else "finite inputs"
         return (
-            f"op_tools: first {row['kind']}: born in {row['name']}, {row['phase']}{place}, step {row['step']}, with {inputs}\n"
+            f"op_tools: first {row['kind']}: born in {row['name']}, {row['phase']}{owner}, step {row['step']}, with {inputs}\n"
             f"    at {row['call_site']}\n"
             + (f"    in {row['module']}\n" if row["module"] else "")
             + f"    inputs {row['input']}\n    output {row['output']}"

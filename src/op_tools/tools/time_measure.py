@@ -20,7 +20,7 @@ from dicore.settings import flag, one_of, setting
 from op_tools import brief, describe
 from op_tools.device_error import DeviceError
 from op_tools.engine import Call, site
-from op_tools.results import PlaceInRun, place_in_run
+from op_tools.results import RankInfo, rank_info
 from op_tools.settings import ToolSettings
 from op_tools.tool import Tool
 
@@ -124,7 +124,7 @@ class Entry:
         self.grads: tuple[Any, Any] = ((), ())
         self.waits = waits
 
-    def row(self, run: PlaceInRun) -> dict[str, Any]:
+    def row(self, run: RankInfo) -> dict[str, Any]:
         """What is known of the call but its times."""
         number, name, module, step, thread, level, origin, inputs, output = self.notes
         return {
@@ -261,8 +261,8 @@ class OpTimeMeasure(Tool):
                 spare = min(self.settings.max_cache_size, self.most_waiting // 2)
                 surplus = len(entries) - self.most_waiting + spare
             ready = []
-            for place, (serial, entry) in enumerate(list(entries.items())):
-                if not (keep_waiting and entry.waits) or place < surplus:
+            for index, (serial, entry) in enumerate(list(entries.items())):
+                if not (keep_waiting and entry.waits) or index < surplus:
                     ready.append(entry)
                     del entries[serial]
             self._next_write = self._write_after(len(entries))
@@ -270,7 +270,7 @@ class OpTimeMeasure(Tool):
 
     def _write(self, keep_waiting: bool) -> None:
         ready = self._take(keep_waiting)
-        run = place_in_run()
+        run = rank_info()
         rows: list[dict[str, Any]] = []
         trouble: DeviceError | None = None
         times: list[tuple[str, str, float | None, float | None]] = []
@@ -299,9 +299,9 @@ class OpTimeMeasure(Tool):
 
     def _add_up(self, times: list[tuple[str, str, float | None, float | None]]) -> None:
         with self._lock:
-            for name, place, forward, back in times:
+            for name, call_site, forward, back in times:
                 by_operator = self.by_operator.setdefault(name, [0, 0.0, 0.0])
-                by_site = self.by_site.setdefault((name, place), [0, 0.0, 0.0])
+                by_site = self.by_site.setdefault((name, call_site), [0, 0.0, 0.0])
                 by_operator[0] += 1
                 by_site[0] += 1
                 if forward is not None and math.isfinite(forward):
@@ -314,7 +314,7 @@ class OpTimeMeasure(Tool):
     def _print(self, call: Call, entry: Entry, result: Any) -> None:
         from op_tools import tables
 
-        self.say(self.place_text(call))
+        self.say(self.call_site_text(call))
         self.say(tables.describe_table(describe.capture_rows(call.name, call.args, call.kwargs, result)))
         row = {"name": call.name, "forward_id": call.id, "forward_elasped": entry.forward.milliseconds()}
         self.say(tables.time_table([row]) + "\n\n")
@@ -361,13 +361,13 @@ class OpTimeMeasure(Tool):
             ]  # fmt: skip
 
         ends = ["calls", "forward_ms", "backward_ms", "share"]
-        sites = [[name, _short(place), *rest] for name, place, *rest in rows(self.by_site)]
+        sites = [[name, _short(call_site), *rest] for name, call_site, *rest in rows(self.by_site)]
         return "\n".join(
             [tables.plain_table(["name", *ends], rows(self.by_operator)),
              tables.plain_table(["name", "call_site", *ends], sites)]
         )  # fmt: skip
 
 
-def _short(place: str) -> str:
-    file = place.split(" ", 1)[0]
+def _short(call_site: str) -> str:
+    file = call_site.split(" ", 1)[0]
     return "/".join(file.split("/")[-2:])

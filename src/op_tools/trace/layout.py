@@ -135,7 +135,7 @@ def _enclosed(slices: Sequence[Slice], low: int, high: int, depth: int) -> Itera
             end += 1
         inner = depth + 1
         if depth:  # modules that hold nothing but one other are one slice
-            inner = _common({slices[place].facts.path for place in range(low, end)})
+            inner = _common({slices[index].facts.path for index in range(low, end)})
         if depth == 0 or end - low > 1:
             name = ".".join(path[1:inner]) if depth else path[0]
             start = slices[low].start
@@ -148,4 +148,4 @@ def _enclosed(slices: Sequence[Slice], low: int, high: int, depth: int) -> Itera
 def _common(paths: set[tuple[str, ...]]) -> int:
     """How many parts all paths begin with: those of the first and the last in order."""
     pairs = enumerate(zip(min(paths), max(paths), strict=False))
-    return next((place for place, (first, last) in pairs if first != last), min(map(len, paths)))
+    return next((index for index, (first, last) in pairs if first != last), min(map(len, paths)))

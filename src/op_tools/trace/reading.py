@@ -80,7 +80,7 @@ class Process:
 
 @dataclass
 class Timed:
-    """All processes of a run, by rank, and what of its logs could not be placed in time."""
+    """All processes of a run, by rank, and what of its logs has no time."""
 
     processes: list[Process]
     rows: int = 0
