@@ -226,7 +226,7 @@ class _Run:
         self._keep(self._failed_group(task, number, f"{reason}; from here on the group was not run"))
 
     def _abandon(self, task: GroupTask, progress: _GroupProgress) -> None:
-        """The group ended too many workers. The suite says that its cases are cheap to list."""
+        """The group ended too many workers. Its cases are listed here: a suite with `max_crashes` builds them when they run."""
         source = next(source for source in self._suite.sources if source.name == task.source)
         rest = list(chosen_cases(source, task.group, self._options.cases))[progress.index + 1 :]
         self._group_done()

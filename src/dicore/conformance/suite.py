@@ -41,7 +41,8 @@ class Suite(ABC):
     environment: ClassVar[Mapping[str, str | None]] = {}
     """Variables of the workers beside those of the main process; None takes one away."""
     max_crashes: ClassVar[int | None] = None
-    """A group that ended so many workers is not run any further; None: every crash costs its case only."""
+    """A group that ended so many workers is not run any further; None: every crash costs its case only.
+    The main process then lists the cases of the group, so listing them must be cheap."""
 
     def __init__(self, subject: str, sources: Sequence[CaseSource]) -> None:
         self.subject = subject
