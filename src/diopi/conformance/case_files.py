@@ -113,7 +113,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class Call:
+class FileCall:
     """One call that an entry asks for."""
 
     entry: str
@@ -285,7 +285,7 @@ def dtype_name(where: str, value: Any) -> str:
     return name
 
 
-def expanded(path: Path, name: str, entry: dict[str, Any]) -> list[Call]:
+def expanded(path: Path, name: str, entry: dict[str, Any]) -> list[FileCall]:
     """All calls of an entry: function by function, dtype by dtype, index by index."""
     where = f"{path}: {name}"
     parameters = {key: listed(value) for key, value in entry.get("para", {}).items()}
@@ -305,9 +305,9 @@ def expanded(path: Path, name: str, entry: dict[str, Any]) -> list[Call]:
                 specs = tuple(_tensor(f"{where}.{a['ins']}", a, index, kind) for a in arguments)
                 given = {key: values[index % len(values)] for key, values in parameters.items()}
                 interface = str(listed(entry.get("interface", [""]))[0])
-                calls.append(Call(name, function, interface, False, given, specs))
+                calls.append(FileCall(name, function, interface, False, given, specs))
                 if in_place:
-                    calls.append(Call(name, function, interface, True, given, specs))
+                    calls.append(FileCall(name, function, interface, True, given, specs))
     return calls
 
 

@@ -18,7 +18,7 @@ import torch
 
 from dicore.conformance.cases import Case, DecidedCase, case_id
 from dicore.suggestions import closest
-from diopi.conformance.case_files import Call, CaseFileError, TensorSpec, expanded, read
+from diopi.conformance.case_files import CaseFileError, FileCall, TensorSpec, expanded, read
 from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.opinfo_source import SEED, Collector
 from diopi.conformance.recorded_calls import CallRecorder, each_tensor
@@ -63,9 +63,9 @@ def c_function(name: str) -> str | None:
 
 
 @cache
-def _calls(path: Path) -> dict[str, list[Call]]:
+def _calls(path: Path) -> dict[str, list[FileCall]]:
     """Group (entry::function) -> its calls."""
-    found: dict[str, list[Call]] = {}
+    found: dict[str, list[FileCall]] = {}
     for name, entry in read(path).items():
         for call in expanded(path, name, entry):
             found.setdefault(f"{name}::{call.function}", []).append(call)
@@ -127,7 +127,7 @@ class _Cases(Iterator[Case]):
             self._build(*next(self._calls))
         return self._built.popleft()
 
-    def _build(self, index: int, call: Call) -> None:
+    def _build(self, index: int, call: FileCall) -> None:
         torch.manual_seed(zlib.crc32(f"{self._group}:{index}".encode()) ^ SEED)
         try:
             made = _made(self._path, call)
@@ -144,7 +144,7 @@ class _Cases(Iterator[Case]):
         self._number += 1
         return case_id(self._source, self._group, self._number - 1)
 
-    def _refused(self, call: Call, error: Exception) -> DecidedCase:
+    def _refused(self, call: FileCall, error: Exception) -> DecidedCase:
         function = c_function(call.function) or call.function
         dtype = next((spec.dtype for spec in call.tensors if spec.dtype), "float32")
         said = (str(error).strip().partition("\n")[0] or type(error).__name__)[:300]
@@ -152,7 +152,7 @@ class _Cases(Iterator[Case]):
         return DecidedCase(self._next_id(), function, dtype, call.entry, reason)
 
 
-def _resolved(path: Path, entry: str, call: Call) -> Callable[..., Any] | Entry:
+def _resolved(path: Path, entry: str, call: FileCall) -> Callable[..., Any] | Entry:
     """A function of PyTorch, or an entry of the table."""
     if not call.function.startswith("diopi") and call.interface != "CustomizedTest":
         found = _torch_function(call)
@@ -169,7 +169,7 @@ def _resolved(path: Path, entry: str, call: Call) -> Callable[..., Any] | Entry:
     )
 
 
-def _torch_function(call: Call) -> Callable[..., Any] | None:
+def _torch_function(call: FileCall) -> Callable[..., Any] | None:
     namespaces: list[Any] = [torch.nn.functional, torch, torch.Tensor, torch.linalg]
     if call.interface == "torch":
         namespaces = [torch, torch.nn.functional, torch.Tensor]
@@ -184,7 +184,7 @@ def _torch_function(call: Call) -> Callable[..., Any] | None:
     return None
 
 
-def _made(path: Path, call: Call) -> list[tuple[str, dict[str, Any], str]]:
+def _made(path: Path, call: FileCall) -> list[tuple[str, dict[str, Any], str]]:
     function = _resolved(path, call.entry, call)
     tensors = {spec.name: _tensors(spec) for spec in call.tensors}
     if isinstance(function, Entry):
@@ -193,7 +193,7 @@ def _made(path: Path, call: Call) -> list[tuple[str, dict[str, Any], str]]:
 
 
 def _watched(
-    call: Call, function: Callable[..., Any], tensors: dict[str, Any]
+    call: FileCall, function: Callable[..., Any], tensors: dict[str, Any]
 ) -> list[tuple[str, dict[str, Any], str]]:
     collector = Collector(None)
     given = {**tensors, **call.parameters}
@@ -216,7 +216,9 @@ def _backward(result: Any, tensors: dict[str, Any]) -> None:
         torch.autograd.grad(outputs, inputs, [torch.randn_like(t) for t in outputs], allow_unused=True)
 
 
-def _direct(path: Path, call: Call, entry: Entry, given: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
+def _direct(
+    path: Path, call: FileCall, entry: Entry, given: dict[str, Any]
+) -> tuple[str, dict[str, Any], str]:
     known = [a.name for a in entry.function.arguments]
     for name in given:
         if name not in known:

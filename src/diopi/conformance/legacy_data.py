@@ -26,7 +26,7 @@ _ROW = {"id": str, "function": str, "dtype": str, "label": str, "arguments": dic
 
 
 @dataclass
-class Written:
+class WrittenGroup:
     """What came of a group."""
 
     cases: int = 0
@@ -41,9 +41,9 @@ class Written:
         self.left_out[name] = self.left_out.get(name, 0) + 1
 
 
-def write_data(folder: Path, source: CaseSource, group: str, wanted: frozenset[str] | None) -> Written:
+def write_data(folder: Path, source: CaseSource, group: str, wanted: frozenset[str] | None) -> WrittenGroup:
     """Writes the inputs and references of a group into a file of the folder; none if there is no case."""
-    done = Written()
+    done = WrittenGroup()
     rows = []
     for case in source.cases(group):
         if wanted is not None and case.function and case.function not in wanted:

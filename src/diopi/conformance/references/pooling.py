@@ -17,7 +17,7 @@ def in_order(input: torch.Tensor) -> torch.Tensor:
     return input.clone(memory_format=torch.contiguous_format)
 
 
-def given_back(
+def max_pool_gradient(
     grad_output: torch.Tensor, input: torch.Tensor, indices: torch.Tensor, spatial: int
 ) -> torch.Tensor:
     """Every output's gradient goes to the element of the input that it was taken from."""
@@ -64,7 +64,7 @@ def pooled_gradient(spatial: int, grad_output: torch.Tensor, input: torch.Tensor
     *settings, indices = how
     pooling = _Pooling(spatial, *settings)
     if indices is not None and pooling.mode == "max":
-        return given_back(grad_output, input, indices, spatial)
+        return max_pool_gradient(grad_output, input, indices, spatial)
     return input_gradient(pooling, grad_output, input, list(grad_output.shape[-spatial:]))
 
 
