@@ -117,8 +117,8 @@ def find_items(root: str | os.PathLike[str]) -> list[Item]:
     start = Path(root)
     if start.is_file():
         prefix = start.name.removesuffix(_INPUT)
-        known = start.name.endswith(_INPUT) and prefix in ("", *_SIDES)
-        return [Item(start.parent, prefix)] if known else []
+        is_input = start.name.endswith(_INPUT) and prefix in ("", *_SIDES)
+        return [Item(start.parent, prefix)] if is_input else []
     found: list[Item] = []
     for folder, _, files in os.walk(start):  # does not follow links out of the tree
         if _INPUT in files:

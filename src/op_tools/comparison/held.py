@@ -12,17 +12,17 @@ class Held:
 
     def __init__(self) -> None:
         self._versions: list[tuple[torch.Tensor, int]] = []
-        self._known: dict[int, torch.Tensor] = {}
+        self._detached: dict[int, torch.Tensor] = {}
 
     def tree(self, value: Any) -> Any:
         """The same tree with detached tensors; nothing is copied."""
         if isinstance(value, torch.Tensor):
-            known = self._known.get(id(value))
-            if known is None:
-                known = self._known[id(value)] = value.detach()
+            detached = self._detached.get(id(value))
+            if detached is None:
+                detached = self._detached[id(value)] = value.detach()
                 if not value.is_inference():
-                    self._versions.append((known, known._version))
-            return known
+                    self._versions.append((detached, detached._version))
+            return detached
         if type(value) is tuple or type(value) is list:
             return type(value)([self.tree(item) for item in value])
         if type(value) is dict:

@@ -55,7 +55,7 @@ class Growth:
     at: Measured  # the call whose part it is: the owner, or one inside it
     part: str
     difference: float
-    known: float
+    explained: float
     factor: float
     backward: bool
 
@@ -82,37 +82,37 @@ _OUTSIDE = LayerCall((0, 0, "", "", 0), 0, 0, "", "", None, "")  # type: ignore[
 
 
 def _growth(
-    owner: Measured, at: Measured, kind: str, known: float, floor: float, backward: bool = False
+    owner: Measured, at: Measured, kind: str, explained: float, floor: float, backward: bool = False
 ) -> Iterator[Growth]:
     for name, found in at.parts.items():
         if _kind(name) != kind or math.isnan(found.rel_rms) or not found.epsilon:
             continue
-        least = max(known, found.epsilon, owner.epsilon, at.epsilon, floor)
+        least = max(explained, found.epsilon, owner.epsilon, at.epsilon, floor)
         factor = found.rel_rms / least
         who = None if owner.call is _OUTSIDE else owner
         yield Growth(who, at, name, found.rel_rms, least, factor, backward)
 
 
 def _forward(owner: Measured, floor: float) -> Iterator[Growth]:
-    known = owner.worst("input", "weight", "buffer")
+    explained = owner.worst("input", "weight", "buffer")
     for child in owner.inside:
-        if owner.call is not _OUTSIDE or known:
-            yield from _growth(owner, child, "input", known, floor)
+        if owner.call is not _OUTSIDE or explained:
+            yield from _growth(owner, child, "input", explained, floor)
         yield from _forward(child, floor)
-        known = max(known, child.worst("input", "output"))
+        explained = max(explained, child.worst("input", "output"))
     if not owner.is_judged and not owner.is_drawn:
-        yield from _growth(owner, owner, "output", known, floor)
+        yield from _growth(owner, owner, "output", explained, floor)
 
 
 def _backward(owner: Measured, floor: float) -> Iterator[Growth]:
     # What backward computes depends on the values of forward too.
     values = ("input", "weight", "buffer", "output")
-    known = max(owner.worst(*values), *(child.worst("input", "output") for child in owner.inside), 0.0)
-    known = max(known, owner.worst("grad_output"))
+    explained = max(owner.worst(*values), *(child.worst("input", "output") for child in owner.inside), 0.0)
+    explained = max(explained, owner.worst("grad_output"))
     for child in reversed(owner.inside):
-        yield from _growth(owner, child, "grad_output", known, floor, backward=True)
+        yield from _growth(owner, child, "grad_output", explained, floor, backward=True)
         yield from _backward(child, floor)
-        known = max(known, child.worst("grad_output", "grad_input"))
+        explained = max(explained, child.worst("grad_output", "grad_input"))
     if not owner.is_judged and not owner.is_drawn:
-        yield from _growth(owner, owner, "grad_input", known, floor, backward=True)
-        yield from _growth(owner, owner, "grad_weight", known, floor, backward=True)
+        yield from _growth(owner, owner, "grad_input", explained, floor, backward=True)
+        yield from _growth(owner, owner, "grad_weight", explained, floor, backward=True)

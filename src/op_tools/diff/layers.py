@@ -335,7 +335,7 @@ def _place_text(growth: Growth) -> str:
 def _why(growth: Growth) -> str:
     return (
         f"differs by {growth.difference:.1e} (relative RMS) where all that it depends on differs by at most "
-        f"{growth.known:.1e}: {growth.factor:.0f} times as much"
+        f"{growth.explained:.1e}: {growth.factor:.0f} times as much"
     )
 
 

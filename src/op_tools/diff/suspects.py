@@ -84,17 +84,17 @@ def _by_verdict(entries: Sequence[Entry], notes: list[str]) -> None:
     for entry in entries:
         sides = {name: call.row for name, call in (("A", entry.a), ("B", entry.b)) if call is not None}
         verdicts = {name: str(row.get("verdict")) for name, row in sides.items()}
-        known = {name: _CLASSES.index(said) for name, said in verdicts.items() if said in _CLASSES}
-        if not known:
+        severities = {name: _CLASSES.index(said) for name, said in verdicts.items() if said in _CLASSES}
+        if not severities:
             entry.reason = "no verdict in the log"
             continue
-        worst = max(reversed(known), key=lambda name: known[name])
-        entry.status = _CLASSES[known[worst]]
+        worst = max(reversed(severities), key=lambda name: severities[name])
+        entry.status = _CLASSES[severities[worst]]
         row = sides[worst]
         entry.figures = {key: row[key] for key in _FIGURES if key in row}
         entry.reason = str(row.get("reason") or "")
-        failed = [name for name in known if known[name] == len(_CLASSES) - 1]
-        if failed or (len(known) == 2 and max(known.values()) - min(known.values()) > 1):
+        failed = [name for name in severities if severities[name] == len(_CLASSES) - 1]
+        if failed or (len(severities) == 2 and max(severities.values()) - min(severities.values()) > 1):
             entry.status = "suspect"
             entry.side = "both" if len(failed) == 2 else worst
             said = " and ".join(f"{verdict} in {name}" for name, verdict in verdicts.items())

@@ -59,8 +59,8 @@ class Reruns:
             self.count += 1
 
     def _add(self, index: int, change: torch.Tensor) -> None:
-        known = self._squares.get(index)
-        squares = change.square_() if known is None else known.addcmul_(change, change)
+        so_far = self._squares.get(index)
+        squares = change.square_() if so_far is None else so_far.addcmul_(change, change)
         if not bool(torch.isfinite(squares.sum())):
             squares.nan_to_num_(0, 0, 0)
         self._squares[index] = squares
