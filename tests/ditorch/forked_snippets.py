@@ -75,12 +75,12 @@ def environment(**settings: str) -> dict[str, str]:
 
 def installed(folder: Path, *packages: str) -> Path:
     """A folder for the path in which just these stand-ins are installed."""
-    place = folder / ("with_" + "_".join(packages))
-    if not place.exists():
-        place.mkdir(parents=True)
+    made = folder / ("with_" + "_".join(packages))
+    if not made.exists():
+        made.mkdir(parents=True)
         for package in (*packages, "chip_driver.py"):
-            (place / package).symlink_to(STANDINS / package)
-    return place
+            (made / package).symlink_to(STANDINS / package)
+    return made
 
 
 def run_all(programs: Mapping[str, Program], *, autoload: bool = True) -> dict[str, Ended]:

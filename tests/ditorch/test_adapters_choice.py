@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -190,9 +191,9 @@ def test_a_device_registered_with_torch_keeps_the_package_out() -> None:
 
 
 @pytest.mark.slow
-def test_import_torch_leaves_the_place_to_the_package_that_is_asked_for(tmp_path: Path) -> None:
-    place = installed(tmp_path, "torch_npu")
-    settings = environment(DITORCH_DEVICE="npu", PYTHONPATH=str(place))
+def test_import_torch_leaves_privateuse1_to_the_package_that_is_asked_for(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(installed(tmp_path, "torch_npu")), os.environ.get("PYTHONPATH", "")])
+    settings = environment(DITORCH_DEVICE="npu", PYTHONPATH=path)
     done = subprocess.run(
         [sys.executable, "-c", _SHOW], env=settings, capture_output=True, text=True, timeout=200, check=False
     )
