@@ -21,7 +21,7 @@ from dicore.settings import variables_of
 from op_tools import registry
 from op_tools.engine import ENGINE
 from op_tools.engine.call import WRAPPER, Call, device_types, tensors_of_call
-from op_tools.engine.core import Plan
+from op_tools.engine.core import Subscription
 from op_tools.names import RefusedName, function_named, name_of
 from op_tools.settings import ToolSettings
 from op_tools.tool import Tool
@@ -85,11 +85,13 @@ class Route:
                 return function(*args, **kwargs)
             tensors = tensors_of_call(args, kwargs)
             kinds = device_types(tensors)
-            tools = [tool for tool in self.tools if tool.running and tool.watches(kinds)]
+            tools = [tool for tool in self.tools if tool.running and tool.covers(kinds)]
             if not tools or WRAPPER in kinds:
                 return function(*args, **kwargs)
-            plan = Plan(self.name, tuple(tools))
-            return ENGINE.run_tools(Call(plan, function, args, kwargs, "api", 0, ENGINE.step, tensors), tools)
+            subscription = Subscription(self.name, tuple(tools))
+            return ENGINE.run_tools(
+                Call(subscription, function, args, kwargs, "api", 0, ENGINE.step, tensors), tools
+            )
 
         return routed
 

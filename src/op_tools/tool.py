@@ -130,14 +130,14 @@ class Tool:
         listed = getattr(self.settings, "list", ".*") or ".*"
         disabled = getattr(self.settings, "disable_list", "")
         self.names = NameFilter(listed, disabled, self._origin("list"), self._origin("disable_list"))
-        self._types = self._watched_types(self.settings.device)
+        self._types = self._device_types(self.settings.device)
 
     def _origin(self, name: str) -> str:
         source = self.sources.get(name)
         return f"{name} ({source.origin})" if source else name
 
     @staticmethod
-    def _watched_types(text: str) -> frozenset[str] | None:
+    def _device_types(text: str) -> frozenset[str] | None:
         if text.strip() not in {"", "auto"}:
             return frozenset(word.strip().split(":")[0] for word in text.split(","))
         return None if torch.accelerator.is_available() else frozenset({"cpu"})
@@ -168,7 +168,7 @@ class Tool:
         """Whether applies() is true of every call at API level that the tool wants. Asked once per function."""
         return self.only is None and type(self).applies is Tool.applies
 
-    def watches(self, types: set[str]) -> bool:
+    def covers(self, types: set[str]) -> bool:
         """Whether a call with tensors on these devices concerns the tool."""
         if self._types is not None:
             return not self._types.isdisjoint(types)

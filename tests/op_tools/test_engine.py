@@ -297,7 +297,7 @@ def test_the_cost_of_a_tool_that_wants_nothing_is_a_lookup(probe: Any) -> None:
     x = torch.ones(2, device=D)
     with probe(list="torch.never") as tool:
         x + 1
-        assert ENGINE.api_plans[torch.Tensor.add] is None
+        assert ENGINE.api_subscriptions[torch.Tensor.add] is None
         started = time.perf_counter()
         for _ in range(1000):
             x + 1

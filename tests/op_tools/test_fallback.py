@@ -299,9 +299,9 @@ def test_half_kernels_the_cpu_lacks_run_in_float32(monkeypatch: pytest.MonkeyPat
     tool = op_tools.OpFallback()
     tool.opened()
     from op_tools.engine.call import Call
-    from op_tools.engine.core import Plan
+    from op_tools.engine.core import Subscription
 
-    call = Call(Plan("aten.neg.default", ()), Picky(), (x,), {}, "aten", 1, 0)
+    call = Call(Subscription("aten.neg.default", ()), Picky(), (x,), {}, "aten", 1, 0)
     result = tool._on_cpu(call)
     assert result.dtype == torch.float16 and result.device.type == D and result.tolist() == [-1.5, -2.5]
 

@@ -79,9 +79,9 @@ class _Silent(Tool):
         """Say nothing."""
 
     @staticmethod
-    def _watched_types(text: str) -> frozenset[str] | None:
+    def _device_types(text: str) -> frozenset[str] | None:
         # The device may be one that the script registers later, so whether there is one is not asked now: all but the CPU.
-        return None if text.strip() in {"", "auto"} else Tool._watched_types(text)
+        return None if text.strip() in {"", "auto"} else Tool._device_types(text)
 
 
 class AtenFallback(_Silent, OpFallback):

@@ -213,7 +213,7 @@ class Tracking:
         if not exits:
             return
         boundary = self.graph.boundary(exits, self.call.as_origin())
-        if self.call.plan.backward:
+        if self.call.subscription.backward:
             self._hook(engine, exits, boundary, len(outputs))
 
     def _hook(self, engine: Engine, exits: Any, boundary: Any, outputs: int) -> None:

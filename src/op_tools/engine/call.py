@@ -16,7 +16,7 @@ class Origin:
 
     __slots__ = ("call_id", "marks", "name", "where")
 
-    def __init__(self, name: str, call_id: int, where: site.Where) -> None:
+    def __init__(self, name: str, call_id: int, where: site.CallSite) -> None:
         self.name = name
         self.call_id = call_id
         self.where = where
@@ -28,13 +28,13 @@ class Call:
     """One call: what is called, with what, where. The call site is read from the stack only when asked for."""
 
     __slots__ = (
-        "_device", "_own", "_tensors", "_tensors_of", "_where", "args", "func", "hooked", "id", "in_backward", "kwargs",
-        "level", "name", "notes", "open", "origin", "parent", "plan", "rank", "step", "thread", "tools",
+        "_device", "_own", "_tensors", "_tensors_of", "_where", "args", "decomposed", "func", "hooked", "id", "in_backward",
+        "kwargs", "level", "name", "notes", "origin", "parent", "rank", "step", "subscription", "thread", "tools",
     )  # fmt: skip
 
     def __init__(
         self,
-        plan: Any,
+        subscription: Any,
         func: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -43,8 +43,8 @@ class Call:
         step: int,
         tensors: list[torch.Tensor] | None = None,
     ) -> None:
-        self.plan = plan
-        self.name: str = plan.name
+        self.subscription = subscription
+        self.name: str = subscription.name
         self.func = func
         self.args = args
         self.kwargs = kwargs
@@ -56,13 +56,13 @@ class Call:
         self.in_backward = False
         self.origin: Origin | None = None
         # Whether the ATen calls inside this one are looked at one by one, because it cannot be judged as a whole.
-        self.open = False
+        self.decomposed = False
         self.tools: Any = ()
         # Whether autograd's nodes have hooks that hold this record.
         self.hooked = False
         # What tools keep from before() to after(), by tool.
         self.notes: dict[Any, Any] = {}
-        self._where: site.Where | None = None
+        self._where: site.CallSite | None = None
         self._device: torch.device | None = None
         self._own: Origin | None = None
         self._tensors = tensors
@@ -84,7 +84,7 @@ class Call:
         self.args, self.kwargs, self._tensors, self._tensors_of = (), {}, None, None
 
     @property
-    def where(self) -> site.Where:
+    def where(self) -> site.CallSite:
         """The call site in the program, read from the stack at the first use."""
         if self._where is None:
             self._where = site.read()

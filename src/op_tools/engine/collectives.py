@@ -65,10 +65,14 @@ def _routed(engine: Engine, name: str, original: Callable[..., Any]) -> Callable
     def collective(*args: Any, **kwargs: Any) -> Any:
         if not any(isinstance(mode, ApiMode) for mode in engine.modes_here()):
             return original(*args, **kwargs)
-        plan = engine.api_plans.get(original, UNKNOWN)
-        if plan is UNKNOWN:
-            plan = engine.api_plan(original, name)
-        return original(*args, **kwargs) if plan is None else engine.run_api(plan, original, args, kwargs)
+        subscription = engine.api_subscriptions.get(original, UNKNOWN)
+        if subscription is UNKNOWN:
+            subscription = engine.subscribe_api(original, name)
+        return (
+            original(*args, **kwargs)
+            if subscription is None
+            else engine.run_api(subscription, original, args, kwargs)
+        )
 
     return collective
 

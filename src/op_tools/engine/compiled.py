@@ -67,26 +67,28 @@ class CompiledRun:
         named = type(module) if module is not None else function
         name = f"{COMPILED}{getattr(named, '__qualname__', type(named).__name__)}"
         key = (_MODULE, name)
-        plan = engine.api_plans.get(key, UNKNOWN)
-        if plan is UNKNOWN:
-            plan = engine.api_plan(key, name)
+        subscription = engine.api_subscriptions.get(key, UNKNOWN)
+        if subscription is UNKNOWN:
+            subscription = engine.subscribe_api(key, name)
         args, kwargs = values.get("args", ()), values.get("kwargs", {})
-        if plan is None or ((node := private.current_node()) is not None and backward.is_compiled(node)):
+        if subscription is None or (
+            (node := private.current_node()) is not None and backward.is_compiled(node)
+        ):
             return
-        call = Call(plan, function, args, kwargs, "compiled", 0, engine.step)
+        call = Call(subscription, function, args, kwargs, "compiled", 0, engine.step)
         kinds = device_types(call.tensors())
         if module is not None:
             kinds |= {parameter.device.type for parameter in module.parameters()}
         call.tools = [
             tool
-            for tool in plan.tools
-            if tool.takes_compiled and tool.watches(kinds) and engine.guarded(tool, call, tool.applies, call)
+            for tool in subscription.tools
+            if tool.takes_compiled and tool.covers(kinds) and engine.guarded(tool, call, tool.applies, call)
         ]
         if not call.tools:
             return
         call.id = engine.next_id()
         self.call = call
-        if plan.ties and torch.is_grad_enabled():
+        if subscription.ties and torch.is_grad_enabled():
             self.track = engine.guarded(call.tools[0], call, backward.Tracking, call)
         for tool in call.tools:
             engine.guarded(tool, call, tool.before, call)
@@ -117,7 +119,7 @@ class CompiledRun:
             self.engine._failed(call)
 
 
-def _watch(module: ModuleType, engine: Engine) -> Callable[[], None]:
+def _patch(module: ModuleType, engine: Engine) -> Callable[[], None]:
     enter = getattr(module, "set_eval_frame", None)
     leave = getattr(module, "_maybe_set_eval_frame", None)
     if enter is None or leave is None:
@@ -195,9 +197,9 @@ def install(engine: Engine) -> Callable[[], None]:
     undos: list[Callable[[], None]] = []
     module = sys.modules.get(_MODULE)
     if module is not None:
-        undos.append(_watch(module, engine))
+        undos.append(_patch(module, engine))
         return undos[0]
-    finder = _WhenImported(lambda loaded: undos.append(_watch(loaded, engine)))
+    finder = _WhenImported(lambda loaded: undos.append(_patch(loaded, engine)))
     sys.meta_path.insert(0, finder)
 
     def undo() -> None:

@@ -55,12 +55,12 @@ class ThreadState(threading.local):
     quiet = 0
 
 
-class Plan:
+class Subscription:
     """The cached decision for one function: its name, the tools that want it, those that say they skip it."""
 
     __slots__ = (
-        "alone",
         "backward",
+        "by_own_name",
         "bystander",
         "decline",
         "name",
@@ -96,7 +96,7 @@ class Plan:
         self.decline = tools[0].declines if len(tools) == 1 and not skipped and not parent_for else None
         self.bystander = Call(self, None, (), {}, "api", 0, 0)
         # and whether some tool takes the call for its own name, not only for that of the call it is part of.
-        self.alone = any(tool.only is None and tool.names.match(name) for tool in tools)
+        self.by_own_name = any(tool.only is None and tool.names.match(name) for tool in tools)
 
 
 class Engine:
@@ -105,8 +105,8 @@ class Engine:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.tools: tuple[Tool, ...] = ()
-        self.api_plans: dict[Any, Plan | None] = {}
-        self.aten_plans: dict[Any, Plan | None] = {}
+        self.api_subscriptions: dict[Any, Subscription | None] = {}
+        self.aten_subscriptions: dict[Any, Subscription | None] = {}
         self.local = ThreadState()
         self.failures = Failures()
         self.step = 0
@@ -134,8 +134,8 @@ class Engine:
     def changed(self) -> None:
         """Forget all decisions: the tools, or what they want, have changed."""
         with self.lock:
-            self.api_plans.clear()
-            self.aten_plans.clear()
+            self.api_subscriptions.clear()
+            self.aten_subscriptions.clear()
             self.sync_thread()
 
     def sync_thread(self) -> None:
@@ -181,76 +181,84 @@ class Engine:
 
     # -- decisions -----------------------------------------------------------------------------------------
 
-    def api_plan(self, func: Any, name: str | None = None) -> Plan | None:
+    def subscribe_api(self, func: Any, name: str | None = None) -> Subscription | None:
         """Decide, once, who wants this function at API level."""
         name = name_of(func) if name is None else name
         everyone = self.tools
-        plan: Plan | None = None
+        subscription: Subscription | None = None
         never = name in NEVER or name.endswith((".__get__", ".__set__", ".__delete__"))
         tools = () if never else tuple(tool for tool in everyone if tool.wants_api(name, func))
         others = tuple(tool for tool in everyone if tool not in tools)
         parent_for = () if never else tuple(tool for tool in others if tool.wants_parent(name))
         skipped = tuple(t for t in others if t.says_skips and t.uses_api and not t.api_is_context)
         if tools or skipped or parent_for:
-            plan = Plan(name, tools, skipped, parent_for)
-        self._keep(self.api_plans, func, plan, everyone)
-        return plan
+            subscription = Subscription(name, tools, skipped, parent_for)
+        self._keep(self.api_subscriptions, func, subscription, everyone)
+        return subscription
 
-    def aten_plan(self, func: Any) -> Plan | None:
+    def subscribe_aten(self, func: Any) -> Subscription | None:
         """Decide, once, who wants this operator at ATen level."""
         name = name_of(func)
         everyone = self.tools
         tools = () if name in NEVER_ATEN else tuple(tool for tool in everyone if tool.wants_aten(name, func))
-        plan = Plan(name, tools) if tools else None
+        subscription = Subscription(name, tools) if tools else None
         for tool in tools:
             if (
                 tool.api_is_context and not tool.uses_api
             ):  # the operator was registered after the tool was started
                 tool.uses_api = True
                 self.sync_thread()
-        self._keep(self.aten_plans, func, plan, everyone)
-        return plan
+        self._keep(self.aten_subscriptions, func, subscription, everyone)
+        return subscription
 
-    def _keep(self, plans: dict[Any, Plan | None], func: Any, plan: Plan | None, everyone: Any) -> None:
+    def _keep(
+        self,
+        subscriptions: dict[Any, Subscription | None],
+        func: Any,
+        subscription: Subscription | None,
+        everyone: Any,
+    ) -> None:
         with self.lock:
             if everyone is not self.tools:  # a tool came or went meanwhile: the next call decides anew
                 return
-            if len(plans) > 20_000:  # functions made on the fly
-                plans.clear()
-            plans[func] = plan
+            if len(subscriptions) > 20_000:  # functions made on the fly
+                subscriptions.clear()
+            subscriptions[func] = subscription
 
     # -- the way of a call ---------------------------------------------------------------------------------
 
-    def run_api(self, plan: Plan | None, func: Any, args: Any, kwargs: Any) -> Any:
+    def run_api(self, subscription: Subscription | None, func: Any, args: Any, kwargs: Any) -> Any:
         """A call at API level that somebody may want."""
-        if plan is UNKNOWN:
-            plan = self.guarded(None, None, self.api_plan, func)
+        if subscription is UNKNOWN:
+            subscription = self.guarded(None, None, self.subscribe_api, func)
         local = self.local
         if (
-            plan is None
+            subscription is None
             or local.quiet
             or local.api_call is not None
             or private.functorch_active() is not None
         ):
             return func(*args, **kwargs)
-        if plan.only_parent:
-            return self.run_parent(plan, func, args, kwargs)
-        if plan.decline is not None and plan.decline(plan.name, args, kwargs, self.step):
-            local.api_call = plan.bystander
+        if subscription.only_parent:
+            return self.run_parent(subscription, func, args, kwargs)
+        if subscription.decline is not None and subscription.decline(
+            subscription.name, args, kwargs, self.step
+        ):
+            local.api_call = subscription.bystander
             try:
                 return func(*args, **kwargs)
             finally:
                 local.api_call = None
-        for tool in plan.skipped:
-            tool.say(f"skip {tool.hook_name} on {plan.name}")
+        for tool in subscription.skipped:
+            tool.say(f"skip {tool.hook_name} on {subscription.name}")
         tensors = tensors_of_call(args, kwargs)
         kinds = device_types(tensors)
-        tools = [tool for tool in plan.tools if tool.watches(kinds)]
-        if WRAPPER in kinds or private.fake_mode_active() or not (tools or _is_parent(plan, kinds)):
+        tools = [tool for tool in subscription.tools if tool.covers(kinds)]
+        if WRAPPER in kinds or private.fake_mode_active() or not (tools or _is_parent(subscription, kinds)):
             return func(*args, **kwargs)
-        return self.run_tools(Call(plan, func, args, kwargs, "api", 0, self.step, tensors), tools)
+        return self.run_tools(Call(subscription, func, args, kwargs, "api", 0, self.step, tensors), tools)
 
-    def run_parent(self, plan: Plan, func: Any, args: Any, kwargs: Any) -> Any:
+    def run_parent(self, subscription: Subscription, func: Any, args: Any, kwargs: Any) -> Any:
         """A call that tools only want to know as the parent of ATen calls, forward and backward.
 
         Most such calls are never asked for: a record is made of one when a tool takes an ATen call in it, or when it
@@ -260,7 +268,7 @@ class Engine:
         if local.api_call is not None:
             return func(*args, **kwargs)
         first = private.next_node_number()
-        local.api_call = (plan, func, args, kwargs)
+        local.api_call = (subscription, func, args, kwargs)
         try:
             result = func(*args, **kwargs)
             if private.next_node_number() != first:
@@ -273,11 +281,11 @@ class Engine:
         """The record of the API call under way on this thread; None if it concerns no tool."""
         if type(pending) is not tuple:
             return pending  # type: ignore[no-any-return]
-        plan, func, args, kwargs = pending
+        subscription, func, args, kwargs = pending
         tensors = tensors_of_call(args, kwargs)
-        if not _is_parent(plan, device_types(tensors)):
+        if not _is_parent(subscription, device_types(tensors)):
             return None
-        call = Call(plan, func, args, kwargs, "api", self.next_id(), self.step, tensors)
+        call = Call(subscription, func, args, kwargs, "api", self.next_id(), self.step, tensors)
         node = private.current_node()
         if node is not None:
             call.in_backward, call.origin = True, node.metadata.get(backward.KEY)
@@ -318,12 +326,16 @@ class Engine:
             call.in_backward = True
             call.origin = node.metadata.get(backward.KEY)
         call.tools = tools
-        if not call.plan.takes_all:
+        if not call.subscription.takes_all:
             call.tools = [tool for tool in tools if self.guarded(tool, call, tool.applies, call)]
-        if call.tools or call.plan.parent_for:
+        if call.tools or call.subscription.parent_for:
             call.id = self.next_id()
         track = None
-        if call.plan.ties and (call.tools or call.plan.parent_for) and torch.is_grad_enabled():
+        if (
+            call.subscription.ties
+            and (call.tools or call.subscription.parent_for)
+            and torch.is_grad_enabled()
+        ):
             track = self.guarded(_first(call), call, backward.Tracking, call)
         for tool in call.tools:
             self.guarded(tool, call, tool.before, call)
@@ -349,32 +361,36 @@ class Engine:
             return call.func(*call.args, **call.kwargs)
         return tools[0].execute(call, lambda: self._execute(call, tools[1:]))
 
-    def run_aten(self, plan: Plan | None, func: Any, args: Any, kwargs: Any) -> Any:
+    def run_aten(self, subscription: Subscription | None, func: Any, args: Any, kwargs: Any) -> Any:
         """A call at ATen level that somebody may want. Function modes are off."""
-        if plan is UNKNOWN:
-            plan = self.guarded(None, None, self.aten_plan, func)
+        if subscription is UNKNOWN:
+            subscription = self.guarded(None, None, self.subscribe_aten, func)
         local = self.local
-        if plan is None or local.quiet:
+        if subscription is None or local.quiet:
             return func(*args, **kwargs)
         api_call = local.api_call
-        if api_call is not None and not plan.views_whole and (type(api_call) is tuple or not api_call.open):
+        if (
+            api_call is not None
+            and not subscription.views_whole
+            and (type(api_call) is tuple or not api_call.decomposed)
+        ):
             return func(*args, **kwargs)
         node = private.current_node()
         origin = node.metadata.get(backward.KEY) if node is not None else None
-        if not plan.alone and api_call is None and origin is None:
+        if not subscription.by_own_name and api_call is None and origin is None:
             return func(*args, **kwargs)
         if (node is not None and backward.is_compiled(node)) or private.fake_mode_active():
             return func(*args, **kwargs)
         tensors = tensors_of_call(args, kwargs)
         kinds = device_types(tensors)
-        tools = [tool for tool in plan.tools if tool.watches(kinds)]
+        tools = [tool for tool in subscription.tools if tool.covers(kinds)]
         if not tools:
             return func(*args, **kwargs)
         if type(api_call) is tuple:
             api_call = self.guarded(None, None, self._parent, api_call)
             if api_call is not None:
                 local.api_call = api_call  # of all ATen calls in it
-        call = Call(plan, func, args, kwargs, "aten", 0, self.step, tensors)
+        call = Call(subscription, func, args, kwargs, "aten", 0, self.step, tensors)
         call.parent, call.in_backward, call.origin = api_call, node is not None, origin
         try:
             private.silently(self._begin_aten, call, tools)
@@ -421,9 +437,9 @@ class Engine:
             local.quiet -= 1
 
 
-def _is_parent(plan: Plan, kinds: set[str]) -> bool:
+def _is_parent(subscription: Subscription, kinds: set[str]) -> bool:
     """Whether some tool is to know calls on these devices as the parents of ATen calls."""
-    return WRAPPER not in kinds and any(tool.watches(kinds) for tool in plan.parent_for)
+    return WRAPPER not in kinds and any(tool.covers(kinds) for tool in subscription.parent_for)
 
 
 def _first(call: Call) -> Tool | None:

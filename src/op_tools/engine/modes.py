@@ -25,17 +25,17 @@ class ApiMode(TorchFunctionMode):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__()
-        self.plans = engine.api_plans
+        self.subscriptions = engine.api_subscriptions
         self.run = engine.run_api
         self.run_parent = engine.run_parent
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        plan = self.plans.get(func, UNKNOWN)
-        if plan is None:
+        subscription = self.subscriptions.get(func, UNKNOWN)
+        if subscription is None:
             return func(*args, **kwargs) if kwargs else func(*args)
-        if plan is not UNKNOWN and plan.only_parent:
-            return self.run_parent(plan, func, args, kwargs or {})
-        return self.run(plan, func, args, kwargs or {})
+        if subscription is not UNKNOWN and subscription.only_parent:
+            return self.run_parent(subscription, func, args, kwargs or {})
+        return self.run(subscription, func, args, kwargs or {})
 
 
 class AtenMode(TorchDispatchMode):
@@ -46,25 +46,25 @@ class AtenMode(TorchDispatchMode):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__()
-        self.plans = engine.aten_plans
+        self.subscriptions = engine.aten_subscriptions
         self.run = engine.run_aten
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        plan = self.plans.get(func, UNKNOWN)
+        subscription = self.subscriptions.get(func, UNKNOWN)
         for kind in types:
             if kind not in _PLAIN_TYPES:
                 # A wrapper tensor (DTensor, ...) unfolds first; the calls on what it wraps come back here. Only
                 # modes of torch itself lie below ours: they know better what such a tensor is.
                 return func(*args, **(kwargs or {})) if dispatch_modes_on() else NotImplemented
         if not function_modes_on():
-            if plan is None:
+            if subscription is None:
                 return func(*args, **kwargs) if kwargs else func(*args)
-            return self.run(plan, func, args, kwargs or {})
+            return self.run(subscription, func, args, kwargs or {})
         # In backward they are on, and calling an operator from Python would show it to them.
         with no_function_modes():
-            if plan is None:
+            if subscription is None:
                 return func(*args, **kwargs) if kwargs else func(*args)
-            return self.run(plan, func, args, kwargs or {})
+            return self.run(subscription, func, args, kwargs or {})
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:

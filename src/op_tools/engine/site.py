@@ -44,7 +44,7 @@ def _kind_of(code: CodeType) -> tuple[int, CodeType]:
     return entry
 
 
-class Where:
+class CallSite:
     """A call site: the first frame that is neither torch's nor ours, and the modules that were being called."""
 
     __slots__ = ("code", "line", "modules", "stack")
@@ -102,7 +102,7 @@ def _name_in(parent: Any, child: Any) -> str:
     return names.get(id(child)) or type(child).__name__
 
 
-def read(with_stack: bool = False) -> Where:
+def read(with_stack: bool = False) -> CallSite:
     """Read the call site from the current stack."""
     frame: FrameType | None = sys._getframe(1)
     frame_of_call: FrameType | None = None
@@ -131,5 +131,5 @@ def read(with_stack: bool = False) -> Where:
         frame = frame.f_back
     modules.reverse()
     if frame_of_call is None:
-        return Where(None, 0, tuple(modules), tuple(stack))
-    return Where(frame_of_call.f_code, frame_of_call.f_lineno, tuple(modules), tuple(stack))
+        return CallSite(None, 0, tuple(modules), tuple(stack))
+    return CallSite(frame_of_call.f_code, frame_of_call.f_lineno, tuple(modules), tuple(stack))

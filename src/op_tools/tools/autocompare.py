@@ -110,14 +110,14 @@ class OpAutoCompare(Tool):
             return False
         if self.settings.mode == "every":
             return True
-        if call.parent is not None and call.parent.open and self in call.parent.tools:
+        if call.parent is not None and call.parent.decomposed and self in call.parent.tools:
             return True  # the call it is part of was taken, to be judged by its parts
         return self.sampler.takes(signature.of_call(call.name, call.args, call.kwargs), call.step)
 
     def _declines(self, name: str, args: Any, kwargs: Any, step: int) -> bool:
         """Most calls are not in the sample: that is seen from the first tensor's device and the signature."""
         first = args[0] if args else None
-        if not isinstance(first, torch.Tensor) or not self.watches({first.device.type}):
+        if not isinstance(first, torch.Tensor) or not self.covers({first.device.type}):
             return False
         try:
             return not self.sampler.would_take(signature.of_call(name, args, kwargs), step)
@@ -127,7 +127,7 @@ class OpAutoCompare(Tool):
     def _wants_inside(self, call: Call) -> bool:
         if call.parent is None and call.in_backward and not self.settings.backward:
             return False
-        if call.parent is not None and self in call.parent.tools and not call.parent.open:
+        if call.parent is not None and self in call.parent.tools and not call.parent.decomposed:
             return False  # judged as a whole; another tool wanted to see inside
         if self.only is not None:
             owner = call.parent.tools if call.parent is not None else ()
@@ -139,8 +139,8 @@ class OpAutoCompare(Tool):
     def before(self, call: Call) -> None:
         if call.level == "api":
             self.say_applied(call.name)
-            call.open = self._must_be_opened(call)
-            if call.open:
+            call.decomposed = self._must_be_decomposed(call)
+            if call.decomposed:
                 return
         # A view computes nothing: that it shows the right part of its input needs no values.
         view = category_of(call.func, call.name) == "view"
@@ -148,7 +148,7 @@ class OpAutoCompare(Tool):
         if call.level == "api" and self.only is not None:
             call.as_origin().marks[self] = True
 
-    def _must_be_opened(self, call: Call) -> bool:
+    def _must_be_decomposed(self, call: Call) -> bool:
         """Whether a call cannot be judged as a whole, but what it calls inside can."""
         # What autocast turns into which dtype is the device's own business; below it every dtype is fixed.
         if any(torch.is_autocast_enabled(kind) for kind in device_types(call.tensors()) - {"meta"}):

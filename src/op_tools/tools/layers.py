@@ -62,7 +62,7 @@ class Visit:
         self.inside_compiled = False
         self.info: CallInfo | None = None
         self.graph: CallGraph | None = None
-        self.where: site.Where | None = None
+        self.where: site.CallSite | None = None
 
 
 class _Here(threading.local):
@@ -220,7 +220,7 @@ class OpLayers(Tool):
         if self.settings.device.strip() in {"", "auto"}:
             return True
         own = own_weights(module).values()
-        return self.watches({tensor.device.type for tensor in (*inputs, *own)})
+        return self.covers({tensor.device.type for tensor in (*inputs, *own)})
 
     def _save_inputs(self, visit: Visit, args: Any, kwargs: Any, inputs: list[torch.Tensor]) -> None:
         assert self.store is not None
@@ -343,7 +343,7 @@ def _hooks_of(reference: weakref.ref[OpLayers]) -> list[Any]:
     ]
 
 
-def _forget_interrupted(stack: list[Visit], where: site.Where) -> None:
+def _forget_interrupted(stack: list[Visit], where: site.CallSite) -> None:
     """Torch tells hooks nothing of a module that Ctrl-C has ended: it is no longer among those being called."""
     running = [reference() for reference in where.modules]
     while stack and all(module is not stack[-1].module for module in running):

@@ -114,7 +114,7 @@ class Entry:
 
     __slots__ = ("backward", "begun", "forward", "grads", "notes", "waits", "where")
 
-    def __init__(self, where: site.Where, notes: tuple[Any, ...], forward: Clock, waits: bool) -> None:
+    def __init__(self, where: site.CallSite, notes: tuple[Any, ...], forward: Clock, waits: bool) -> None:
         self.where = where
         self.notes = notes
         self.forward = forward
