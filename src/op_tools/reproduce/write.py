@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import subprocess
 import sys
@@ -249,10 +250,10 @@ def _descriptions(value: Any) -> Iterator[dict[str, Any]]:
 
 def _save(path: Path, script: Script, beside: Path | None) -> None:
     try:
-        if beside is not None:
-            with replaced(beside) as temporary:
-                torch.save(script.packer.tensor(), temporary)
-        write_text(path, script.text)
+        with contextlib.ExitStack() as stack:
+            if beside is not None:  # put in place after the file itself, so that it never lies there alone
+                torch.save(script.packer.tensor(), stack.enter_context(replaced(beside)))
+            write_text(path, script.text)
     except OSError as error:
         raise BadInput(
             f"{path} cannot be written: {error.strerror}. Say -o FILE for another path."
