@@ -50,8 +50,8 @@ VENDORS = re.compile(
     r"|metax|iluvatar|hygon|ppu|enflame|topsgraph|kunlun\w*|nvidia|droplet|libdiopi_host|dipu_host_(?!to_)\w+)\b",
     re.IGNORECASE,
 )
-# lmdeploy_ext: module names that LMDeploy imports, fixed by it.
-VENDOR_FOLDERS = {"adapters", "adaptors", "vendor", "vendors", "lmdeploy_ext"}
+# lmdeploy: an adaptor, which names the chips that LMDeploy knows; lmdeploy_ext: module names that LMDeploy imports, fixed by it.
+VENDOR_FOLDERS = {"adapters", "adaptors", "vendor", "vendors", "lmdeploy", "lmdeploy_ext"}
 
 
 def _sources(*folders: str) -> Iterator[Path]:

@@ -140,7 +140,7 @@ def _refusal(said: list[str], folder: str, config: PytorchEngineConfig) -> str:
 
 def refused_weights() -> Answer:
     """What is said of settings in a checkpoint, without a checkpoint."""
-    from dlinfer.framework.lmdeploy_ext.quantised_weights import weight_problem
+    from dlinfer.framework.lmdeploy.quantisation import weight_problem
 
     four = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True}
     eight = {"quant_method": "smooth_quant"}

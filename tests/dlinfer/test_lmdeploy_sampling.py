@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dlinfer.framework.lmdeploy.sampling import draw
+from dlinfer.framework.lmdeploy.generation import draw
 
 pytestmark = pytest.mark.unit
 

@@ -151,7 +151,7 @@ def test_who_asks_with_an_empty_prompt_is_told_so() -> None:
     """The engine's own guard could only say that the prompt has a wrong length."""
     program = """
 from lmdeploy.serve.core.async_engine import AsyncEngine
-from dlinfer.framework.lmdeploy.requests import refuse_empty_prompts
+from dlinfer.framework.lmdeploy.generation import refuse_empty_prompts
 refuse_empty_prompts()
 try:
     AsyncEngine._determine_gen_config(None, [])

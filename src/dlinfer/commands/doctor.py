@@ -182,9 +182,9 @@ def _graph_backend() -> None:
 
 
 def _device() -> None:
-    from dlinfer.framework.lmdeploy.places import chosen_place
+    from dlinfer.framework.lmdeploy.devices import chosen_device
 
-    chosen_place()
+    chosen_device()
 
 
 # Values that can be read and may name what is not here: asked of the code that uses them.

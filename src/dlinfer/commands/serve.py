@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from dlinfer.commands.doctor import setting_problems
-from dlinfer.vendor.device_type import DEVICE_TYPE
+from dlinfer.framework.lmdeploy.devices import DEVICE_TYPE
 
 _DEFAULTS = {"--backend": "pytorch", "--device": DEVICE_TYPE}
 # LMDeploy's own.

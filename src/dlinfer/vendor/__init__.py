@@ -9,7 +9,7 @@ def __getattr__(name: str) -> str:
     """`vendor_name`: whose kernels serve the engine's device."""
     if name != "vendor_name":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from dlinfer.framework.lmdeploy_ext.starting import start
+    from dlinfer.framework.lmdeploy.setup import set_up
     from dlinfer.vendors import chosen
 
-    return chosen(start().value).name
+    return chosen(set_up().value).name

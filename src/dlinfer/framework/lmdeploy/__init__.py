@@ -1,1 +1,4 @@
-"""Parts of the adaptor for LMDeploy that can be imported anywhere; `lmdeploy_ext` sets the process of an engine up."""
+"""The adaptor for LMDeploy's PyTorch engine. `setup.set_up` changes the process; importing a module changes nothing.
+
+LMDeploy imports `dlinfer.framework.lmdeploy_ext`, which calls it.
+"""

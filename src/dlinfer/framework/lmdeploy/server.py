@@ -23,7 +23,7 @@ from multiprocessing.managers import SyncManager
 from types import SimpleNamespace
 from typing import Any
 
-from dlinfer.framework.lmdeploy.requests import refuse_empty_prompts
+from dlinfer.framework.lmdeploy.generation import refuse_empty_prompts
 
 __all__ = ["end_in_order", "end_with_engine", "end_with_parent", "engine_process", "keep_manager", "serve"]
 

@@ -1,11 +1,12 @@
-"""LMDeploy's PyTorch engine on dlinfer. LMDeploy imports this package when `device_type` is not cuda.
+"""The names that LMDeploy imports. Importing this package sets the process up, and nothing else in dlinfer does so.
 
-The import is the whole set-up: tensors go where DLINFER_DEVICE says, and the names of devices that LMDeploy uses exist
-afterwards. It runs before LMDeploy makes the first tensor. See docs/lmdeploy.md.
+LMDeploy imports it, and calls nothing, when `device_type` is not cuda: the import is the only moment there is before it makes
+its first tensor. Tensors then go where DLINFER_DEVICE says, and the names of devices that LMDeploy uses exist
+(`dlinfer.framework.lmdeploy`, docs/lmdeploy.md).
 """
 
 from __future__ import annotations
 
-from dlinfer.framework.lmdeploy_ext.starting import start
+from dlinfer.framework.lmdeploy.setup import set_up
 
-start()
+set_up()

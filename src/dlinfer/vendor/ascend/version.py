@@ -7,6 +7,6 @@ __all__ = ["ensure_ascend_runtime"]
 
 def ensure_ascend_runtime() -> None:
     """The runtime is torch's own on the device that DLINFER_DEVICE names; set up here if it is not yet."""
-    from dlinfer.framework.lmdeploy_ext.starting import start
+    from dlinfer.framework.lmdeploy.setup import set_up
 
-    start()
+    set_up()

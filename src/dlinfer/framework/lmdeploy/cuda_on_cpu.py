@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dlinfer.framework.lmdeploy.places import cpu_memory
+from dlinfer.framework.lmdeploy.devices import cpu_memory
 
 if TYPE_CHECKING:
     from _ditorch.mapping.patches import Patches

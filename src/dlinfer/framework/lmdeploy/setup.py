@@ -1,21 +1,61 @@
-"""Settings of LMDeploy's engines that cannot be followed are refused with the cause."""
+"""Brings a process to the point where LMDeploy's engine can run in it."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
 
-from dlinfer.framework.lmdeploy_ext import quantised_caches
-from dlinfer.framework.lmdeploy_ext.device_types import serves
+from dlinfer.framework.lmdeploy.devices import (
+    EngineDevice,
+    chosen_device,
+    install_device_module,
+    map_cuda_to_dipu,
+    serves,
+)
 
-__all__ = ["install"]
+__all__ = ["set_up"]
 
 
 @functools.cache
-def install() -> None:
-    """Once in a process."""
+def set_up() -> EngineDevice:
+    """Once in a process: choose the device of tensors and make the names that LMDeploy uses for it."""
+    _take_back_names_of_cuda()
+    device = chosen_device()
+    _map_names_of_cuda(device)
+    install_device_module(device)
+    # These import modules of LMDeploy, which need the names above.
+    from dlinfer.framework.lmdeploy import corrections, generation, quantisation
+
+    corrections.install()
+    quantisation.install()
+    generation.install()
     _refuse_several_processes()
     _refuse_settings()
+    return device
+
+
+def _take_back_names_of_cuda() -> None:
+    """Only torch's own names tell what devices there are.
+
+    They may be mapped already: mmengine, which LMDeploy uses for its chat templates, imports torch_dipu where it is
+    installed, and that import maps them.
+    """
+    from _ditorch.session import of_process
+
+    of_process().disable()
+
+
+def _map_names_of_cuda(device: EngineDevice) -> None:
+    """LMDeploy writes 'cuda' for its device whatever that is. On cuda there is nothing to do."""
+    if device is EngineDevice.CPU:
+        from dlinfer.framework.lmdeploy import cuda_on_cpu
+
+        cuda_on_cpu.install()
+    elif device is EngineDevice.DIPU:
+        map_cuda_to_dipu()
+
+
+# ---- settings of engines that cannot be followed are refused with the cause ----
 
 
 def _refuse_several_processes() -> None:
@@ -63,4 +103,6 @@ def _setting_problem(config: Any) -> str:
             "model_format='fp8' asks LMDeploy to quantise weights while it loads them, for which it has no layers here. "
             "Leave model_format out, or serve a checkpoint of smooth_quant with float8_e4m3fn."
         )
-    return quantised_caches.policy_problem(config.quant_policy)
+    from dlinfer.framework.lmdeploy.quantisation import policy_problem
+
+    return policy_problem(config.quant_policy)
