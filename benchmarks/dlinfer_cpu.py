@@ -25,7 +25,7 @@ from transformers.utils import logging
 from dlinfer.checkpoints import smollm2
 from dlinfer.framework.transformers_ext import optimise
 from dlinfer.interface import OPERATORS
-from dlinfer.vendors.selection import served_by
+from dlinfer.vendors.dispatch import served_by
 from dlinfer_cpu_engine import BATCH, Engine, EngineError
 from report import Case, Options, Report
 

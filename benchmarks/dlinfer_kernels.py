@@ -212,5 +212,5 @@ def measure(options: Options) -> Report:
         raw = {"kernel_s": kernel, "torch_s": beside, "bytes": subject.bytes}
         cases.append(Case(subject.name, kernel / beside, cells, TARGETS.get(subject.name), raw))
         options.say(f"{subject.name}: {', '.join(cells)}")
-    notes = {"level": _cpp.level(), "weights": sum(o * i for o, i in MODEL)}
+    notes = {"level": _cpp.cpu_capability(), "weights": sum(o * i for o, i in MODEL)}
     return Report("dlinfer's C++ kernels, one thread", ["cpp", "torch", "ratio", "GB/s"], cases, notes)

@@ -27,7 +27,7 @@ from transformers.utils import logging
 
 from dlinfer.checkpoints import smollm2
 from dlinfer.framework.transformers_ext import optimise
-from dlinfer.vendors.selection import served_by
+from dlinfer.vendors.dispatch import served_by
 
 
 class Weights(Enum):

@@ -2,15 +2,135 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <cmath>
+#include <optional>
+#include <vector>
 
-#include "attention_call.h"
 #include "bindings.h"
+#include "kernels/attention.h"
+#include "paging.h"
 
 namespace dlinfer {
 namespace {
 
 using at::Tensor;
 using Maybe = std::optional<Tensor>;
+
+// ---- tensors as the kernel takes them ----
+
+/// Which dimensions of keys or values are blocks (-1: none), tokens and heads; the last one is elements.
+struct KvLayout {
+    int64_t block_dim, token_dim, head_dim;
+};
+constexpr KvLayout PAGED{0, 1, 2}, FRESH{-1, 0, 1};
+
+/// One call: everything that the kernel points to lives here until it has run.
+class AttentionCall {
+public:
+    AttentionCall(const at::Tensor& query, const at::Tensor& output);
+    AttentionCall(const AttentionCall&) = delete;
+    AttentionCall& operator=(const AttentionCall&) = delete;
+
+    /// Whether the kernel reads and writes these as they lie.
+    template <typename... Tensors>
+    static bool takes(const at::Tensor& query, const Tensors&... others) {
+        return has_dtype(query.scalar_type()) && takes_rows(query) && (takes_rows(others) && ...);
+    }
+
+    void sides(const at::Tensor& key, const at::Tensor& value, const KvLayout& layout, int64_t bits);
+    void quantised(const at::Tensor& scales, const std::optional<at::Tensor>& zeros);
+    void slopes(const std::optional<at::Tensor>& slopes);
+    /// [..., queries, keys]: the last two dimensions count.
+    void mask(const std::optional<at::Tensor>& mask);
+    /// Releases the GIL if it takes long.
+    void run();
+
+    Attention kernel{};
+    c10::SmallVector<Sequence, 16> sequences;
+
+private:
+    static bool takes_rows(const at::Tensor& tensor) { return has_dense_rows(tensor) && tensor.size(-1); }
+
+    at::Tensor slopes_, mask_;
+    std::vector<float> key_scales_, value_scales_, key_zeros_, value_zeros_;
+};
+
+CacheElement stored_as(const at::Tensor& cache, int64_t bits) {
+    if (bits == 4) return CacheElement::u4;
+    if (bits == 8) return cache.scalar_type() == at::kChar ? CacheElement::i8 : CacheElement::u8;
+    const Dtype dtype = dtype_of(cache.scalar_type());
+    return dtype == Dtype::f32 ? CacheElement::f32 : dtype == Dtype::bf16 ? CacheElement::bf16 : CacheElement::f16;
+}
+
+Side side_of(const at::Tensor& cache, const KvLayout& layout, int64_t bits) {
+    const auto bytes = static_cast<int64_t>(cache.element_size());
+    return {static_cast<const char*>(readable(cache)),
+            stored_as(cache, bits),
+            cache.size(-1) * (bits == 4 ? 2 : 1),
+            layout.block_dim < 0 ? 0 : cache.stride(layout.block_dim) * bytes,
+            cache.stride(layout.token_dim) * bytes,
+            cache.stride(layout.head_dim) * bytes,
+            nullptr,
+            nullptr};
+}
+
+AttentionCall::AttentionCall(const at::Tensor& query, const at::Tensor& output) {
+    kernel.query = readable(query);
+    kernel.output = writable(output);
+    kernel.dtype = dtype_of(query.scalar_type());
+    kernel.query_token = query.stride(-3);
+    kernel.query_head = query.stride(-2);
+    kernel.output_token = output.stride(-3);
+    kernel.output_head = output.stride(-2);
+    kernel.heads = query.size(-2);
+    kernel.window_left = kernel.window_right = -1;
+}
+
+void AttentionCall::sides(const at::Tensor& key, const at::Tensor& value, const KvLayout& layout, int64_t bits) {
+    kernel.keys = side_of(key, layout, bits);
+    kernel.values = side_of(value, layout, bits);
+    kernel.kv_heads = key.size(layout.head_dim);
+}
+
+void AttentionCall::quantised(const at::Tensor& scales, const std::optional<at::Tensor>& zeros) {
+    key_scales_ = spread(scales.select(0, 0), kernel.kv_heads, kernel.keys.size);
+    value_scales_ = spread(scales.select(0, 1), kernel.kv_heads, kernel.values.size);
+    kernel.keys.scales = key_scales_.data();
+    kernel.values.scales = value_scales_.data();
+    if (!zeros) return;
+    key_zeros_ = spread(zeros->select(0, 0), kernel.kv_heads, kernel.keys.size);
+    value_zeros_ = spread(zeros->select(0, 1), kernel.kv_heads, kernel.values.size);
+    kernel.keys.zeros = key_zeros_.data();
+    kernel.values.zeros = value_zeros_.data();
+}
+
+void AttentionCall::slopes(const std::optional<at::Tensor>& slopes) {
+    if (!slopes) return;
+    slopes_ = slopes->to(at::kFloat).contiguous();
+    kernel.slopes = readable<float>(slopes_);
+}
+
+void AttentionCall::mask(const std::optional<at::Tensor>& mask) {
+    kernel.mask.type = Mask::Type::none;
+    if (!mask) return;
+    const bool hides = mask->scalar_type() == at::kBool;
+    mask_ = hides ? *mask : mask->to(at::kFloat);
+    if (!has_dense_rows(mask_)) mask_ = mask_.contiguous();
+    kernel.mask = {hides ? Mask::Type::hides : Mask::Type::added, readable(mask_), mask_.stride(-2)};
+    const int64_t each = mask_.dim() == 3 && mask_.size(0) > 1 ? mask_.stride(0) : 0;
+    if (mask_.dim() == 3)
+        for (size_t i = 0; i < sequences.size(); i++) sequences[i].mask_offset = static_cast<int64_t>(i) * each;
+}
+
+void AttentionCall::run() {
+    kernel.sequences = sequences.data();
+    kernel.count = static_cast<int64_t>(sequences.size());
+    // Products; a thread that waits for the GIL gets it for work that takes longer than handing it over.
+    int64_t work = 0;
+    for (const auto& sequence : sequences) work += sequence.queries * sequence.keys * kernel.heads * (kernel.keys.size + kernel.values.size);
+    std::optional<pybind11::gil_scoped_release> free;
+    if (work > 2'000'000) free.emplace();
+    DLINFER_PICK(attention)(kernel);
+}
 
 // ---- pages ----
 
@@ -68,7 +188,7 @@ void paged_decode_attention(const Tensor& query, const Tensor& key_cache, const 
 }
 
 /// What the operators with a mask have in common behind their keys.
-struct Sight {
+struct MaskParameters {
     double scale, soft_cap;
     bool causal;
     int64_t window_left, window_right;
@@ -85,20 +205,20 @@ struct Sight {
 };
 
 void paged_prefill_attention(const Tensor& query, const Tensor& key_cache, const Tensor& value_cache, const Tensor& block_table,
-                             const Tensor& query_ends, const Tensor& kv_lengths, int64_t max_q_len, int64_t max_kv_len, const Tensor& attn_output,
+                             const Tensor& cu_seqlens_q, const Tensor& kv_lengths, int64_t max_q_len, int64_t max_kv_len, const Tensor& attn_output,
                              double softmax_scale, bool causal, const Maybe& mask, const Maybe& alibi_slopes, int64_t window_left,
                              int64_t window_right, double soft_cap, const Maybe& kv_scales, const Maybe& kv_zeros, int64_t quant_bits) {
     constexpr auto name = "paged_prefill_attention";
-    const auto queries = query_lengths(name, query_ends, query.size(0));
+    const auto queries = query_lengths(name, cu_seqlens_q, query.size(0));
     const Pages pages(name, key_cache, value_cache, block_table, kv_lengths);
     check_agreement(name, queries, pages.keys, max_q_len, mask ? mask->size(1) : -1, causal);
     pages.check(name, max_kv_len);
     if (!AttentionCall::takes(query, key_cache, value_cache, attn_output))
-        return reference<void>(name, query, key_cache, value_cache, block_table, query_ends, kv_lengths, max_q_len, max_kv_len, attn_output,
+        return reference<void>(name, query, key_cache, value_cache, block_table, cu_seqlens_q, kv_lengths, max_q_len, max_kv_len, attn_output,
                                softmax_scale, causal, mask, alibi_slopes, window_left, window_right, soft_cap, kv_scales, kv_zeros, quant_bits);
     AttentionCall call(query, attn_output);
     pages.hand_to(call, kv_scales, kv_zeros, quant_bits);
-    Sight{softmax_scale, soft_cap, causal, window_left, window_right}.hand_to(call, alibi_slopes, mask);
+    MaskParameters{softmax_scale, soft_cap, causal, window_left, window_right}.hand_to(call, alibi_slopes, mask);
     int64_t token = 0;
     for (size_t i = 0; i < queries.size(); token += queries[i++])
         add_sequence(call, token, queries[i], pages.keys[i], call.kernel.mask.stride, static_cast<int64_t>(i) * pages.table.stride);
@@ -107,22 +227,22 @@ void paged_prefill_attention(const Tensor& query, const Tensor& key_cache, const
 
 // ---- fresh keys ----
 
-void prefill_attention(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& query_ends, const Tensor& kv_lengths,
+void prefill_attention(const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& cu_seqlens_q, const Tensor& kv_lengths,
                        int64_t max_q_len, const Tensor& attn_output, double softmax_scale, bool causal, const Maybe& mask, const Maybe& alibi_slopes,
                        int64_t window_left, int64_t window_right, double soft_cap) {
     constexpr auto name = "prefill_attention";
-    const auto queries = query_lengths(name, query_ends, query.size(0)), keys = checked_lengths(name, "kv_lengths", kv_lengths);
+    const auto queries = query_lengths(name, cu_seqlens_q, query.size(0)), keys = checked_lengths(name, "kv_lengths", kv_lengths);
     unsigned __int128 sum = 0;
     for (const auto length : keys) sum += static_cast<uint64_t>(length);
     if (sum != static_cast<uint64_t>(key.size(0)))
         refuse(name, "kv_lengths", "add up to ", sum > INT64_MAX ? INT64_MAX : static_cast<int64_t>(sum), ", but key has ", key.size(0), " tokens");
     check_agreement(name, queries, keys, max_q_len, mask ? mask->size(1) : -1, causal);
     if (!AttentionCall::takes(query, key, value, attn_output))
-        return reference<void>(name, query, key, value, query_ends, kv_lengths, max_q_len, attn_output, softmax_scale, causal, mask, alibi_slopes,
+        return reference<void>(name, query, key, value, cu_seqlens_q, kv_lengths, max_q_len, attn_output, softmax_scale, causal, mask, alibi_slopes,
                                window_left, window_right, soft_cap);
     AttentionCall call(query, attn_output);
     call.sides(key, value, FRESH, 0);
-    Sight{softmax_scale, soft_cap, causal, window_left, window_right}.hand_to(call, alibi_slopes, mask);
+    MaskParameters{softmax_scale, soft_cap, causal, window_left, window_right}.hand_to(call, alibi_slopes, mask);
     int64_t token = 0, first = 0;
     for (size_t i = 0; i < queries.size(); token += queries[i], first += keys[i++]) {
         add_sequence(call, token, queries[i], keys[i], call.kernel.mask.stride, 0);
@@ -135,14 +255,14 @@ void prefill_attention(const Tensor& query, const Tensor& key, const Tensor& val
 // ---- batches of equal lengths ----
 
 /// [batch, length, heads, size] of all, as views.
-void batched(AttentionCall& call, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& output, const Sight& sight,
+void batched(AttentionCall& call, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& output, const MaskParameters& parameters,
              const Maybe& mask) {
     call.sides(key, value, {-1, 1, 2}, 0);
     const auto bytes = static_cast<int64_t>(key.element_size());
     for (int64_t i = 0; i < query.size(0); i++)
         call.sequences.push_back({query.size(1), key.size(1), i * query.stride(0), i * output.stride(0), 0, i * key.stride(0) * bytes,
                                   i * value.stride(0) * bytes, 0});
-    sight.hand_to(call, std::nullopt, mask);
+    parameters.hand_to(call, std::nullopt, mask);
     call.run();
 }
 
@@ -184,10 +304,10 @@ void bind_attention(pybind11::module_& module) {
                arg("kv_lengths"), arg("max_kv_len"), arg("attn_output"), arg("softmax_scale"), arg("alibi_slopes") = none, arg("window_left") = -1,
                arg("soft_cap") = 0.0, arg("kv_scales") = none, arg("kv_zeros") = none, arg("quant_bits") = 0);
     module.def("paged_prefill_attention", &paged_prefill_attention, arg("query"), arg("key_cache"), arg("value_cache"), arg("block_table"),
-               arg("query_ends"), arg("kv_lengths"), arg("max_q_len"), arg("max_kv_len"), arg("attn_output"), arg("softmax_scale"),
+               arg("cu_seqlens_q"), arg("kv_lengths"), arg("max_q_len"), arg("max_kv_len"), arg("attn_output"), arg("softmax_scale"),
                arg("causal") = true, arg("mask") = none, arg("alibi_slopes") = none, arg("window_left") = -1, arg("window_right") = -1,
                arg("soft_cap") = 0.0, arg("kv_scales") = none, arg("kv_zeros") = none, arg("quant_bits") = 0);
-    module.def("prefill_attention", &prefill_attention, arg("query"), arg("key"), arg("value"), arg("query_ends"), arg("kv_lengths"),
+    module.def("prefill_attention", &prefill_attention, arg("query"), arg("key"), arg("value"), arg("cu_seqlens_q"), arg("kv_lengths"),
                arg("max_q_len"), arg("attn_output"), arg("softmax_scale"), arg("causal") = true, arg("mask") = none, arg("alibi_slopes") = none,
                arg("window_left") = -1, arg("window_right") = -1, arg("soft_cap") = 0.0);
     module.def("fused_attention", &fused_attention, arg("query"), arg("key"), arg("value"), arg("mask") = none);

@@ -10,7 +10,5 @@ void bind_cache(pybind11::module_& module);
 void bind_layers(pybind11::module_& module);
 void bind_matmul(pybind11::module_& module);
 void bind_moe(pybind11::module_& module);
-void bind_quantised(pybind11::module_& module);
-void bind_rotary(pybind11::module_& module);
 
 }  // namespace dlinfer

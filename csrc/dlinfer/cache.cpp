@@ -6,9 +6,8 @@
 #include <tuple>
 #include <vector>
 
-#include "attention_values.h"
+#include "paging.h"
 #include "bindings.h"
-#include "forms.h"
 
 namespace dlinfer {
 namespace {
@@ -27,7 +26,7 @@ void fill_side(const Tensor& states, const Tensor& cache, const Integers& slots,
         if (zero) zeros = spread(*zero, given.heads, given.size);
         given.scales = scales.data();
         given.zeros = zero ? zeros.data() : nullptr;
-        given.kind = kind_of(states.scalar_type());
+        given.dtype = dtype_of(states.scalar_type());
         given.stored = bits == 4 ? CacheElement::u4 : cache.scalar_type() == at::kChar ? CacheElement::i8 : CacheElement::u8;
     }
     given.element = bytes;
@@ -45,7 +44,7 @@ void fill_kv_cache(const Tensor& key, const Tensor& key_cache, const Maybe& valu
     const Integers slots(kv_indices);
     check_slots(name, slots, key.size(0), key_cache.size(0) * key_cache.size(1));
     const bool dense = has_dense_rows(key) && has_dense_rows(key_cache) && (!value || has_dense_rows(*value)) && (!value_cache || has_dense_rows(*value_cache));
-    const bool read = has_kind(key.scalar_type()) && (!value || has_kind(value->scalar_type()));
+    const bool read = has_dtype(key.scalar_type()) && (!value || has_dtype(value->scalar_type()));
     if (!dense || (quant_bits && !read))
         return reference<void>(name, key, key_cache, value, value_cache, kv_indices, key_scale, key_zero, value_scale, value_zero, quant_bits);
     fill_side(key, key_cache, slots, key_scale, key_zero, quant_bits);

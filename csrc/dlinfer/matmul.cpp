@@ -38,7 +38,7 @@ Tensor matrix(const void* data, at::ScalarType type, int64_t rows, int64_t colum
 }
 
 Tensor x_as_floats(const Product& product) {
-    const auto type = product.x_kind == Kind::f32 ? at::kFloat : product.x_kind == Kind::bf16 ? at::kBFloat16 : at::kHalf;
+    const auto type = product.x_dtype == Dtype::f32 ? at::kFloat : product.x_dtype == Dtype::bf16 ? at::kBFloat16 : at::kHalf;
     return matrix(product.x, type, product.rows, product.in, product.x_stride, 1).to(at::kFloat);
 }
 
@@ -75,7 +75,7 @@ void multiply_panels(const Product& product, bool columns) {
 
 Tensor linear_of(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
     const auto type = x.scalar_type();
-    if (!has_kind(type) || !x.numel() || !weight.numel()) return at::linear(x, weight, bias);
+    if (!has_dtype(type) || !x.numel() || !weight.numel()) return at::linear(x, weight, bias);
     const Weight laid(weight);
     const Rows rows(x);
     const Stored stored = stored_as(type);
@@ -90,7 +90,7 @@ Tensor linear_of(const Tensor& x, const Tensor& weight, const std::optional<Tens
 
 Tensor weight_quant_matmul_of(const Tensor& x1, const Tensor& x2, const Tensor& scale, const std::optional<Tensor>& offset,
                               const std::optional<Tensor>& bias, int64_t group_size) {
-    if (!has_kind(x1.scalar_type()) || !x1.numel() || !x2.numel())
+    if (!has_dtype(x1.scalar_type()) || !x1.numel() || !x2.numel())
         return reference<Tensor>("weight_quant_matmul", x1, x2, scale, offset, bias, group_size);
     const bool packed = x2.scalar_type() == at::kInt, awq = offset && offset->scalar_type() == at::kInt;
     const int64_t out = x2.size(1) * (packed ? 8 : 1);
@@ -115,19 +115,60 @@ Tensor weight_quant_matmul_of(const Tensor& x1, const Tensor& x2, const Tensor& 
     return result;
 }
 
+// ---- activations of 8 bits ----
+
+Tensor linear_w8a8_of(const Tensor& a, const Tensor& b, const Tensor& rms_scale, const Tensor& linear_scale, at::ScalarType out_dtype,
+                      at::ScalarType quant_dtype, const std::optional<Tensor>& bias) {
+    const bool kernel = quant_dtype == at::kChar && has_dtype(out_dtype) && has_dtype(rms_scale.scalar_type());
+    if (!kernel || !a.numel() || !b.numel() || b.size(1) > MOST_INTEGERS)
+        return reference<Tensor>("linear_w8a8", a, b, rms_scale, linear_scale, out_dtype, quant_dtype, bias);
+    const Rows rows(a);
+    const Tensor weights = dense_rows(b), result = result_like(a, b.size(0), out_dtype);
+    const Floats row_scale(rms_scale), column_scale(linear_scale), added(bias);
+    auto product = integer_product(rows, weights, result);
+    product.row_scale = row_scale.data;
+    product.row_scales = rms_scale.numel() > 1;
+    product.column_scale = column_scale.data;
+    product.column_scales = linear_scale.numel() > 1;
+    product.bias = added.data;
+    DLINFER_PICK(multiply_integers)(product);
+    return result;
+}
+
+Tensor linear_w8a8_static_of(const Tensor& x, const Tensor& weight, const Tensor& input_scale, const Tensor& input_offset,
+                             const Tensor& deq_scale, at::ScalarType out_dtype, at::ScalarType quant_dtype,
+                             const std::optional<Tensor>& quant_bias) {
+    if (!has_dtype(x.scalar_type()) || !has_dtype(out_dtype) || !x.numel() || !weight.numel() || weight.size(1) > MOST_INTEGERS)
+        return reference<Tensor>("linear_w8a8_static", x, weight, input_scale, input_offset, deq_scale, out_dtype, quant_dtype, quant_bias);
+    const Tensor given = x.contiguous(), quantised = at::empty(x.sizes(), x.options().dtype(at::kChar));
+    const Floats scale(input_scale), offset(input_offset), column_scale(deq_scale);
+    DLINFER_PICK(quantise_fixed)
+    ({readable(given), writable<int8_t>(quantised), given.numel(), dtype_of(x.scalar_type()), *scale.data, *offset.data});
+    const Tensor weights = dense_rows(weight), result = result_like(x, weight.size(0), out_dtype);
+    const Tensor added = quant_bias ? quant_bias->contiguous() : Tensor();
+    const float one = 1;
+    auto product = integer_product(Rows(quantised), weights, result);
+    product.whole_bias = added.defined() ? readable<int32_t>(added) : nullptr;
+    product.row_scale = &one;
+    product.column_scale = column_scale.data;
+    product.column_scales = true;
+    DLINFER_PICK(multiply_integers)(product);
+    return result;
+}
+
 }  // namespace
 
 Product product_of(const Rows& rows, const Weight& weight, Stored stored, const Tensor& result) {
     Product product{};
     product.x = readable(rows.tensor);
     product.x_stride = rows.stride;
-    product.x_kind = kind_of(rows.tensor.scalar_type());
+    product.x_dtype = dtype_of(rows.tensor.scalar_type());
     product.weight = readable(weight.tensor);
     product.weight_stride = weight.stride;
     product.stored = stored;
     product.result = writable(result);
     product.result_stride = result.size(-1);
-    product.result_kind = kind_of(result.scalar_type());
+    product.result_dtype = dtype_of(result.scalar_type());
     product.rows = rows.count;
     product.in = rows.size;
     product.out = result.size(-1);
@@ -147,6 +188,10 @@ void bind_matmul(pybind11::module_& module) {
     module.def("linear", &linear_of, arg("x"), arg("weight"), arg("bias") = none, Free());
     module.def("weight_quant_matmul", &weight_quant_matmul_of, arg("x1"), arg("x2"), arg("scale"), arg("offset") = none, arg("bias") = none,
                arg("group_size") = 0, Free());
+    module.def("linear_w8a8", &linear_w8a8_of, arg("a"), arg("b"), arg("rms_scale"), arg("linear_scale"), arg("out_dtype"), arg("quant_dtype"),
+               arg("bias") = pybind11::none(), Free());
+    module.def("linear_w8a8_static", &linear_w8a8_static_of, arg("x"), arg("weight"), arg("input_scale"), arg("input_offset"), arg("deq_scale"),
+               arg("out_dtype"), arg("quant_dtype"), arg("quant_bias") = pybind11::none(), Free());
 }
 
 }  // namespace dlinfer

@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "arguments.h"
-#include "forms.h"
 #include "kernels/gemm.h"
+#include "kernels/quantised.h"
 
 namespace dlinfer {
 
@@ -57,10 +57,10 @@ struct Weight {
     }
 };
 
-/// Raises for a dtype that has no kind.
+/// Raises for a dtype that has no dtype.
 inline Stored stored_as(at::ScalarType type) {
-    const Kind kind = kind_of(type);
-    return kind == Kind::f32 ? Stored::f32 : kind == Kind::bf16 ? Stored::bf16 : Stored::f16;
+    const Dtype dtype = dtype_of(type);
+    return dtype == Dtype::f32 ? Stored::f32 : dtype == Dtype::bf16 ? Stored::bf16 : Stored::f16;
 }
 
 /// What all products of tensors have in common; scales, biases and groups come on top.
@@ -68,5 +68,25 @@ Product product_of(const Rows& rows, const Weight& weight, Stored stored, const 
 
 /// Few rows by the kernels that read weights once, many by torch's product with weights that are made floats.
 void multiply(const Product& product, bool columns);
+
+// ---- integers ----
+
+/// a [rows, in] times b [out, in] transposed, without scales yet.
+inline IntegerProduct integer_product(const Rows& a, const at::Tensor& b, const at::Tensor& result) {
+    IntegerProduct product{};
+    product.a = readable<int8_t>(a.tensor);
+    product.a_stride = a.stride;
+    product.b = readable<int8_t>(b);
+    product.b_stride = b.stride(0);
+    product.result = writable(result);
+    product.result_dtype = dtype_of(result.scalar_type());
+    product.rows = a.count;
+    product.in = a.size;
+    product.out = b.size(0);
+    return product;
+}
+
+/// Weights as these products read them.
+inline at::Tensor dense_rows(const at::Tensor& b) { return has_dense_rows(b) ? b : b.contiguous(); }
 
 }  // namespace dlinfer

@@ -1,16 +1,32 @@
 // dlinfer._cpp: kernels of the vendor `cpp`. Every function takes the arguments of the operator's schema, positionally.
+#include <ATen/Parallel.h>
 #include <torch/csrc/python_headers.h>
 #include <pybind11/pybind11.h>
 
 #include "arguments.h"
 #include "bindings.h"
-#include "kernels/levels.h"
+#include "kernels/cpu_capability.h"
+#include "kernels/parallel.h"
 
 namespace py = pybind11;
 
+// ---- what kernels, which know no torch, take from it ----
+
+namespace dlinfer {
+
+void parallel_parts(int64_t count, int64_t grain, void (*work)(void*, int64_t, int64_t), void* context) {
+    at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) { work(context, begin, end); });
+}
+
+int threads() { return at::get_num_threads(); }
+
+}  // namespace dlinfer
+
+// ---- the module ----
+
 PYBIND11_MODULE(_cpp, module) {
-    dlinfer::level();  // a wrong DLINFER_CPP_LEVEL is an error of the import, not of the first call
-    module.def("level", &dlinfer::level_name, "The instructions that the kernels use.");
+    dlinfer::cpu_capability();  // a wrong DLINFER_CPP_LEVEL is an error of the import, not of the first call
+    module.def("cpu_capability", &dlinfer::cpu_capability_name, "The instructions that the kernels use.");
     py::register_exception_translator([](std::exception_ptr thrown) {
         try {
             if (thrown) std::rethrow_exception(thrown);
@@ -22,9 +38,7 @@ PYBIND11_MODULE(_cpp, module) {
     });
     dlinfer::bind_attention(module);
     dlinfer::bind_cache(module);
-    dlinfer::bind_rotary(module);
     dlinfer::bind_layers(module);
     dlinfer::bind_matmul(module);
     dlinfer::bind_moe(module);
-    dlinfer::bind_quantised(module);
 }

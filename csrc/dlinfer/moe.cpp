@@ -7,7 +7,7 @@
 #include "bindings.h"
 #include "kernels/activation.h"
 #include "kernels/norms.h"
-#include "quantised.h"
+#include "matmul.h"
 
 namespace dlinfer {
 namespace {
@@ -16,14 +16,14 @@ using at::Tensor;
 using Two = std::tuple<Tensor, Tensor>;
 
 Two gating_of(const Tensor& router_logits, int64_t topk, int64_t n_groups, bool renormalize) {
-    if (!has_kind(router_logits.scalar_type()))
+    if (!has_dtype(router_logits.scalar_type()))
         return reference<Two>("moe_gating_topk_softmax", router_logits, topk, n_groups, renormalize);
     const Tensor logits = router_logits.contiguous();
     const Tensor weights = result_like(logits, topk, at::kFloat), ids = result_like(logits, topk, at::kLong);
     const int64_t experts = logits.size(-1);
     if (logits.numel())
         DLINFER_PICK(choose_experts)
-    ({readable(logits), kind_of(logits.scalar_type()), logits.numel() / experts, experts, topk, n_groups > 0 ? n_groups : 1, renormalize,
+    ({readable(logits), dtype_of(logits.scalar_type()), logits.numel() / experts, experts, topk, n_groups > 0 ? n_groups : 1, renormalize,
       writable<float>(weights), writable<int64_t>(ids)});
     return {weights, ids};
 }
@@ -60,10 +60,10 @@ struct Routing {
         for (int64_t i = 0; i < count; i++) {
             const int64_t local = numbers[i] - first;
             if (local < 0 || local >= here) continue;
-            const auto place = static_cast<size_t>(next[static_cast<size_t>(local)]++);
+            const auto index = static_cast<size_t>(next[static_cast<size_t>(local)]++);
             const int64_t token = i / topk;
-            tokens[place] = token;
-            shares[place] = weights.data[i] / (renormalize ? sum(weights.data + token * topk, topk) : 1.0f);
+            tokens[index] = token;
+            shares[index] = weights.data[i] / (renormalize ? sum(weights.data + token * topk, topk) : 1.0f);
         }
     }
 
@@ -95,7 +95,7 @@ Tensor combined(const Tensor& hidden, const Routing& routing, const Expert& expe
         DLINFER_PICK(add_shares)
         ({sums.mutable_data_ptr<float>(), rows.const_data_ptr<float>(), tokens, routing.shares.data() + start, count, hidden.size(1)});
     }
-    DLINFER_PICK(narrow_numbers)(sums.const_data_ptr<float>(), sums.numel(), kind_of(hidden.scalar_type()), writable(result));
+    DLINFER_PICK(narrow_numbers)(sums.const_data_ptr<float>(), sums.numel(), dtype_of(hidden.scalar_type()), writable(result));
     return result;
 }
 
@@ -103,7 +103,7 @@ Tensor combined(const Tensor& hidden, const Routing& routing, const Expert& expe
 Tensor gated(const Tensor& inner, at::ScalarType type) {
     const int64_t size = inner.size(1) / 2;
     const Tensor result = on_cpu(inner.size(0), size, type);
-    DLINFER_PICK(silu_and_mul)({inner.const_data_ptr(), result.mutable_data_ptr(), inner.size(0), size, Kind::f32, kind_of(type)});
+    DLINFER_PICK(silu_and_mul)({inner.const_data_ptr(), result.mutable_data_ptr(), inner.size(0), size, Dtype::f32, dtype_of(type)});
     return result;
 }
 
@@ -112,7 +112,7 @@ Tensor fused_moe_of(const Tensor& hidden_states, const Tensor& gate_up_weights, 
     const int64_t here = gate_up_weights.size(0);
     const Tensor ids = checked_ids("fused_moe", topk_ids, num_experts ? num_experts : here);
     const auto type = hidden_states.scalar_type();
-    if (!has_kind(type) || !hidden_states.numel() || !down_weights.numel() || !topk_ids.numel())
+    if (!has_dtype(type) || !hidden_states.numel() || !down_weights.numel() || !topk_ids.numel())
         return reference<Tensor>("fused_moe", hidden_states, gate_up_weights, down_weights, topk_weights, topk_ids, renormalize, first_expert,
                                  num_experts);
     const Routing routing(topk_weights, ids, renormalize, first_expert, here);
@@ -139,7 +139,7 @@ struct Quantised {
         : numbers(on_cpu(x.size(0), x.size(1), at::kChar)), scales(at::empty({x.size(0)}, at::TensorOptions(at::kFloat))) {
         DLINFER_PICK(quantise_rows)
         ({readable(x), numbers.mutable_data_ptr<int8_t>(), scales.mutable_data_ptr<float>(), x.size(0), x.size(1),
-          kind_of(x.scalar_type()), false});
+          dtype_of(x.scalar_type()), false});
     }
     Quantised(const Quantised& all, const int64_t* tokens, int64_t count)
         : numbers(on_cpu(count, all.numbers.size(1), at::kChar)), scales(at::empty({count}, at::TensorOptions(at::kFloat))) {
@@ -165,7 +165,7 @@ Tensor fused_moe_w8a8_of(const Tensor& hidden_states, const Tensor& gate_up_weig
     const Tensor ids = checked_ids("fused_moe_w8a8", topk_ids, num_experts ? num_experts : here);
     const auto type = hidden_states.scalar_type();
     const bool fits = gate_up_weights.size(2) <= MOST_INTEGERS && down_weights.size(2) <= MOST_INTEGERS;
-    if (!has_kind(type) || !fits || !hidden_states.numel() || !down_weights.numel() || !topk_ids.numel())
+    if (!has_dtype(type) || !fits || !hidden_states.numel() || !down_weights.numel() || !topk_ids.numel())
         return reference<Tensor>("fused_moe_w8a8", hidden_states, gate_up_weights, gate_up_scales, down_weights, down_scales, topk_weights, topk_ids,
                                  renormalize, first_expert, num_experts);
     const Routing routing(topk_weights, ids, renormalize, first_expert, here);

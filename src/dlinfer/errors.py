@@ -19,3 +19,11 @@ class VendorError(RuntimeError):
 
 class RuleError(ValueError):
     """A rule of a kernel adaptor does not fit its operator; says which rule and why."""
+
+
+class GraphError(RuntimeError):
+    """A graph cannot be captured, or its backend cannot be used; says why and what to do."""
+
+
+class UnknownBackendError(GraphError, ValueError):
+    """No graph backend has this name."""

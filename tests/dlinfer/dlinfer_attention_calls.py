@@ -172,7 +172,7 @@ def _paged_prefill(draw: Draw) -> Arguments:
     return {
         **given,
         **_pages(draw, keys, kv_heads, sizes, label),
-        "query_ends": torch.tensor(new, dtype=torch.int64).cumsum(0).to(draw.index_dtype()),
+        "cu_seqlens_q": torch.tensor([0, *new], dtype=torch.int64).cumsum(0).to(draw.index_dtype()),
         "max_q_len": draw.choice((0, max([0, *new]))),
         "max_kv_len": draw.choice((0, max([0, *keys]))),
         **_scores(draw, given["query"]),
@@ -188,7 +188,7 @@ def _prefill(draw: Draw) -> Arguments:
         **given,
         "key": maybe_spaced(draw, draw.normal(sum(keys), kv_heads, sizes[0])),
         "value": maybe_spaced(draw, draw.normal(sum(keys), kv_heads, sizes[1])),
-        "query_ends": torch.tensor(new, dtype=torch.int64).cumsum(0).to(draw.index_dtype()),
+        "cu_seqlens_q": torch.tensor([0, *new], dtype=torch.int64).cumsum(0).to(draw.index_dtype()),
         "kv_lengths": torch.tensor(keys, dtype=draw.index_dtype()),
         "max_q_len": max([0, *new]),
         **_scores(draw, given["query"]),

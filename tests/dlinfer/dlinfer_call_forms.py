@@ -36,11 +36,11 @@ class Form:
 
 # What an error about an argument may name: what the interface calls it, or what its numbers disagree with.
 _ENDS, _KEYS = (
-    ("query_ends", "max_q_len", "kv_lengths"),
+    ("cu_seqlens_q", "max_q_len", "kv_lengths"),
     ("kv_lengths", "max_kv_len", "block_table", "sparse_indices"),
 )
 ALIASES: dict[str, tuple[str, ...]] = {
-    "query_ends": _ENDS,
+    "cu_seqlens_q": _ENDS,
     "q_start_loc": _ENDS,
     "q_seq_len": (*_ENDS, "query"),
     "q_seqlens": _ENDS,
@@ -92,10 +92,6 @@ def _renamed(changes: dict[str, str]) -> Callable[[str, Arguments], list[Form]]:
     return made
 
 
-def _starts(ends: Tensor) -> Tensor:
-    return torch.cat((ends.new_zeros(1), ends[:-1]))
-
-
 def _template(given: Arguments) -> list[Tensor]:
     return [torch.triu(torch.ones(64, 64, dtype=torch.int8), 1)] if given["causal"] else []
 
@@ -113,10 +109,10 @@ def _tail(given: Arguments) -> Arguments:
 
 
 def _old_lengths(given: Arguments) -> Arguments:
-    starts = _starts(given["query_ends"])
+    starts = given["cu_seqlens_q"][:-1]
     return {
         "q_start_loc": starts,
-        "q_seq_len": given["query_ends"] - starts,
+        "q_seq_len": given["cu_seqlens_q"].diff(),
         "kv_seq_len": given["kv_lengths"],
     }
 
@@ -130,8 +126,8 @@ def _prefill(operator: str, given: Arguments) -> list[Form]:
     longest, causal = {"max_q_seq_len": given["max_q_len"]}, {"causal": given["causal"]}
     masks = [] if given["mask"] is None else [given["mask"]]
     old = {**states, **_old_lengths(given), **longest, **heads, "attn_mask": masks, **_tail(given), **causal}
-    ends = given["query_ends"]
-    lengths = {"q_seqlens": ends - _starts(ends), "kv_seqlens": given["kv_lengths"]}
+    ends = given["cu_seqlens_q"][1:]
+    lengths = {"q_seqlens": given["cu_seqlens_q"].diff(), "kv_seqlens": given["kv_lengths"]}
     new = {
         **states, **lengths, **longest, **heads, "attn_mask": _template(given), "actual_seq_lengths_cpu": ends,
         **_tail(given), **causal,
@@ -174,7 +170,7 @@ def _paged(operator: str, given: Arguments) -> list[Form]:
     cumulative = {"cu_seq_lens_kv": torch.nn.functional.pad(given["kv_lengths"].cumsum(0), (1, 0))}
     old = {**caches, **_old_lengths(given), **cumulative, **rest, "attn_mask": masks}
     new = {
-        **caches, "actual_q_seqlens_cpu": given["query_ends"], "kv_seqlens_cpu": given["kv_lengths"], **rest,
+        **caches, "actual_q_seqlens_cpu": given["cu_seqlens_q"][1:], "kv_seqlens_cpu": given["kv_lengths"], **rest,
         "attn_mask": _template(given),
     }  # fmt: skip
     unused = frozenset(("key", "value"))
@@ -260,7 +256,12 @@ def _linear(operator: str, given: Arguments) -> list[Form]:
     return _same(operator, {**given, "all_reduce": False, "group": ""})
 
 
-_SPARSE = {"query_ends": "actual_seq_lengths_query"}
+def _sparse(kv_lengths: str) -> Callable[[str, Arguments], list[Form]]:
+    """Cumulative query lengths without the 0 in front."""
+    renamed = _renamed({"cu_seqlens_q": "actual_seq_lengths_query", "kv_lengths": kv_lengths})
+    return lambda operator, given: renamed(operator, {**given, "cu_seqlens_q": given["cu_seqlens_q"][1:]})
+
+
 _FORMS: dict[str, Callable[[str, Arguments], list[Form]]] = {
     "prefill_attention": _prefill,
     "paged_prefill_attention": _paged,
@@ -274,6 +275,6 @@ _FORMS: dict[str, Callable[[str, Arguments], list[Form]]] = {
     "fused_moe_w8a8": _experts,
     "weight_quant_matmul": _weight,
     "linear": _linear,
-    "lightning_indexer": _renamed({**_SPARSE, "kv_lengths": "actual_seq_lengths_key"}),
-    "sparse_flash_attention": _renamed({**_SPARSE, "kv_lengths": "kv_seqlens"}),
+    "lightning_indexer": _sparse("actual_seq_lengths_key"),
+    "sparse_flash_attention": _sparse("kv_seqlens"),
 }

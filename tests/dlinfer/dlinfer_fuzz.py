@@ -87,7 +87,7 @@ def _bad_sequence(case: Case, draw: Draw) -> tuple[dict[str, Any], Tensor] | Non
         return None
     keys, tokens = given["kv_lengths"].long(), len(given["query"])
     batch = len(keys)
-    ends = given.get("query_ends", torch.arange(1, batch + 1) * (tokens // batch))
+    ends = given.get("cu_seqlens_q", torch.arange(batch + 1) * (tokens // batch))[1:]
     which = draw.choice(range(batch))
     others = torch.searchsorted(ends.long(), torch.arange(tokens), right=True) != which
     for name in ("key", "value"):

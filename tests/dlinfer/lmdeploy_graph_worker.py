@@ -26,8 +26,8 @@ from lmdeploy_jobs import Answer, write_answers
 
 import dlinfer.graph
 from dlinfer.graph import Backend
+from dlinfer.graph.backends import run_graph
 from dlinfer.graph.cuda_graphs import RecordedGraph
-from dlinfer.graph.executor import run_graph
 
 #: Lengths that cross a block of 64 at different steps, and answers that end one after the other: batches of 8 down to 1.
 PROMPTS = tuple("The quick brown fox jumps over the lazy dog. "[: 5 * turn] * turn for turn in range(1, 9))

@@ -106,27 +106,27 @@ def prefill_attention(g: Given) -> Array:
     def read(which: int, sequence: int, place: int, head: int) -> Array:
         return g["value" if which else "key"][starts[sequence] + place, head].astype(np.float64)
 
-    return _over({**g, "kv_heads": g["key"].shape[1]}, list(np.diff([0, *g["query_ends"]])), kvs, read)
+    return _over({**g, "kv_heads": g["key"].shape[1]}, list(np.diff(g["cu_seqlens_q"])), kvs, read)
 
 
 def paged_prefill_attention(g: Given) -> Array:
     def read(which: int, sequence: int, place: int, head: int) -> Array:
         return _element(g, "value_cache" if which else "key_cache", sequence, place, head, which)
 
-    news, kvs = list(np.diff([0, *g["query_ends"]])), [int(length) for length in g["kv_lengths"]]
+    news, kvs = list(np.diff(g["cu_seqlens_q"])), [int(length) for length in g["kv_lengths"]]
     return _over({**g, "kv_heads": g["key_cache"].shape[2]}, news, kvs, read)
 
 
 def paged_decode_attention(g: Given) -> Array:
     batch = len(g["kv_lengths"])
     new = len(g["query"]) // batch
-    return paged_prefill_attention({**g, "query_ends": [new * (i + 1) for i in range(batch)]})
+    return paged_prefill_attention({**g, "cu_seqlens_q": [new * i for i in range(batch + 1)]})
 
 
 def sparse_flash_attention(g: Given) -> Array:
     result = np.zeros((*g["query"].shape[:2], g["value"].shape[3]))
     row = 0
-    for sequence, new in enumerate(np.diff([0, *g["query_ends"]])):
+    for sequence, new in enumerate(np.diff(g["cu_seqlens_q"])):
         for _ in range(new):
             chosen = [int(place) for place in g["sparse_indices"][row, 0] if place >= 0]
             for head in range(g["query"].shape[1] if chosen else 0):

@@ -37,6 +37,10 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
+def cumulative(lengths: Tensor) -> Tensor:
+    return torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+
+
 def _pages(
     lengths: list[int], block_size: int, kv_heads: int, size: int, size_v: int, dtype: torch.dtype
 ) -> Any:
@@ -117,12 +121,12 @@ def test_prefill_of_many_tokens(dtype: torch.dtype, extra: str, threads: int) ->
         mask = torch.rand(tokens, 310) < 0.7
     slopes = 2.0 ** -torch.arange(1.0, heads + 1) if extra == "alibi" else None
     left, right = {"window": (40, -1), "both sides": (70, 3)}.get(extra, (-1, -1))
-    ends, kv_lengths = torch.tensor(lengths).cumsum(0), torch.tensor(lengths)
+    cu_seqlens_q, kv_lengths = torch.tensor([0, *lengths]).cumsum(0), torch.tensor(lengths)
     given = [
         query,
         key,
         value,
-        ends,
+        cu_seqlens_q,
         kv_lengths,
         300,
         output,
@@ -159,19 +163,19 @@ def test_a_prompt_gets_the_same_bits_beside_others_with_many_threads() -> None:
     try:
         torch.set_num_threads(4)
         lengths = torch.tensor([300, 200])
-        _cpp.prefill_attention(query, key, value, lengths.cumsum(0), lengths, 300, both, 0.2)
+        _cpp.prefill_attention(query, key, value, cumulative(lengths), lengths, 300, both, 0.2)
     finally:
         torch.set_num_threads(before)
     lengths = torch.tensor([200])
-    _cpp.prefill_attention(query[300:], key[300:], value[300:], lengths, lengths, 200, alone, 0.2)
+    _cpp.prefill_attention(query[300:], key[300:], value[300:], cumulative(lengths), lengths, 200, alone, 0.2)
     assert torch.equal(alone, both[300:])
 
 
 def test_the_output_may_lie_on_the_query() -> None:
     query, key, value = torch.randn(400, 8, 32), torch.randn(400, 2, 32), torch.randn(400, 2, 16)
     lengths, apart = torch.tensor([400]), torch.empty(400, 8, 16)
-    _cpp.prefill_attention(query, key, value, lengths, lengths, 400, apart, 0.2)
-    _cpp.prefill_attention(query, key, value, lengths, lengths, 400, query[..., :16], 0.2)
+    _cpp.prefill_attention(query, key, value, cumulative(lengths), lengths, 400, apart, 0.2)
+    _cpp.prefill_attention(query, key, value, cumulative(lengths), lengths, 400, query[..., :16], 0.2)
     assert torch.equal(query[..., :16], apart)
 
 
@@ -182,7 +186,7 @@ def test_nan_stays_and_what_sees_nothing_is_zero() -> None:
     mask = torch.zeros(70, 70, dtype=torch.bool)
     mask[5], mask[61:, 60] = True, True
     lengths, output = torch.tensor([70]), torch.empty(70, 2, 16)
-    _cpp.prefill_attention(query, key, value, lengths, lengths, 70, output, 1.0, True, mask)
+    _cpp.prefill_attention(query, key, value, cumulative(lengths), lengths, 70, output, 1.0, True, mask)
     nan = output.isnan().any(-1)
     assert nan[3, 0] and not nan[3, 1] and bool(nan[60].all()) and int(nan.sum()) == 3
     assert not output[5].any()
@@ -198,7 +202,7 @@ def test_what_a_query_does_not_see_has_no_part_in_its_result(
     for tokens, length in ((2, 1100), (300, 300), (5, 70)):
         query = torch.randn(tokens, heads, 24, dtype=dtype)
         key, value = torch.randn(length, 1, 24, dtype=dtype), torch.randn(length, 1, 20, dtype=dtype)
-        ends, kv_lengths = torch.tensor([tokens]), torch.tensor([length])
+        cu_seqlens_q, kv_lengths = torch.tensor([0, tokens]), torch.tensor([length])
         position, mask = length - tokens + torch.arange(tokens), torch.zeros(tokens, length, dtype=torch.bool)
         mask[:, length - 1] = True
         last = length - 1
@@ -211,7 +215,19 @@ def test_what_a_query_does_not_see_has_no_part_in_its_result(
             bad_key[bad], bad_value[bad] = torch.nan, torch.inf
             outputs = [torch.empty(tokens, heads, 20, dtype=dtype) for _ in range(2)]
             for output, *sides in zip(outputs, (key, bad_key), (value, bad_value), strict=True):
-                given = [query, *sides, ends, kv_lengths, tokens, output, 0.2, True, hidden, None, window]
+                given = [
+                    query,
+                    *sides,
+                    cu_seqlens_q,
+                    kv_lengths,
+                    tokens,
+                    output,
+                    0.2,
+                    True,
+                    hidden,
+                    None,
+                    window,
+                ]
                 (_cpp.prefill_attention if vendor == "cpp" else KERNELS["prefill_attention"])(*given)
             seen = bad <= position[:, None]
             if window >= 0:
@@ -315,14 +331,16 @@ def test_hostile_tables_lengths_and_slots_are_refused_or_right() -> None:
         table = _spoiled(chance, table.to(chance.choice((torch.int32, torch.int64))), 0, len(key))
         kv_lengths = _spoiled(chance, kv_lengths.to(chance.choice((torch.int32, torch.int64))), 0, 90)
         queries = [chance.randint(0, length) for length in lengths]
-        ends = _spoiled(chance, torch.tensor(queries, dtype=torch.int64).cumsum(0), 0, sum(queries))
+        cu_seqlens_q = _spoiled(
+            chance, torch.tensor([0, *queries], dtype=torch.int64).cumsum(0), 0, sum(queries)
+        )
         new = chance.choice((1, 2))
         maximum, window = chance.choice((0, 80)), chance.choice((-1, 0, 3, 2**62))
         decode = [torch.randn(batch * new, heads, size), key, value, table, kv_lengths, maximum]
         decode += [torch.zeros(batch * new, heads, size), 0.4, None, window]
         answers[_same_as_the_reference("paged_decode_attention", decode, 6)] += 1
         rows = torch.randn(sum(queries), heads, size)
-        prefill = [rows, key, value, table, ends, kv_lengths, 0, maximum, torch.zeros_like(rows), 0.4]
+        prefill = [rows, key, value, table, cu_seqlens_q, kv_lengths, 0, maximum, torch.zeros_like(rows), 0.4]
         prefill += [chance.choice((True, False)), None, None, window, window]
         answers[_same_as_the_reference("paged_prefill_attention", prefill, 8)] += 1
         fresh = torch.randn(sum(lengths), kv_heads, size)
@@ -330,7 +348,7 @@ def test_hostile_tables_lengths_and_slots_are_refused_or_right() -> None:
             rows,
             fresh,
             fresh,
-            ends,
+            cu_seqlens_q,
             kv_lengths,
             0,
             torch.zeros_like(rows),

@@ -164,5 +164,5 @@ def _leaves_the_interpreter(call: Callable[[], Any]) -> bool:
 def test_long_attention_leaves_the_interpreter_to_others(tokens: int, released: bool) -> None:
     """Short calls keep it: handing it over takes longer than they do."""
     query, lengths, output = torch.randn(tokens, 8, 64), torch.tensor([tokens]), torch.empty(tokens, 8, 64)
-    given = query, query, query, lengths, lengths, tokens, output, 0.125
+    given = query, query, query, torch.tensor([0, tokens]), lengths, tokens, output, 0.125
     assert _leaves_the_interpreter(lambda: _cpp.prefill_attention(*given)) == released

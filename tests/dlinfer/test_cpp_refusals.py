@@ -77,7 +77,7 @@ def test_no_kernel_reads_a_dtype_that_it_does_not_know() -> None:
         _cpp.apply_rotary_pos_emb(query, query.double(), cos, cos)
     key, lengths, output = torch.randn(3, 2, 8), torch.tensor([3]), torch.zeros(3, 2, 8)
     with pytest.raises(RuntimeError, match="take float32, bfloat16 and float16, got Double"):
-        _cpp.prefill_attention(query, key, key.double(), lengths, lengths, 3, output, 0.3)
+        _cpp.prefill_attention(query, key, key.double(), torch.tensor([0, 3]), lengths, 3, output, 0.3)
     assert not output.any()
 
 

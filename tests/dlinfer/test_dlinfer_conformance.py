@@ -284,6 +284,8 @@ def test_bad_usage_is_said_and_is_exit_code_2(
 def test_table_shows_one_operator_or_lists_many() -> None:
     one = CliRunner().invoke(app, ["table", "rms_norm"]).output
     assert one.startswith("rms_norm(Tensor hidden_states, Tensor weight, float epsilon) -> Tensor")
+    assert "declared in      dlinfer/interface/layers.py:" in one
+    assert "kernel of ref    dlinfer/reference/layers.py:" in one
     many = CliRunner().invoke(app, ["table", "paged_*", "*norm*"]).output
     assert "6 operators" in many
 

@@ -16,7 +16,7 @@ from dicore.settings import SettingError
 from dlinfer import ops
 from dlinfer.errors import VendorError
 from dlinfer.reference import KERNELS
-from dlinfer.vendors import Vendor, chosen, installed, selection, served_by, use, using
+from dlinfer.vendors import Vendor, chosen, dispatch, installed, served_by, use, using
 
 pytestmark = pytest.mark.unit
 
@@ -36,7 +36,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _add(vendor: Vendor) -> None:
-    installed()[vendor.name] = selection.Found(vendor.name, vendor, vendor.problem())
+    installed()[vendor.name] = dispatch.Found(vendor.name, vendor, vendor.problem())
 
 
 def _rms() -> float:
@@ -58,7 +58,7 @@ def test_priority_decides_and_the_variable_beats_it(monkeypatch: pytest.MonkeyPa
     _add(Vendor("high", "1", {}, priority=2000))
     assert chosen("cpu").name == "high"
     monkeypatch.setenv("DLINFER_VENDOR", "low")
-    selection.RESOLVED.clear()
+    dispatch.RESOLVED.clear()
     assert chosen("cpu").name == "low" and _rms() == 3.0
 
 
@@ -69,7 +69,7 @@ def test_a_device_that_the_vendor_does_not_serve_falls_to_the_reference() -> Non
 
 
 def test_a_vendor_without_its_chip_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed()["absent"] = selection.Found(
+    installed()["absent"] = dispatch.Found(
         "absent", Vendor("absent", "1", {}, priority=5000), "there is no such chip"
     )
     assert chosen("cpu").name != "absent"
@@ -100,7 +100,7 @@ def test_a_broken_entry_point_is_a_problem_of_that_vendor_only(
         def load(self) -> Any:
             return load()
 
-    monkeypatch.setattr(selection, "entry_points", lambda group: [Point("broken", "x:y", group)])
+    monkeypatch.setattr(dispatch, "entry_points", lambda group: [Point("broken", "x:y", group)])
     installed.cache_clear()
     assert installed()["broken"].vendor is None and problem in str(installed()["broken"].problem)
     assert _rms() == 1.0
@@ -111,7 +111,7 @@ def test_an_entry_point_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         def load(self) -> Any:
             return Vendor("plugged", "2", {"rms_norm": _tripled}, priority=9000)
 
-    monkeypatch.setattr(selection, "entry_points", lambda group: [Point("plugged", "x:y", group)])
+    monkeypatch.setattr(dispatch, "entry_points", lambda group: [Point("plugged", "x:y", group)])
     installed.cache_clear()
     use(None)
     assert chosen("cpu").name == "plugged" and _rms() == 3.0

@@ -16,7 +16,7 @@ from paged_decoder import Decoder, Step, make_step, new_caches
 import dlinfer.graph
 from dlinfer.graph import Backend, GraphError, cuda_graphs, mark_fixed
 from dlinfer.graph.cuda_graphs import RecordedGraph
-from dlinfer.vendors.selection import RESOLVED
+from dlinfer.vendors.dispatch import RESOLVED
 
 pytestmark = pytest.mark.unit
 

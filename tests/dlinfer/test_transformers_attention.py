@@ -15,8 +15,8 @@ from transformers_models import generated, padded, same, small
 
 from dlinfer.framework.transformers_ext import NAME, dlinfer_attention
 from dlinfer.vendors import Vendor
+from dlinfer.vendors.dispatch import using
 from dlinfer.vendors.ref import VENDOR as REFERENCE
-from dlinfer.vendors.selection import using
 
 pytestmark = pytest.mark.unit
 MODELS = ("llama", "mistral", "qwen2", "gemma2")

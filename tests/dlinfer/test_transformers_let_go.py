@@ -110,7 +110,7 @@ def test_the_file_of_a_checkpoint_is_left(tmp_path: Path, monkeypatch: pytest.Mo
     def refresh(self: Any) -> None:
         raise AssertionError("parameters that were moved must not be taken for changed ones")
 
-    monkeypatch.setattr(stack.Stack, "refresh", refresh)
+    monkeypatch.setattr(stack.DecoderForward, "refresh", refresh)
     generated(model, padded(), 2)
 
 

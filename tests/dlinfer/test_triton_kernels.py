@@ -136,7 +136,7 @@ def test_ends_that_make_no_sense_stay_inside_of_the_output(device: str, ends: li
     whole = torch.full((15, *query.shape[1:]), 7.0, device=device)
     arguments = (*pages.values(),)
     KERNELS["paged_prefill_attention"](
-        query, *arguments[:3], torch.tensor(ends, device=device), arguments[3], 0, 0, whole[3:12], 0.2
+        query, *arguments[:3], torch.tensor([0, *ends], device=device), arguments[3], 0, 0, whole[3:12], 0.2
     )
     assert (whole[:3] == 7).all()
     assert (whole[12:] == 7).all()

@@ -21,7 +21,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from dlinfer.framework.transformers_ext.stack import Stack
+from dlinfer.framework.transformers_ext.decoder import DecoderForward
 
 VOCABULARY = 97
 SHAPE: dict[str, Any] = {
@@ -96,11 +96,11 @@ def same(first: Any, second: Any) -> None:
 def counted_runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens go through stacks of layers, call by call, from now on."""
     seen: list[int] = []
-    run = Stack._run
+    run = DecoderForward._run
 
-    def counted(self: Stack, states: Any, positions: Any, batch: Any, held: Any) -> Any:
+    def counted(self: DecoderForward, states: Any, positions: Any, batch: Any, held: Any) -> Any:
         seen.append(states.shape[1])
         return run(self, states, positions, batch, held)
 
-    monkeypatch.setattr(Stack, "_run", counted)
+    monkeypatch.setattr(DecoderForward, "_run", counted)
     return seen

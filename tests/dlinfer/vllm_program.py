@@ -15,7 +15,7 @@ import torch
 
 from dlinfer.interface import OPERATORS
 from dlinfer.vendors import Vendor, using
-from dlinfer.vendors.selection import resolve
+from dlinfer.vendors.dispatch import resolve
 
 NEW = 12
 SETTINGS = {

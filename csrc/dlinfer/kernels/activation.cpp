@@ -3,7 +3,7 @@
 #include "lanes.h"
 #include "parallel.h"
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 namespace {
 
 constexpr int64_t PIECE = 1024;  // elements that are not divided among threads
@@ -39,11 +39,11 @@ void gated_blocks(const GatedBlocks& given) {
 }  // namespace
 
 void silu_and_mul(const GatedBlocks& given) {
-    if (given.kind == Kind::bf16) return gated_blocks<Bfloat16, Bfloat16>(given);
-    if (given.kind == Kind::f16) return gated_blocks<Half, Half>(given);
-    if (given.result_kind == Kind::f32) gated_blocks<float, float>(given);
-    if (given.result_kind == Kind::bf16) gated_blocks<float, Bfloat16>(given);
-    if (given.result_kind == Kind::f16) gated_blocks<float, Half>(given);
+    if (given.dtype == Dtype::bf16) return gated_blocks<Bfloat16, Bfloat16>(given);
+    if (given.dtype == Dtype::f16) return gated_blocks<Half, Half>(given);
+    if (given.result_dtype == Dtype::f32) gated_blocks<float, float>(given);
+    if (given.result_dtype == Dtype::bf16) gated_blocks<float, Bfloat16>(given);
+    if (given.result_dtype == Dtype::f16) gated_blocks<float, Half>(given);
 }
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

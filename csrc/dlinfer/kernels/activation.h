@@ -2,8 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kinds.h"
-#include "levels.h"
+#include "cpu_capability.h"
 
 namespace dlinfer {
 
@@ -12,7 +11,7 @@ struct GatedBlocks {
     const void* input;  // [blocks, 2, size]
     void* result;       // [blocks, size]
     int64_t blocks, size;
-    Kind kind, result_kind;  // the same, or the input is float
+    Dtype dtype, result_dtype;  // the same, or the input is float
 };
 
 }  // namespace dlinfer

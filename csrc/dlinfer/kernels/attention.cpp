@@ -3,7 +3,7 @@
 #include "attention_worker.h"
 #include "parallel.h"
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 namespace {
 
 /// Rows of a piece of work that turns keys, for which turning them is little; with many threads down to the second number.
@@ -59,7 +59,7 @@ class Cut {
     }
 
     /// Where the results of a range of keys are kept: ranges of one head behind each other.
-    int64_t place(int64_t sequence, int64_t head, int64_t range) const {
+    int64_t index(int64_t sequence, int64_t head, int64_t range) const {
         const Plan& plan = plans_.data[sequence];
         return plan.first_result + (head * plan.pieces + range) * all_.sequences[sequence].queries * group_;
     }
@@ -122,7 +122,7 @@ void join_ranges(const Attention& all, const Cut& cut, const Kept& kept) {
             if (!plan.ranged || plan.pieces < 2) continue;
             Piece piece = cut.piece(sequence, plan.first);
             piece.first_head = head, piece.heads = 1;
-            worker.join(piece, kept, cut.place(sequence, head, 0), plan.pieces);
+            worker.join(piece, kept, cut.index(sequence, head, 0), plan.pieces);
         }
     });
 }
@@ -147,10 +147,10 @@ void attention(const Attention& given) {
                 continue;
             }
             for (int64_t head = 0; head < piece.heads; head++)
-                worker.keep(piece, head, kept, cut.place(sequence, piece.first_head + head, piece.first_key / RANGE));
+                worker.keep(piece, head, kept, cut.index(sequence, piece.first_head + head, piece.first_key / RANGE));
         }
     });
     if (cut.kept_rows) join_ranges(given, cut, kept);
 }
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

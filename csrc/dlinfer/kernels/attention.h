@@ -2,8 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kinds.h"
-#include "levels.h"
+#include "cpu_capability.h"
 
 namespace dlinfer {
 
@@ -38,7 +37,7 @@ struct Mask {
 struct Attention {
     const void* query;
     void* output;
-    Kind kind;  // of query and output
+    Dtype dtype;  // of query and output
     int64_t query_token, query_head, output_token, output_head;  // strides in elements
     int64_t heads, kv_heads;
     Side keys, values;

@@ -2,9 +2,9 @@
 #pragma once
 #include "attention_rows.h"
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 
-/// A tile of results: ROWS rows of PANEL vectors. With what is loaded beside them they fill the registers of the level.
+/// A tile of results: ROWS rows of PANEL vectors. With what is loaded beside them they fill the registers of the capability.
 constexpr int ROWS = 6;
 #if defined(__AVX512F__)
 constexpr int PANEL = 4;
@@ -145,4 +145,4 @@ __attribute__((noinline)) static void turn_rows(const RowPointers& keys, int64_t
         }
 }
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

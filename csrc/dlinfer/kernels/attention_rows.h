@@ -3,7 +3,7 @@
 #include "attention.h"
 #include "registers.h"
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 
 /// Keys that are looked at together. A row's sums are always added in steps of as many, from the first key on.
 constexpr int64_t TILE = 64;
@@ -76,10 +76,10 @@ struct Blocks {
 static inline void find_rows(const Side& side, const Blocks& blocks, const char* base, int64_t head, int64_t first, int64_t count, bool ready,
                              float* copy, RowPointers& rows) {
     const int64_t stride = side.token_stride, step = padded(side.size);
-    int64_t column = first / blocks.size, place = first % blocks.size;
-    for (int64_t row = 0; row < count; column++, place = 0) {
-        const char* from = base + blocks[column] * side.block_stride + place * stride;
-        const int64_t last = count - row < blocks.size - place ? count : row + blocks.size - place;
+    int64_t column = first / blocks.size, index = first % blocks.size;
+    for (int64_t row = 0; row < count; column++, index = 0) {
+        const char* from = base + blocks[column] * side.block_stride + index * stride;
+        const int64_t last = count - row < blocks.size - index ? count : row + blocks.size - index;
         for (; ready && row < last; row++, from += stride) rows.at[row] = reinterpret_cast<const float*>(from);
         for (; row < last; row++, from += stride) {
             float_row(side, head, from, copy + row * step);
@@ -89,4 +89,4 @@ static inline void find_rows(const Side& side, const Blocks& blocks, const char*
     for (int64_t row = count; row < TILE; row++) rows.at[row] = rows.at[count - 1];
 }
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

@@ -4,7 +4,7 @@
 
 #include "attention_rows.h"
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 
 constexpr float NOTHING = -INFINITY;
 
@@ -79,10 +79,10 @@ static inline float take_tile(const Attention& all, Row& row, int64_t start, int
     if (first <= 0 && last >= TILE) {
         for (int64_t i = 0; i < TILE; i += LANES) largest_lanes = larger_lanes(largest_lanes, load_lanes(products + i) * scale);
     } else {
-        VI place;
-        for (int i = 0; i < LANES; i++) place[i] = i;
-        for (int64_t i = 0; i < TILE; i += LANES, place += static_cast<int32_t>(LANES)) {
-            const VI hidden = (place < static_cast<int32_t>(first > TILE ? TILE : first)) | (place >= static_cast<int32_t>(last < 0 ? 0 : last));
+        VI index;
+        for (int i = 0; i < LANES; i++) index[i] = i;
+        for (int64_t i = 0; i < TILE; i += LANES, index += static_cast<int32_t>(LANES)) {
+            const VI hidden = (index < static_cast<int32_t>(first > TILE ? TILE : first)) | (index >= static_cast<int32_t>(last < 0 ? 0 : last));
             const V score = hidden ? splat(NOTHING) : load_lanes(products + i) * scale;
             store_lanes(score, products + i);
             largest_lanes = larger_lanes(largest_lanes, score);
@@ -104,4 +104,4 @@ static inline float take_tile(const Attention& all, Row& row, int64_t start, int
     return factor;
 }
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

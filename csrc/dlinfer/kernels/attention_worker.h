@@ -4,7 +4,7 @@
 #include "attention_softmax.h"
 #include "scratch.h"
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 
 /// Up to as many rows (heads that share keys times queries) read keys where they lie; more turn them into columns first.
 constexpr int64_t FEW = 8;
@@ -47,7 +47,7 @@ class Worker {
           zeros_(value_copy_ + width_ * TILE) {}
 
     /// What a query does not see has no part in its result, whatever it is. Its weight is 0; where that is not enough, 0 times what is
-    /// no number being none, the piece is done again with zeros in its place.
+    /// no number being none, the piece is done again with zeros instead.
     void run(const Piece& piece) {
         hides_ = false;
         all_tiles(piece);
@@ -63,26 +63,26 @@ class Worker {
     }
 
     /// Keeps the rows of one head of a piece that saw a range of the keys.
-    void keep(const Piece& piece, int64_t head, const Kept& kept, int64_t place) {
+    void keep(const Piece& piece, int64_t head, const Kept& kept, int64_t index) {
         for (int64_t r = 0; r < piece.rows; r++) {
-            kept.largest[place + r] = rows_.data[head * piece.rows + r].largest;
-            kept.total[place + r] = total(rows_.data[head * piece.rows + r].total);
+            kept.largest[index + r] = rows_.data[head * piece.rows + r].largest;
+            kept.total[index + r] = total(rows_.data[head * piece.rows + r].total);
         }
-        std::memcpy(kept.values + place * width_, results_ + head * piece.rows * width_, sizeof(float) * static_cast<size_t>(piece.rows * width_));
+        std::memcpy(kept.values + index * width_, results_ + head * piece.rows * width_, sizeof(float) * static_cast<size_t>(piece.rows * width_));
     }
 
     /// Joins what ranges of keys gave for one head, in their order, and writes it.
-    void join(const Piece& piece, const Kept& kept, int64_t place, int64_t ranges) {
+    void join(const Piece& piece, const Kept& kept, int64_t index, int64_t ranges) {
         for (int64_t r = 0; r < piece.rows; r++) {
             float largest = NOTHING, sum = 0;
             for (int64_t i = 0; i < ranges; i++) {
-                const float one = kept.largest[place + i * piece.rows + r];
+                const float one = kept.largest[index + i * piece.rows + r];
                 largest = one > largest ? one : largest;
             }
             const float base = largest == NOTHING ? 0 : largest;
             std::memset(results_, 0, sizeof(float) * static_cast<size_t>(width_));
             for (int64_t i = 0; i < ranges; i++) {
-                const int64_t from = place + i * piece.rows + r;
+                const int64_t from = index + i * piece.rows + r;
                 const float factor = kept.largest[from] == largest ? 1 : std::exp(kept.largest[from] - base);
                 sum += kept.total[from] * factor;
                 for (int64_t k = 0; k < width_; k += LANES)
@@ -130,9 +130,9 @@ class Worker {
             rows_.data[r] = row_of(all_, sequence, name.query, name.head);
             const int64_t from = sequence.query_offset + name.query * all_.query_token + name.head * all_.query_head;
             float* to = piece.few ? queries_ + r * depth_ : columns_;
-            if (all_.kind == Kind::f32) widen_row(static_cast<const float*>(all_.query) + from, all_.keys.size, to);
-            if (all_.kind == Kind::bf16) widen_row(static_cast<const Bfloat16*>(all_.query) + from, all_.keys.size, to);
-            if (all_.kind == Kind::f16) widen_row(static_cast<const Half*>(all_.query) + from, all_.keys.size, to);
+            if (all_.dtype == Dtype::f32) widen_row(static_cast<const float*>(all_.query) + from, all_.keys.size, to);
+            if (all_.dtype == Dtype::bf16) widen_row(static_cast<const Bfloat16*>(all_.query) + from, all_.keys.size, to);
+            if (all_.dtype == Dtype::f16) widen_row(static_cast<const Half*>(all_.query) + from, all_.keys.size, to);
             if (!piece.few) turn_query(piece, r, to);
         }
         std::memset(results_, 0, sizeof(float) * static_cast<size_t>(piece.heads * piece.rows * width_));
@@ -206,9 +206,9 @@ class Worker {
     void write(const Piece& piece, int64_t r, float sum, const float* result) {
         const Name name = name_of(piece, r);
         const int64_t to = piece.sequence->output_offset + name.query * all_.output_token + name.head * all_.output_head;
-        if (all_.kind == Kind::f32) write_row(result, sum, static_cast<float*>(all_.output) + to);
-        if (all_.kind == Kind::bf16) write_row(result, sum, static_cast<Bfloat16*>(all_.output) + to);
-        if (all_.kind == Kind::f16) write_row(result, sum, static_cast<Half*>(all_.output) + to);
+        if (all_.dtype == Dtype::f32) write_row(result, sum, static_cast<float*>(all_.output) + to);
+        if (all_.dtype == Dtype::bf16) write_row(result, sum, static_cast<Bfloat16*>(all_.output) + to);
+        if (all_.dtype == Dtype::f16) write_row(result, sum, static_cast<Half*>(all_.output) + to);
     }
 
     template <typename Element>
@@ -229,4 +229,4 @@ class Worker {
     bool hides_ = false;  // what rows do not see: values are zeros there
 };
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

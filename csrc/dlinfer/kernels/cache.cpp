@@ -3,7 +3,7 @@
 #include "parallel.h"
 #include "registers.h"
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 namespace {
 
 /// Elements for which starting a thread pays.
@@ -77,16 +77,16 @@ void fill_cache(const Filling& given) {
     if (!given.heads || !given.size) return;  // memory of nothing has no address
     parallel(given.tokens, ENOUGH / (given.heads * given.size + 1) + 1, [&](int64_t begin, int64_t end) {
         for (int64_t token = begin; token < end; token++) {
-            const int64_t place = token * given.slots_stride;
-            const int64_t slot = given.slots_are_long ? static_cast<const int64_t*>(given.slots)[place] : static_cast<const int32_t*>(given.slots)[place];
+            const int64_t index = token * given.slots_stride;
+            const int64_t slot = given.slots_are_long ? static_cast<const int64_t*>(given.slots)[index] : static_cast<const int32_t*>(given.slots)[index];
             if (slot < 0) continue;
             const char* from = given.states + token * given.token_stride;
             char* to = given.cache + slot / given.block_size * given.block_stride + slot % given.block_size * given.place_stride;
             if (!given.scales)
                 copy_token(given, from, to);
-            else if (given.kind == Kind::f32)
+            else if (given.dtype == Dtype::f32)
                 quantise_token<float>(given, from, to);
-            else if (given.kind == Kind::bf16)
+            else if (given.dtype == Dtype::bf16)
                 quantise_token<Bfloat16>(given, from, to);
             else
                 quantise_token<Half>(given, from, to);
@@ -102,4 +102,4 @@ void copy_rows(const Copy& given) {
     });
 }
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

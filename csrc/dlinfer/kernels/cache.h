@@ -17,13 +17,13 @@ struct Filling {
     int64_t slots_stride;  // in elements
     int64_t tokens, heads, size, block_size;
     int64_t element;  // bytes of an element, where it is copied as it is
-    Kind kind;        // of the states, where they are quantised
+    Dtype dtype;        // of the states, where they are quantised
     CacheElement stored;    // how the cache holds them: i8, u8 or u4; others: as they are
     const float* scales;  // [heads, size], where they are quantised: stored is round(x / scale + zero)
     const float* zeros;   // the same, or null
 };
 
-/// Rows of bytes that go from one place to another.
+/// Rows of bytes that go from one address to another.
 struct Copy {
     const char* from;
     char* to;

@@ -5,8 +5,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kinds.h"
-#include "levels.h"
+#include "cpu_capability.h"
 
 namespace dlinfer {
 
@@ -19,7 +18,7 @@ enum class Stored { f32, bf16, f16, int8, int4, int4_awq };
 struct Product {
     const void* x;  // [rows, in]
     int64_t x_stride;
-    Kind x_kind;
+    Dtype x_dtype;
 
     const void* weight;  // by rows: [out, in]; by columns: [in, out], or [in, out / 8]
     int64_t weight_stride;
@@ -27,7 +26,7 @@ struct Product {
 
     void* result;  // [rows, out]
     int64_t result_stride;
-    Kind result_kind;
+    Dtype result_dtype;
 
     int64_t rows, in, out;
     const float* scale;  // [out], or null

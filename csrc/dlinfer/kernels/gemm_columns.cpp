@@ -3,10 +3,10 @@
 #include "gemm_tile.h"
 #include "parallel.h"
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 namespace {
 
-// Rows of weights that are read together, as many as the level's registers hold.
+// Rows of weights that are read together, as many as the capability's registers hold.
 #if defined(__AVX512F__)
 constexpr int DEPTH = 8;
 #elif defined(__AVX2__)
@@ -112,8 +112,8 @@ struct Columns {
             for (int64_t unit = 0; unit < count; unit += Source::UNIT) {
                 const auto packed = word(zeros, unit);
                 each<Source::PLANES>([&](auto p) INLINED {
-                    const int64_t place = unit + p * LANES;
-                    store_lanes(Source::template plane<p>(packed) * -load_lanes(factor.data + place), offset.data + place);
+                    const int64_t index = unit + p * LANES;
+                    store_lanes(Source::template plane<p>(packed) * -load_lanes(factor.data + index), offset.data + index);
                 });
             }
         }
@@ -131,7 +131,7 @@ struct Columns {
         }
     }
 
-    /// visit(place, elements[ROWS]) for every vector of columns of ROWS rows of weights from k on; place is in the order of planes.
+    /// visit(index, elements[ROWS]) for every vector of columns of ROWS rows of weights from k on; index is in the order of planes.
     template <int ROWS, typename Visit>
     [[gnu::always_inline]] void elements(int64_t k, const Visit& visit) const {
         const auto* first = row(given.weight, given.weight_stride, k);
@@ -143,13 +143,13 @@ struct Columns {
                 __builtin_prefetch(first + (i + ROWS) * stride + unit / (Source::PLANES == 1 ? 1 : 8));
             });
             each<Source::PLANES>([&](auto p) INLINED {
-                const int64_t place = unit + p * LANES;
+                const int64_t index = unit + p * LANES;
                 V values[ROWS];
                 each<ROWS>([&](auto i) INLINED {
                     values[i] = Source::template plane<p>(words[i]);
-                    if constexpr (GROUPED) values[i] = values[i] * load_lanes(factor.data + place) + load_lanes(offset.data + place);
+                    if constexpr (GROUPED) values[i] = values[i] * load_lanes(factor.data + index) + load_lanes(offset.data + index);
                 });
-                visit(place, values);
+                visit(index, values);
             });
         }
     }
@@ -159,12 +159,12 @@ struct Columns {
         const int64_t width = padded();
         walk([&](int64_t k, auto depth) {
             constexpr int ROWS = decltype(depth)::value;
-            elements<ROWS>(k, [&](int64_t place, const V(&values)[ROWS]) INLINED {
+            elements<ROWS>(k, [&](int64_t index, const V(&values)[ROWS]) INLINED {
                 for (int64_t r = 0; r < given.rows; r++) {
                     const float* factors = x.data + r * x.stride + k;
-                    V sum = load_lanes(sums + r * width + place);
+                    V sum = load_lanes(sums + r * width + index);
                     each<ROWS>([&](auto i) INLINED { sum += values[i] * factors[i]; });
-                    store_lanes(sum, sums + r * width + place);
+                    store_lanes(sum, sums + r * width + index);
                 }
             });
         });
@@ -173,8 +173,8 @@ struct Columns {
     void restore(float* panel, int64_t width) {
         walk([&](int64_t k, auto depth) {
             constexpr int ROWS = decltype(depth)::value;
-            elements<ROWS>(k, [&](int64_t place, const V(&values)[ROWS]) INLINED {
-                each<ROWS>([&](auto i) INLINED { store_lanes(values[i], panel + (k + i) * width + place); });
+            elements<ROWS>(k, [&](int64_t index, const V(&values)[ROWS]) INLINED {
+                each<ROWS>([&](auto i) INLINED { store_lanes(values[i], panel + (k + i) * width + index); });
             });
         });
     }
@@ -260,4 +260,4 @@ void finish_columns(const Product& given, int64_t begin, int64_t end, const floa
     by_columns(given, [&](const auto& product) { product.finish(begin, end, sums, stride); });
 }
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

@@ -4,7 +4,7 @@
 #include "lanes.h"
 #include "scratch.h"
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 
 /// Rows of floats at the beginnings of cache lines: a vector that lies across two lines costs two reads.
 struct AlignedRows {
@@ -16,15 +16,15 @@ struct AlignedRows {
         data = scratch.data ? scratch.data : static_cast<const float*>(given.x);
         stride = scratch.data ? padded(given.in) : given.x_stride;
         if (!scratch.data) return;
-        if (given.x_kind == Kind::f32) copy<float>(given);
-        if (given.x_kind == Kind::bf16) copy<Bfloat16>(given);
-        if (given.x_kind == Kind::f16) copy<Half>(given);
+        if (given.x_dtype == Dtype::f32) copy<float>(given);
+        if (given.x_dtype == Dtype::bf16) copy<Bfloat16>(given);
+        if (given.x_dtype == Dtype::f16) copy<Half>(given);
     }
 
 private:
     static bool fits(const Product& given) {
         const auto address = reinterpret_cast<uintptr_t>(given.x) | static_cast<uintptr_t>(given.x_stride * 4);
-        return given.x_kind == Kind::f32 && address % (4 * LANES) == 0;
+        return given.x_dtype == Dtype::f32 && address % (4 * LANES) == 0;
     }
 
     template <typename Element>
@@ -34,11 +34,11 @@ private:
     }
 };
 
-/// Numbers of one row from `place` on, at most a vector of them.
-INLINE void store_result(V value, void* result, Kind kind, int64_t place, int64_t count) {
-    if (kind == Kind::f32) store_upto(value, static_cast<float*>(result) + place, count);
-    if (kind == Kind::bf16) store_upto(value, static_cast<Bfloat16*>(result) + place, count);
-    if (kind == Kind::f16) store_upto(value, static_cast<Half*>(result) + place, count);
+/// Numbers of one row from `index` on, at most a vector of them.
+INLINE void store_result(V value, void* result, Dtype dtype, int64_t index, int64_t count) {
+    if (dtype == Dtype::f32) store_upto(value, static_cast<float*>(result) + index, count);
+    if (dtype == Dtype::bf16) store_upto(value, static_cast<Bfloat16*>(result) + index, count);
+    if (dtype == Dtype::f16) store_upto(value, static_cast<Half*>(result) + index, count);
 }
 
 /// Sums of one row and some columns from n on become results.
@@ -47,8 +47,8 @@ static inline void finish(const Product& given, int64_t row, int64_t n, int64_t 
         V value = load_upto(sums + i, part);
         if (given.scale) value *= load_upto(given.scale + n + i, part);
         if (given.bias) value += load_upto(given.bias + n + i, part);
-        store_result(value, given.result, given.result_kind, row * given.result_stride + n + i, part);
+        store_result(value, given.result, given.result_dtype, row * given.result_stride + n + i, part);
     });
 }
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

@@ -2,7 +2,7 @@
 #include "gemm_tile.h"
 #include "parallel.h"
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 namespace {
 
 // Results that are finished together; a multiple of every tile_columns and of LANES.
@@ -145,4 +145,4 @@ void finish_rows(const Product& given, int64_t begin, int64_t end, const float* 
     });
 }
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

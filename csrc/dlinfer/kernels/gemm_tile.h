@@ -7,7 +7,7 @@
 // Sums stay in registers only where everything that touches them is one function (INLINE), and where the compiler knows every
 // index of an array of vectors from the start: no loops over them, but `each`.
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 
 template <typename Body, int... I>
 INLINE void each_of(const Body& body, std::integer_sequence<int, I...>) {
@@ -19,7 +19,7 @@ INLINE void each(const Body& body) {
     each_of(body, std::make_integer_sequence<int, COUNT>{});
 }
 
-// How many vectors of sums the registers of the level hold, beside what is read; and how many rows of x take part.
+// How many vectors of sums the registers of the capability hold, beside what is read; and how many rows of x take part.
 #if defined(__AVX512F__)
 constexpr int SUMS = 16, TILE_ROWS = 8;
 #else
@@ -84,4 +84,4 @@ INLINE void sum_lanes(const Vector (&vectors)[COUNT], Number* to) {
         std::memcpy(to, half, sizeof half);
 }
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

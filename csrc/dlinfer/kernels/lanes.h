@@ -1,8 +1,8 @@
-// More about vectors of the level's width: bytes, vectors that are not full, rounding.
+// More about vectors of the capability's width: bytes, vectors that are not full, rounding.
 #pragma once
 #include "registers.h"
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 
 typedef int8_t V8 __attribute__((vector_size(LANES)));
 
@@ -55,4 +55,4 @@ INLINE V rounded(V value) {
     return (value + SHIFT) - SHIFT;
 }
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

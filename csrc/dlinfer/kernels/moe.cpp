@@ -3,7 +3,7 @@
 #include "gemm_operands.h"
 #include "parallel.h"
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 namespace {
 
 /// The softmax of `size` numbers; behind them up to `padded(size)` may be written.
@@ -16,7 +16,7 @@ void softmax(float* row, int64_t size) {
     for (int64_t i = 0; i < size; i++) row[i] /= all;
 }
 
-/// The place of the largest number that was not taken yet; like torch's topk, what is no number comes first.
+/// The index of the largest number that was not taken yet; like torch's topk, what is no number comes first.
 int64_t largest_left(const float* row, const bool* taken, int64_t size) {
     int64_t best = -1;
     for (int64_t i = 0; i < size; i++) {
@@ -29,16 +29,16 @@ int64_t largest_left(const float* row, const bool* taken, int64_t size) {
 void choose(const Gate& gate, const float* row, bool* taken, float* weights, int64_t* ids) {
     const int64_t size = gate.experts / gate.groups, each = gate.topk / gate.groups;
     float all = 0;
-    for (int64_t place = 0; place < gate.topk; place++) {
-        const int64_t start = place / each * size;
+    for (int64_t index = 0; index < gate.topk; index++) {
+        const int64_t start = index / each * size;
         const int64_t best = start + largest_left(row + start, taken + start, size);
         taken[best] = true;
-        ids[place] = best;
-        weights[place] = row[best];
+        ids[index] = best;
+        weights[index] = row[best];
         all += row[best];
     }
     if (gate.renormalize)
-        for (int64_t place = 0; place < gate.topk; place++) weights[place] /= all;
+        for (int64_t index = 0; index < gate.topk; index++) weights[index] /= all;
 }
 
 template <typename Element>
@@ -57,9 +57,9 @@ void choose_for_rows(const Gate& gate, int64_t begin, int64_t end) {
 
 void choose_experts(const Gate& gate) {
     parallel(gate.rows, 16, [&](int64_t begin, int64_t end) {
-        if (gate.kind == Kind::f32) choose_for_rows<float>(gate, begin, end);
-        if (gate.kind == Kind::bf16) choose_for_rows<Bfloat16>(gate, begin, end);
-        if (gate.kind == Kind::f16) choose_for_rows<Half>(gate, begin, end);
+        if (gate.dtype == Dtype::f32) choose_for_rows<float>(gate, begin, end);
+        if (gate.dtype == Dtype::bf16) choose_for_rows<Bfloat16>(gate, begin, end);
+        if (gate.dtype == Dtype::f16) choose_for_rows<Half>(gate, begin, end);
     });
 }
 
@@ -75,12 +75,12 @@ void add_shares(const Shares& given) {
     });
 }
 
-void narrow_numbers(const float* from, int64_t count, Kind kind, void* to) {
+void narrow_numbers(const float* from, int64_t count, Dtype dtype, void* to) {
     parallel(count, 16384, [&](int64_t begin, int64_t end) {
         in_vectors(end - begin, [&](int64_t i, int64_t part) INLINED {
-            store_result(load_upto(from + begin + i, part), to, kind, begin + i, part);
+            store_result(load_upto(from + begin + i, part), to, dtype, begin + i, part);
         });
     });
 }
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

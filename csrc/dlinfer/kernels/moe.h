@@ -2,14 +2,13 @@
 #pragma once
 #include <cstdint>
 
-#include "kinds.h"
-#include "levels.h"
+#include "cpu_capability.h"
 
 namespace dlinfer {
 
 struct Gate {
     const void* logits;  // [rows, experts], contiguous
-    Kind kind;
+    Dtype dtype;
     int64_t rows, experts, topk;
     int64_t groups;  // topk / groups are chosen in each; 1: of all
     bool renormalize;
@@ -30,4 +29,4 @@ struct Shares {
 
 DLINFER_DECLARE(void choose_experts(const Gate& gate))
 DLINFER_DECLARE(void add_shares(const Shares& shares))
-DLINFER_DECLARE(void narrow_numbers(const float* from, int64_t count, Kind kind, void* to))
+DLINFER_DECLARE(void narrow_numbers(const float* from, int64_t count, Dtype dtype, void* to))

@@ -6,7 +6,7 @@
 #include "parallel.h"
 #include "scratch.h"
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 namespace {
 
 template <typename Element>
@@ -71,7 +71,7 @@ struct Norm {
     }
 
     void rows(int64_t begin, int64_t end) const {
-        Scratch<float> wide(given.quantised ? given.size : 0);
+        Scratch<float> upcast(given.quantised ? given.size : 0);
         for (int64_t r = begin; r < end; r++) {
             const int64_t start = r * given.size;
             const Element* row = static_cast<const Element*>(given.hidden) + start;
@@ -84,9 +84,9 @@ struct Norm {
                 scaled(row, static_cast<Element*>(given.result) + start);
                 continue;
             }
-            scaled(row, wide.data);
-            given.scales[r] = scale_for(largest_magnitude(wide.data, given.size));
-            quantise(wide.data, given.scales[r], given.quantised + start, given.size);
+            scaled(row, upcast.data);
+            given.scales[r] = scale_for(largest_magnitude(upcast.data, given.size));
+            quantise(upcast.data, given.scales[r], given.quantised + start, given.size);
         }
     }
 };
@@ -116,16 +116,16 @@ void quant_rows(const QuantRows& given) {
 
 void rms_norm(const NormRows& given) {
     parallel(given.rows, 16, [&](int64_t begin, int64_t end) {
-        if (given.kind == Kind::f32) norm_rows<float>(given, begin, end);
-        if (given.kind == Kind::bf16) norm_rows<Bfloat16>(given, begin, end);
-        if (given.kind == Kind::f16) norm_rows<Half>(given, begin, end);
+        if (given.dtype == Dtype::f32) norm_rows<float>(given, begin, end);
+        if (given.dtype == Dtype::bf16) norm_rows<Bfloat16>(given, begin, end);
+        if (given.dtype == Dtype::f16) norm_rows<Half>(given, begin, end);
     });
 }
 
 void quantise_rows(const QuantRows& given) {
-    if (given.kind == Kind::f32) quant_rows<float>(given);
-    if (given.kind == Kind::bf16) quant_rows<Bfloat16>(given);
-    if (given.kind == Kind::f16) quant_rows<Half>(given);
+    if (given.dtype == Dtype::f32) quant_rows<float>(given);
+    if (given.dtype == Dtype::bf16) quant_rows<Bfloat16>(given);
+    if (given.dtype == Dtype::f16) quant_rows<Half>(given);
 }
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

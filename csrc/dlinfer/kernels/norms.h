@@ -2,8 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kinds.h"
-#include "levels.h"
+#include "cpu_capability.h"
 
 namespace dlinfer {
 
@@ -11,13 +10,13 @@ namespace dlinfer {
 struct NormRows {
     const void* hidden;
     const void* residual;  // like hidden, or null
-    const void* weight;    // float if weight_is_float, else of hidden's kind
+    const void* weight;    // float if weight_is_float, else of hidden's dtype
     void* sum;             // hidden + residual, where there is a residual
-    void* result;          // of hidden's kind, or null for a quantised one
+    void* result;          // of hidden's dtype, or null for a quantised one
     int8_t* quantised;     // and
     float* scales;         // one for each row, or null
     int64_t rows, size;
-    Kind kind;
+    Dtype dtype;
     bool weight_is_float;
     float epsilon;
 };
@@ -27,7 +26,7 @@ struct QuantRows {
     int8_t* quantised;
     float* scales;
     int64_t rows, size;
-    Kind kind;
+    Dtype dtype;
     bool one_scale;  // for all rows
 };
 

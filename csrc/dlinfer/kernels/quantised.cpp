@@ -4,7 +4,7 @@
 #include "gemm_tile.h"
 #include "parallel.h"
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 namespace {
 
 constexpr int64_t BLOCK = 16;  // columns whose weights stay in the first cache while all rows pass
@@ -20,7 +20,7 @@ void finish(const IntegerProduct& given, int64_t row, int64_t n, int64_t count, 
         V value = load_upto(numbers + i, part) * given.row_scale[given.row_scales ? row : 0];
         value *= given.column_scales ? load_upto(given.column_scale + n + i, part) : splat(*given.column_scale);
         if (given.bias) value += load_upto(given.bias + n + i, part);
-        store_result(value, given.result, given.result_kind, row * given.out + n + i, part);
+        store_result(value, given.result, given.result_dtype, row * given.out + n + i, part);
     });
 }
 
@@ -117,13 +117,13 @@ struct Prepared {
 };
 
 void multiply_block(const IntegerProduct& given, const Prepared& a, int64_t n, int64_t count) {
-    Scratch<int16_t> wide(BLOCK * given.in);
+    Scratch<int16_t> upcast(BLOCK * given.in);
     for (int64_t c = 0; c < count; c++)
-        for (int64_t k = 0; k < given.in; k++) wide.data[c * given.in + k] = given.b[(n + c) * given.b_stride + k];
+        for (int64_t k = 0; k < given.in; k++) upcast.data[c * given.in + k] = given.b[(n + c) * given.b_stride + k];
     for (int64_t r = 0; r < given.rows; r++) {
         int32_t sums[BLOCK];
         for (int64_t c = 0; c < count; c++) {
-            const int16_t *one = a.data.data + r * given.in, *other = wide.data + c * given.in;
+            const int16_t *one = a.data.data + r * given.in, *other = upcast.data + c * given.in;
             int32_t sum = 0;
             for (int64_t k = 0; k < given.in; k++) sum += one[k] * other[k];
             sums[c] = sum;
@@ -164,10 +164,10 @@ void multiply_integers(const IntegerProduct& given) {
 
 void quantise_fixed(const FixedQuantisation& given) {
     parallel(given.count, 16384, [&](int64_t begin, int64_t end) {
-        if (given.kind == Kind::f32) quantise_numbers<float>(given, begin, end);
-        if (given.kind == Kind::bf16) quantise_numbers<Bfloat16>(given, begin, end);
-        if (given.kind == Kind::f16) quantise_numbers<Half>(given, begin, end);
+        if (given.dtype == Dtype::f32) quantise_numbers<float>(given, begin, end);
+        if (given.dtype == Dtype::bf16) quantise_numbers<Bfloat16>(given, begin, end);
+        if (given.dtype == Dtype::f16) quantise_numbers<Half>(given, begin, end);
     });
 }
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

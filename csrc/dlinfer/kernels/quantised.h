@@ -2,8 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kinds.h"
-#include "levels.h"
+#include "cpu_capability.h"
 
 namespace dlinfer {
 
@@ -18,7 +17,7 @@ struct IntegerProduct {
     int64_t b_stride;
 
     void* result;  // [rows, out], contiguous
-    Kind result_kind;
+    Dtype result_dtype;
     int64_t rows, in, out;  // in: at most MOST_INTEGERS
 
     const int32_t* whole_bias;  // or null
@@ -33,7 +32,7 @@ struct FixedQuantisation {
     const void* x;
     int8_t* result;
     int64_t count;
-    Kind kind;
+    Dtype dtype;
     float scale, offset;
 };
 

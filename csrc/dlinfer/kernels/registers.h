@@ -1,8 +1,8 @@
-// Vectors as wide as the level's registers, for kernels that keep a tile of results in registers: V has LANES floats.
+// Vectors as wide as the capability's registers, for kernels that keep a tile of results in registers: V has LANES floats.
 #pragma once
 #include "vector.h"
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 
 #if defined(__AVX512F__)
 constexpr int64_t LANES = 16;
@@ -161,4 +161,4 @@ static inline V hyperbolic_tangent(V x) {
     return bits_as<V>(bits_as<VI>(less_one / (less_one + 2.0f)) | sign);
 }
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

@@ -4,7 +4,7 @@
 #include "registers.h"
 #include "scratch.h"
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 namespace {
 
 constexpr int64_t ENOUGH = 32 * 1024;
@@ -39,9 +39,9 @@ void turn_pairs(const Element* from, const float* cosines, const float* sines, i
 }
 
 /// A row of a table as floats: where it is, or a copy.
-const float* table_row(const void* table, Kind kind, int64_t row, int64_t size, float* copy) {
-    if (kind == Kind::f32) return static_cast<const float*>(table) + row * size;
-    if (kind == Kind::bf16)
+const float* table_row(const void* table, Dtype dtype, int64_t row, int64_t size, float* copy) {
+    if (dtype == Dtype::f32) return static_cast<const float*>(table) + row * size;
+    if (dtype == Dtype::bf16)
         widen_row(static_cast<const Bfloat16*>(table) + row * size, size, copy);
     else
         widen_row(static_cast<const Half*>(table) + row * size, size, copy);
@@ -69,10 +69,10 @@ void rotate_tokens(const Rotation& given, int64_t begin, int64_t end) {
 
 void rotate(const Rotation& given) {
     parallel(given.outer * given.inner, ENOUGH / (given.heads * given.size + 1) + 1, [&](int64_t begin, int64_t end) {
-        if (given.kind == Kind::f32) rotate_tokens<float>(given, begin, end);
-        if (given.kind == Kind::bf16) rotate_tokens<Bfloat16>(given, begin, end);
-        if (given.kind == Kind::f16) rotate_tokens<Half>(given, begin, end);
+        if (given.dtype == Dtype::f32) rotate_tokens<float>(given, begin, end);
+        if (given.dtype == Dtype::bf16) rotate_tokens<Bfloat16>(given, begin, end);
+        if (given.dtype == Dtype::f16) rotate_tokens<Half>(given, begin, end);
     });
 }
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

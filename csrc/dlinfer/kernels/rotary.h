@@ -2,8 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kinds.h"
-#include "levels.h"
+#include "cpu_capability.h"
 
 namespace dlinfer {
 
@@ -11,12 +10,12 @@ namespace dlinfer {
 struct Rotation {
     const void* states;
     void* result;
-    Kind kind;                                         // of both
+    Dtype dtype;                                         // of both
     int64_t outer, inner, heads, size, rotary;         // only the first `rotary` elements of a head are turned
     int64_t outer_stride, inner_stride, head_stride;   // of the states, in elements
     const void* cosines;                               // [outer * inner, rotary]
     const void* sines;
-    Kind table;                                        // of both tables
+    Dtype table;                                        // of both tables
     enum class Pairs { halves, adjacent, adjacent_to_halves } pairs;  // which elements are turned together, and where they go
 };
 

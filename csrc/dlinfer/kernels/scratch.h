@@ -1,10 +1,10 @@
-// Memory that a kernel needs while it runs. No container of the standard library: their functions are shared between levels.
+// Memory that a kernel needs while it runs. No container of the standard library: their functions are shared between capabilities.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <new>
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 
 template <typename Element>
 struct Scratch {
@@ -21,4 +21,4 @@ struct Scratch {
     Element* const data;
 };
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

@@ -7,12 +7,12 @@
 #include <immintrin.h>
 #endif
 
-// For every function that takes or gives an F. Where it is wider than the level's registers it is handed over in memory, and the
+// For every function that takes or gives an F. Where it is wider than the capability's registers it is handed over in memory, and the
 // compiler (GCC 12) does not align that memory as the called function expects it.
 #define INLINE [[gnu::always_inline]] static inline
 #define INLINED __attribute__((always_inline))  // the same for a lambda
 
-namespace dlinfer::DLINFER_LEVEL {
+namespace dlinfer::DLINFER_CPU_CAPABILITY {
 
 constexpr int64_t WIDTH = 16;
 typedef float F __attribute__((vector_size(64)));
@@ -150,4 +150,4 @@ INLINE float sum(F value) {
 }
 INLINE F larger(F a, F b) { return a > b ? a : b; }
 
-}  // namespace dlinfer::DLINFER_LEVEL
+}  // namespace dlinfer::DLINFER_CPU_CAPABILITY

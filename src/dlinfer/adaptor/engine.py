@@ -54,9 +54,9 @@ class _Adapted:
                 raise self._wrong(rule, "the argument exists already; a constant is one more argument")
             self._constants[rule.name] = rule.value
             return
-        place = _RESULT.fullmatch(rule.argument)
-        if place is not None and rule.argument not in self._operator.arguments:
-            self._add_result(rule, int(place[1] or 0))
+        index = _RESULT.fullmatch(rule.argument)
+        if index is not None and rule.argument not in self._operator.arguments:
+            self._add_result(rule, int(index[1] or 0))
             return
         self._known(rule, rule.argument)
         if isinstance(rule, Rename):
@@ -77,8 +77,8 @@ class _Adapted:
                 raise self._wrong(rule, "say which dtype the kernel wants")
             self._arguments.setdefault(rule.argument, []).append(rule)
 
-    def _add_result(self, rule: Rule, place: int) -> None:
-        if place >= len(self._operator.parsed.returns):
+    def _add_result(self, rule: Rule, index: int) -> None:
+        if index >= len(self._operator.parsed.returns):
             raise self._wrong(rule, f"the operator has {len(self._operator.parsed.returns)} results")
         if not isinstance(rule, (Layout, Cast)):
             raise self._wrong(rule, "only Layout and Cast are for results")
@@ -86,7 +86,7 @@ class _Adapted:
             _permutation(self._operator.name, rule)
         elif rule.dtype is not None:
             raise self._wrong(rule, "leave out the dtype: the interface says which it must become")
-        self._results.setdefault(place, []).append(rule)
+        self._results.setdefault(index, []).append(rule)
 
     def _known(self, rule: Rule, argument: str) -> None:
         if argument not in self._operator.arguments:
@@ -167,12 +167,12 @@ class _Adapted:
         several = isinstance(result, (tuple, list))
         values = list(result) if several else [result]
         wanted = self._promised(given)
-        for place, rules in self._results.items():
+        for index, rules in self._results.items():
             for rule in rules:
                 if isinstance(rule, Layout):
-                    values[place] = values[place].permute(_inverse(_permutation(self._operator.name, rule)))
+                    values[index] = values[index].permute(_inverse(_permutation(self._operator.name, rule)))
                 else:
-                    values[place] = values[place].to(wanted[place].dtype)
+                    values[index] = values[index].to(wanted[index].dtype)
         return tuple(values) if several else values[0]
 
     def _promised(self, given: dict[str, Any]) -> list[Any]:
@@ -196,7 +196,7 @@ def _permutation(operator: str, rule: Layout) -> tuple[int, ...]:
 
 
 def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(order.index(place) for place in range(len(order)))
+    return tuple(order.index(index) for index in range(len(order)))
 
 
 def _same(value: Any, default: Any) -> bool:

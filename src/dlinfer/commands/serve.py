@@ -62,10 +62,10 @@ def _option(words: list[str], name: str, default: str) -> str:
 
 def _require_model(folder: str) -> None:
     """LMDeploy takes what is no folder for a name on a model hub, and says so in pages of tracebacks."""
-    place = Path(folder)
-    name_on_a_hub = not place.exists() and folder.count("/") == 1 and not folder.startswith(("/", ".", "~"))
-    if not name_on_a_hub and not (place / "config.json").is_file():
-        reason = "it has no config.json" if place.is_dir() else "there is no such folder"
+    path = Path(folder)
+    name_on_a_hub = not path.exists() and folder.count("/") == 1 and not folder.startswith(("/", ".", "~"))
+    if not name_on_a_hub and not (path / "config.json").is_file():
+        reason = "it has no config.json" if path.is_dir() else "there is no such folder"
         _refuse(
             f"{folder} is not a folder with a model: {reason}. Give one as transformers' save_pretrained writes it."
         )
@@ -76,10 +76,10 @@ def _require_port(address: str, port: str) -> None:
     if not port.isdecimal() or not 0 < int(port) < 65536:
         _refuse(f"--server-port {port} is no port. Give a number from 1 to 65535.")
     try:
-        family, kind, _, _, place = socket.getaddrinfo(address, int(port), type=socket.SOCK_STREAM)[0]
+        family, kind, _, _, endpoint = socket.getaddrinfo(address, int(port), type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
-            probe.bind(place)
+            probe.bind(endpoint)
     except OSError as error:
         reason = error.strerror or error
         _refuse(

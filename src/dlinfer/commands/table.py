@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from inspect import unwrap
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -58,7 +61,28 @@ def _full(operator: Operator) -> str:
     lines = [f"{operator.name}{operator.schema}", f"  {operator.summary}"]
     lines += [f"  {name:16} {text}" for name, text in operator.shapes.items()]
     lines += [f"  {'gives':16} {operator.results}", f"  {'judged':16} {operator.tolerance}"]
+    lines += [f"  {'declared in':16} {_location(operator.check)}"]
+    lines += [f"  {f'kernel of {vendor}':16} {location}" for vendor, location in _kernels(operator.name)]
     return "\n".join(lines)
+
+
+def _kernels(name: str) -> Iterator[tuple[str, str]]:
+    """Which installed vendors serve an operator, and where."""
+    from dlinfer.vendors import installed
+
+    for vendor, found in installed().items():
+        if found.vendor is not None and name in found.vendor.kernels:
+            yield vendor, _location(found.vendor.kernels[name])
+
+
+def _location(function: Callable[..., Any]) -> str:
+    code = getattr(unwrap(function), "__code__", None)
+    if code is None:
+        return f"compiled, in {function.__module__}"
+    path = Path(code.co_filename)
+    here = Path(__file__).parents[2]
+    shown = path.relative_to(here) if path.is_relative_to(here) else path
+    return f"{shown}:{code.co_firstlineno}"
 
 
 def markdown_page() -> str:

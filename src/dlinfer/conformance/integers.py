@@ -54,7 +54,7 @@ def _raised(value: Any) -> Any:
 
 
 def _indexed(arguments: dict[str, Any], got: Tensor) -> str:
-    names = ("query", "key", "weights", "query_ends", "kv_lengths", "block_table")
+    names = ("query", "key", "weights", "cu_seqlens_q", "kv_lengths", "block_table")
     start = 0
     for scores in index_scores(*(arguments[name] for name in names)):
         for row in scores:

@@ -18,7 +18,7 @@ from dlinfer.errors import DlinferArgumentError
 from dlinfer.interface import OPERATORS
 from dlinfer.interface.declaration import Operator
 from dlinfer.interface.registry import OVERLOADS
-from dlinfer.vendors.selection import Values, resolve, served_by
+from dlinfer.vendors.dispatch import Values, resolve, served_by
 from op_tools.categories import Category
 from op_tools.conformance import add_wrong_tensor, describe_value, record_verdict
 from op_tools.verdict import Verdict, judge_all, tolerance_for

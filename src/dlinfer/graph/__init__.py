@@ -8,10 +8,10 @@ docs/graph.md.
 
 from __future__ import annotations
 
+from dlinfer.errors import GraphError, UnknownBackendError
 from dlinfer.graph.backends import Backend, register
 from dlinfer.graph.capture import Captured, CompiledGraph, mark_fixed
 from dlinfer.graph.capture import compile_graph as compile
-from dlinfer.graph.errors import GraphError, UnknownBackendError
 
 __all__ = [
     "Backend",

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dlinfer.graph.errors import GraphError, UnknownBackendError
+from dlinfer.errors import GraphError, UnknownBackendError
 from dlinfer.settings import GRAPH_BACKEND
 
 GROUP = "dlinfer.graph_backends"
@@ -37,14 +37,25 @@ class Backend:
     """It prepares each batch size by itself (records or specialises): callers should pad batches to a few sizes."""
 
 
-# The backends of this package: name, and where its `Backend` is. Modules are imported when they are asked for.
+def run_graph(graph: torch.fx.GraphModule, inputs: list[Any]) -> Runner:
+    """The eager executor: one Python function with the calls of the operators and nothing else, no modules, hooks or branches.
+
+    The operators run as they stand, so caches are written in place. Calling the module would go through its hooks every time.
+    """
+    graph.recompile()
+    # torch writes the function when its text is first asked for; before that, `forward` is one that asks at every call.
+    assert graph.code
+    return graph.forward
+
+
+# The other backends of this package: name, and where its `Backend` is. Modules are imported when they are asked for.
 _OWN = {
-    "eager": "dlinfer.graph.executor",
     "aten": "dlinfer.graph.lowering",
     "cudagraphs": "dlinfer.graph.cuda_graphs",
 }
 # Names that are promised by packages which may not bring their entry point yet.
 _PROMISED = {"dicp": "the dicp package brings it as an entry point of the group 'dlinfer.graph_backends'"}
+_EAGER = Backend("eager", run_graph)
 _REGISTERED: dict[str, Backend] = {}
 
 
@@ -77,6 +88,8 @@ def find(name: str | None = None) -> Backend:
 
 @cache
 def _find(name: str) -> Backend | None:
+    if name == _EAGER.name:
+        return _EAGER
     if name in _OWN:
         return import_module(_OWN[name]).BACKEND
     for point in entry_points(group=GROUP):
@@ -109,4 +122,6 @@ def _loaded(name: str, load: Callable[[], Any]) -> Backend:
 def names() -> list[str]:
     """The backends that can be asked for here, without those that torch has for its own tests and for debugging."""
     announced = [point.name for point in entry_points(group=GROUP)]
-    return list(dict.fromkeys([*_OWN, *_REGISTERED, *announced, *torch.compiler.list_backends()]))
+    return list(
+        dict.fromkeys([_EAGER.name, *_OWN, *_REGISTERED, *announced, *torch.compiler.list_backends()])
+    )

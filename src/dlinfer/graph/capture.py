@@ -1,7 +1,7 @@
 """Captures a function as one graph for all batch sizes, and hands the graph to a backend.
 
 torch.compile does the capturing, with settings that a decoding step needs and that torch has off by default: see `_Capturing`
-and `_guards`. A function that cannot be one graph is refused with the place in its source.
+and `_guards`. A function that cannot be one graph is refused with the line of its source.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torch import Tensor
 from torch._dynamo import config as capturing
 from torch._dynamo import mark_static, mark_static_address, reset_code
 
+from dlinfer.errors import GraphError
 from dlinfer.graph import backends
 from dlinfer.graph.backends import Backend, Runner
-from dlinfer.graph.errors import GraphError
 from dlinfer.graph.explaining import CAPTURE_ERRORS, WITHOUT, changes, explained, kinds_of, name_of
 from dlinfer.graph.writes import written_inputs
 
@@ -97,7 +97,7 @@ class CompiledGraph:
         self.graphs.clear()
 
     def _prepare(self, backend: Backend) -> Callable[..., Any]:
-        # torch keeps graphs with the code of a function. Code of its own keeps those of two targets apart, also where both
+        # torch keeps graphs with the code of a function. Code of its own keeps those of two targets separate, also where both
         # are objects of one class.
         self._entry = _entry(self.target)
         self._compiled = torch.compile(
@@ -114,7 +114,7 @@ class CompiledGraph:
         if self.graphs:
             self._note_another(changes(self.graphs[-1].kinds, kinds))
         placeholders = graph.graph.find_nodes(op="placeholder")
-        writes = frozenset(placeholders[place].name for place in written_inputs(graph))
+        writes = frozenset(placeholders[index].name for index in written_inputs(graph))
         start = time.perf_counter()
         runner = backend.compiler(graph, inputs)
         self.graphs.append(Captured(graph, writes, kinds, time.perf_counter() - start))
@@ -153,7 +153,7 @@ def compile_graph(
 
 
 def mark_fixed(tensors: Iterable[Tensor]) -> None:
-    """Says that tensors keep their shape and place, as caches do: graphs then have numbers for their sizes.
+    """Says that tensors keep their shape and address, as caches do: graphs then have numbers for their sizes.
 
     Capturing is faster, and every call: torch does not ask for each size of each cache.
     """

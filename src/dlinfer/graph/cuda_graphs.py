@@ -1,4 +1,4 @@
-"""The backend 'cudagraphs': the captured graph is recorded once for each size, and then replayed by the device alone.
+"""The backend 'cudagraphs': the captured graph is recorded once for each size, and then replayed by the device by itself.
 
 Replaying takes no Python and no launches for single kernels. A recording holds addresses, so:
 
@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from dlinfer.graph.backends import Backend, Runner
-from dlinfer.graph.errors import GraphError
-from dlinfer.graph.executor import run_graph
+from dlinfer.errors import GraphError
+from dlinfer.graph.backends import Backend, Runner, run_graph
 from dlinfer.graph.writes import written_inputs
 
 _LOG = logging.getLogger(__name__)
@@ -101,38 +100,38 @@ class RecordedGraph:
         self._names = [node.name for node in placeholders]
         used = [bool(node.users) for node in placeholders]
         writes = written_inputs(graph)
-        tensors = [place for place, value in enumerate(inputs) if isinstance(value, Tensor)]
-        self._scalars = [place for place in range(len(inputs)) if place not in set(tensors)]
-        self._fixed = [place for place in tensors if place in writes or _stays(inputs[place])]
-        self._moving = [place for place in tensors if used[place] and place not in set(self._fixed)]
-        for place in tensors:
-            where = inputs[place].device
-            if used[place] and where.type != recorder.device:
+        tensors = [index for index, value in enumerate(inputs) if isinstance(value, Tensor)]
+        self._scalars = [index for index in range(len(inputs)) if index not in set(tensors)]
+        self._fixed = [index for index in tensors if index in writes or _stays(inputs[index])]
+        self._moving = [index for index in tensors if used[index] and index not in set(self._fixed)]
+        for index in tensors:
+            where = inputs[index].device
+            if used[index] and where.type != recorder.device:
                 raise GraphError(
-                    f"backend 'cudagraphs': input {self._names[place]} is on {where}, expected {recorder.device}: the values"
+                    f"backend 'cudagraphs': input {self._names[index]} is on {where}, expected {recorder.device}: the values"
                     " of other devices would be frozen into the recording. Move it, or use backend 'eager'."
                 )
         self._warned = False
 
     def __call__(self, *args: Any) -> Any:
         """Replays the recording for these sizes; makes it at the first call."""
-        sizes = tuple(args[place] for place in self._scalars)
+        sizes = tuple(args[index] for index in self._scalars)
         recording = self.recordings.get(sizes)
         if recording is None:
             return self._first(sizes, args)
         addresses = self._addresses(args)
         if recording.addresses != addresses:
             moved = zip(self._fixed, recording.addresses, addresses, strict=True)
-            names = [self._names[place] for place, before, now in moved if before != now]
+            names = [self._names[index] for index, before, now in moved if before != now]
             _LOG.warning("dlinfer.graph: recording anew, for inputs have moved: %s", ", ".join(names[:4]))
             return self._first(sizes, args)
-        for copy, place in zip(recording.copies, self._moving, strict=True):
-            copy.copy_(args[place], non_blocking=True)
+        for copy, index in zip(recording.copies, self._moving, strict=True):
+            copy.copy_(args[index], non_blocking=True)
         recording.replay()
         return tree_map_only(Tensor, Tensor.clone, recording.results)
 
     def _addresses(self, args: tuple[Any, ...]) -> tuple[int, ...]:
-        return tuple([args[place].data_ptr() for place in self._fixed])
+        return tuple([args[index].data_ptr() for index in self._fixed])
 
     def _first(self, sizes: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
         """Runs the step itself and gives its result, then records for the next: the step must not happen twice."""
@@ -142,20 +141,20 @@ class RecordedGraph:
         own = list(args)
         # Memory that may be written in and out of inference mode.
         with torch.inference_mode(False):
-            copies = [args[place].clone() for place in self._moving]
-        for copy, place in zip(copies, self._moving, strict=True):
-            own[place] = copy
+            copies = [args[index].clone() for index in self._moving]
+        for copy, index in zip(copies, self._moving, strict=True):
+            own[index] = copy
         # With the recording's own memory: kernels that are compiled for an alignment are compiled here, not while recording.
         results = tree_map_only(Tensor, Tensor.clone, self._recorder.prepare(lambda: self._run(*own)))
         try:
-            replay, places = self._recorder.record(lambda: self._run(*own))
+            replay, outputs = self._recorder.record(lambda: self._run(*own))
         except Exception as error:
             raise GraphError(
                 f"backend 'cudagraphs': this step cannot be recorded: {type(error).__name__}: {error}. Kernels that read values"
                 " on the CPU cannot be: the vendor 'ref' checks lengths and tables, and so does DLINFER_CHECK=1. Use a vendor"
                 " with kernels for the device, or backend 'eager'."
             ) from error
-        self.recordings[sizes] = _Recording(replay, self._addresses(args), copies, places)
+        self.recordings[sizes] = _Recording(replay, self._addresses(args), copies, outputs)
         return results
 
     def _warn(self, sizes: tuple[Any, ...]) -> None:

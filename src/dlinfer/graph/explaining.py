@@ -13,9 +13,8 @@ from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 import dlinfer.errors
-from dlinfer.errors import DlinferArgumentError
+from dlinfer.errors import DlinferArgumentError, GraphError
 from dlinfer.graph.backends import NO_GRAPH
-from dlinfer.graph.errors import GraphError
 from dlinfer.settings import GRAPH_BACKEND
 
 CAPTURE_ERRORS = (TorchDynamoException, FailOnRecompileLimitHit)
@@ -46,11 +45,11 @@ def explained(
                 target(*args, **kwargs)
         except DlinferArgumentError as refused:
             return refused
-    place = ""
+    location = ""
     if stack:
         frame = stack[-1]
-        place = f" at {frame.filename}:{frame.lineno} in {frame.name} (`{frame.line}`)"
-    return GraphError(f"{name_of(target)} cannot be one graph{place}: {_first_lines(error)} {WITHOUT}")
+        location = f" at {frame.filename}:{frame.lineno} in {frame.name} (`{frame.line}`)"
+    return GraphError(f"{name_of(target)} cannot be one graph{location}: {_first_lines(error)} {WITHOUT}")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -17,8 +17,7 @@ from torch._inductor.fx_passes.post_grad import decompose_auto_functionalized
 from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops_core
 from torch.fx import GraphModule
 
-from dlinfer.graph.backends import Backend, Compiler, Runner
-from dlinfer.graph.executor import run_graph
+from dlinfer.graph.backends import Backend, Compiler, Runner, run_graph
 
 
 def in_place(graph: GraphModule) -> GraphModule:

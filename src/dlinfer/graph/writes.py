@@ -20,12 +20,12 @@ _IN_PLACE = frozenset(
 
 
 def written_inputs(graph: GraphModule) -> set[int]:
-    """The places of inputs whose memory the graph writes to, directly or through a view."""
+    """The indices of inputs whose memory the graph writes to, directly or through a view."""
     holders: dict[int, list[int]] = {}
-    for place, node in enumerate(graph.graph.find_nodes(op="placeholder")):
+    for index, node in enumerate(graph.graph.find_nodes(op="placeholder")):
         memory = _memory(node)
         if memory is not None:
-            holders.setdefault(memory, []).append(place)
+            holders.setdefault(memory, []).append(index)
     found: set[int] = set()
     for node in graph.graph.nodes:
         for target in _targets(node):
@@ -53,9 +53,9 @@ def _targets(node: Node) -> Iterator[Node]:
             yield from _nodes(node.args[:1])
     elif node.op == "call_function":
         if isinstance(node.target, torch._ops.OpOverload):
-            for place, argument in enumerate(node.target._schema.arguments):
+            for index, argument in enumerate(node.target._schema.arguments):
                 if argument.alias_info is not None and argument.alias_info.is_write:
-                    given = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
+                    given = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
                     yield from _nodes(given)
         elif node.target in _IN_PLACE or _ends_like_in_place(node.target):
             yield from _nodes(node.args[:1])

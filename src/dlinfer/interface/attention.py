@@ -45,7 +45,7 @@ def _check_prefill(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    query_ends: Tensor,
+    cu_seqlens_q: Tensor,
     kv_lengths: Tensor,
     attn_output: Tensor,
     mask: Tensor | None,
@@ -61,15 +61,9 @@ def _check_prefill(
         same_dtype(_PREFILL, "query", query, argument, tensor)
         same_device(_PREFILL, "query", query, argument, tensor)
     check_heads(_PREFILL, query.shape[1], key.shape[1])
-    is_vector(
-        _PREFILL,
-        "query_ends",
-        query_ends,
-        query_ends.shape[0] if query_ends.dim() else 1,
-        "one for each sequence",
-        query,
-    )
-    is_vector(_PREFILL, "kv_lengths", kv_lengths, query_ends.shape[0], "as many as query_ends", query)
+    count = max(cu_seqlens_q.shape[0], 1) if cu_seqlens_q.dim() else 1
+    is_vector(_PREFILL, "cu_seqlens_q", cu_seqlens_q, count, "0, then one for each sequence", query)
+    is_vector(_PREFILL, "kv_lengths", kv_lengths, count - 1, "one less than cu_seqlens_q", query)
     check_output(_PREFILL, attn_output, query, value.shape[2], "value")
     check_masking(_PREFILL, query, mask, parameters)
 
@@ -77,13 +71,13 @@ def _check_prefill(
 def _prefill_values(
     query: Tensor,
     key: Tensor,
-    query_ends: Tensor,
+    cu_seqlens_q: Tensor,
     kv_lengths: Tensor,
     max_q_len: int,
     causal: bool,
     mask: Tensor | None,
 ) -> None:
-    lengths = query_lengths(_PREFILL, query_ends, query.shape[0])
+    lengths = query_lengths(_PREFILL, cu_seqlens_q, query.shape[0])
     kv = length_list(_PREFILL, "kv_lengths", kv_lengths)
     if sum(kv) != key.shape[0]:
         raise wrong(_PREFILL, "kv_lengths", f"add up to {sum(kv)}, but key has {key.shape[0]} tokens")
@@ -105,12 +99,12 @@ def _agree(
 
 def _holds_its_queries(name: str, lengths: list[int], kv: list[int]) -> None:
     """A sequence has a key for each of its query tokens."""
-    for place, (new, known) in enumerate(zip(lengths, kv, strict=True)):
-        if known < new:
+    for index, (new, length) in enumerate(zip(lengths, kv, strict=True)):
+        if length < new:
             raise wrong(
                 name,
                 "kv_lengths",
-                f"element {place} is {known}, less than its {new} query tokens; keys of the queries are counted too",
+                f"element {index} is {length}, less than its {new} query tokens; keys of the queries are counted too",
             )
 
 
@@ -122,7 +116,7 @@ def _check_paged(
     key_cache: Tensor,
     value_cache: Tensor,
     block_table: Tensor,
-    query_ends: Tensor,
+    cu_seqlens_q: Tensor,
     kv_lengths: Tensor,
     attn_output: Tensor,
     mask: Tensor | None,
@@ -131,7 +125,9 @@ def _check_paged(
 ) -> None:
     size_v = check_paged(_PAGED, query, key_cache, value_cache, quantisation)
     batch = check_block_table(_PAGED, block_table, kv_lengths, query)
-    is_vector(_PAGED, "query_ends", query_ends, batch, "one for each row of block_table", query)
+    is_vector(
+        _PAGED, "cu_seqlens_q", cu_seqlens_q, batch + 1, "0, then one for each row of block_table", query
+    )
     check_output(_PAGED, attn_output, query, size_v, "value_cache")
     check_masking(_PAGED, query, mask, parameters)
 
@@ -140,14 +136,14 @@ def _paged_values(
     query: Tensor,
     key_cache: Tensor,
     block_table: Tensor,
-    query_ends: Tensor,
+    cu_seqlens_q: Tensor,
     kv_lengths: Tensor,
     max_q_len: int,
     max_kv_len: int,
     causal: bool,
     mask: Tensor | None,
 ) -> None:
-    lengths = query_lengths(_PAGED, query_ends, query.shape[0])
+    lengths = query_lengths(_PAGED, cu_seqlens_q, query.shape[0])
     kv = length_list(_PAGED, "kv_lengths", kv_lengths)
     _agree(_PAGED, lengths, kv, max_q_len, mask, causal)
     check_table_values(_PAGED, block_table, kv, key_cache.shape[0], key_cache.shape[1])
@@ -231,13 +227,16 @@ def _decode_values(
     new = query.shape[0] // max(len(kv), 1)
     if new > 1:
         # No keys at all is a row of padding, of zeros.
-        _holds_its_queries(_DECODE, [new if known else 0 for known in kv], kv)
+        _holds_its_queries(_DECODE, [new if length else 0 for length in kv], kv)
     check_table_values(_DECODE, block_table, kv, key_cache.shape[0], key_cache.shape[1])
     _within(_DECODE, kv, max_kv_len)
 
 
 _QUERY = "[tokens, heads, size], floating; the tokens of all sequences one after the other"
-_ENDS = "[sequences], int32 or int64, CPU or device: where each sequence ends in query (cumulative lengths)"
+_CU_SEQLENS = (
+    "[sequences + 1], int32 or int64, CPU or device: cumulative query lengths; tokens of sequence i are those from"
+    " element i on, up to element i + 1"
+)
 _KV_LENGTHS = (
     "[sequences], int32 or int64, CPU or device: keys of each sequence, those of its query tokens included; a sequence"
     " of 0 keys gets zeros"
@@ -257,8 +256,8 @@ _CACHE_V = "[blocks, block_size, kv_heads, value_size], the same; may be a view 
 _TABLE = "[sequences, columns], int32 or int64: the blocks of each sequence in order; behind its last block anything"
 _EXTRAS = {
     "alibi_slopes": "[heads]: -slope * distance is added to the scores",
-    "window_left": "keys more than this many places before a query are hidden; -1: none are",
-    "window_right": "keys more than this many places behind a query are hidden; -1: none are (causal hides all of them)",
+    "window_left": "keys more than this many positions before a query are hidden; -1: none are",
+    "window_right": "keys more than this many positions behind a query are hidden; -1: none are (causal hides all of them)",
     "soft_cap": "scores become soft_cap * tanh(score / soft_cap); 0: they stay",
 }
 _QUANT = {
@@ -266,7 +265,7 @@ _QUANT = {
     "kv_zeros": "as kv_scales; 0 if not given. An element is (stored - zero) * scale",
     "quant_bits": "0, 8 or 4",
 }
-_CAUSAL = "a query sees keys up to its own place; the last query of a sequence stands at its last key"
+_CAUSAL = "a query sees keys up to its own position; the last query of a sequence stands at its last key"
 
 _OVER = {"attn_output": (("attn_output", "query"),)}
 
@@ -358,7 +357,7 @@ def _fake_fused(query: Tensor, value: Tensor) -> Tensor:
 OPERATORS = (
     Operator(
         name=_PREFILL,
-        schema="(Tensor query, Tensor key, Tensor value, Tensor query_ends, Tensor kv_lengths, SymInt max_q_len,"
+        schema="(Tensor query, Tensor key, Tensor value, Tensor cu_seqlens_q, Tensor kv_lengths, SymInt max_q_len,"
         " Tensor(a!) attn_output, float softmax_scale, bool causal=True, Tensor? mask=None, Tensor? alibi_slopes=None,"
         " SymInt window_left=-1, SymInt window_right=-1, float soft_cap=0.) -> ()",
         summary="Attention of each sequence over its own fresh keys and values. Heads of queries share heads of keys evenly.",
@@ -366,7 +365,7 @@ OPERATORS = (
             "query": _QUERY,
             "key": "[kv_tokens, kv_heads, size]",
             "value": "[kv_tokens, kv_heads, value_size]",
-            "query_ends": _ENDS,
+            "cu_seqlens_q": _CU_SEQLENS,
             "kv_lengths": "[sequences], int32 or int64, CPU or device: keys of each sequence",
             "max_q_len": _MAX_Q,
             "attn_output": _OUTPUT,
@@ -380,12 +379,12 @@ OPERATORS = (
         fake=nothing,
         tolerance="sum",
         values=_prefill_values,
-        indices=("query_ends", "kv_lengths"),
+        indices=("cu_seqlens_q", "kv_lengths"),
         over=_OVER,
     ),
     Operator(
         name=_PAGED,
-        schema="(Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor query_ends,"
+        schema="(Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor cu_seqlens_q,"
         " Tensor kv_lengths, SymInt max_q_len, SymInt max_kv_len, Tensor(a!) attn_output, float softmax_scale,"
         " bool causal=True, Tensor? mask=None, Tensor? alibi_slopes=None, SymInt window_left=-1, SymInt window_right=-1,"
         " float soft_cap=0., Tensor? kv_scales=None, Tensor? kv_zeros=None, int quant_bits=0) -> ()",
@@ -396,7 +395,7 @@ OPERATORS = (
             "key_cache": _CACHE_K,
             "value_cache": _CACHE_V,
             "block_table": _TABLE,
-            "query_ends": _ENDS,
+            "cu_seqlens_q": _CU_SEQLENS,
             "kv_lengths": _KV_LENGTHS,
             "max_q_len": _MAX_Q,
             "max_kv_len": _MAX_KV,
@@ -412,7 +411,7 @@ OPERATORS = (
         fake=nothing,
         tolerance="sum",
         values=_paged_values,
-        indices=("block_table", "query_ends", "kv_lengths"),
+        indices=("block_table", "cu_seqlens_q", "kv_lengths"),
         over=_OVER,
     ),
     Operator(
@@ -463,7 +462,7 @@ OPERATORS = (
         name=_FUSED,
         schema="(Tensor query, Tensor key, Tensor value, Tensor? mask=None) -> Tensor",
         summary="Attention of a batch of equal lengths; scores are divided by sqrt(size). Without a mask a query sees keys up to"
-        " its own place, counted from the last key.",
+        " its own position, counted from the last key.",
         shapes={
             "query": "[batch, length, heads, size], floating",
             "key": "[batch, kv_length, kv_heads, size]",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import inf
 
 import torch
@@ -176,22 +177,23 @@ def length_list(name: str, argument: str, lengths: Tensor) -> list[int]:
     """Lengths as numbers; none may be negative."""
     found: list[int] = lengths.tolist()
     if found and min(found) < 0:
-        place = next(i for i, length in enumerate(found) if length < 0)
-        raise wrong(name, argument, f"element {place} is {found[place]}, expected at least 0")
+        index = next(i for i, length in enumerate(found) if length < 0)
+        raise wrong(name, argument, f"element {index} is {found[index]}, expected at least 0")
     return found
 
 
-def query_lengths(name: str, query_ends: Tensor, tokens: int) -> list[int]:
-    """The lengths between cumulative ends, which must rise to the number of tokens."""
-    ends: list[int] = query_ends.tolist()
-    lengths = [end - start for start, end in zip([0, *ends], ends, strict=False)]
-    for place, length in enumerate(lengths):
+def query_lengths(name: str, cu_seqlens_q: Tensor, tokens: int) -> list[int]:
+    """The lengths between cumulative ones, [0, ..., tokens]."""
+    cumulative: list[int] = cu_seqlens_q.tolist()
+    if cumulative[0] != 0:
+        raise wrong(name, "cu_seqlens_q", f"begins with {cumulative[0]}, expected 0")
+    lengths = [end - start for start, end in pairwise(cumulative)]
+    for index, length in enumerate(lengths, 1):
         if length < 0:
-            text = f"falls from {ends[place] - length} to {ends[place]} at element {place}; cumulative ends never fall"
-            raise wrong(name, "query_ends", text)
-    if (ends[-1] if ends else 0) != tokens:
-        last = ends[-1] if ends else 0
-        raise wrong(name, "query_ends", f"ends at {last}, but query has {tokens} tokens")
+            text = f"falls from {cumulative[index - 1]} to {cumulative[index]} at element {index}"
+            raise wrong(name, "cu_seqlens_q", f"{text}; cumulative lengths never fall")
+    if cumulative[-1] != tokens:
+        raise wrong(name, "cu_seqlens_q", f"ends with {cumulative[-1]}, but query has {tokens} tokens")
     return lengths
 
 
@@ -202,11 +204,11 @@ def check_table_values(
     columns = block_table.shape[1]
     longest = max(kv_lengths, default=0)
     if longest > columns * block_size:
-        place = kv_lengths.index(longest)
+        index = kv_lengths.index(longest)
         raise wrong(
             name,
             "kv_lengths",
-            f"element {place} is {longest}, but {columns} blocks of {block_size} in block_table hold {columns * block_size}",
+            f"element {index} is {longest}, but {columns} blocks of {block_size} in block_table hold {columns * block_size}",
         )
     if not block_table.numel():
         return

@@ -15,7 +15,7 @@ from dlinfer.interface import OPERATORS
 from dlinfer.interface.checks import INTEGERS
 from dlinfer.interface.declaration import NAMESPACE, Kernel, Operator
 from dlinfer.interface.sharing import Guard
-from dlinfer.vendors.selection import RESOLVED, Values, resolve
+from dlinfer.vendors.dispatch import RESOLVED, Values, resolve
 
 # Held for the life of the process: torch forgets the operators with the library.
 _LIBRARY = torch.library.Library(NAMESPACE, "DEF")
@@ -34,8 +34,8 @@ _NOT_PLAIN = (
 def _dispatcher(operator: Operator) -> Kernel:
     """The function that torch calls. Everything is looked up beforehand: it runs for every layer of every token."""
     name, check, values = operator.name, operator.check, operator.values
-    places = tuple(operator.arguments.index(argument) for argument in operator.indices)
-    apart = Guard(operator).check if operator.writes else None
+    indices = tuple(operator.arguments.index(argument) for argument in operator.indices)
+    check_memory = Guard(operator).check if operator.writes else None
 
     def call(*args: Any) -> Any:
         try:
@@ -45,12 +45,12 @@ def _dispatcher(operator: Operator) -> Kernel:
         except (AttributeError, TypeError):
             _refuse_missing(operator, args)
             raise
-        if apart is not None:
-            apart(args)
+        if check_memory is not None:
+            check_memory(args)
         found = RESOLVED.get((name, device)) or resolve(name, device)
-        if places and found.values is not Values.TRUSTED:
+        if indices and found.values is not Values.TRUSTED:
             cheap = found.values is Values.CHEAP
-            if not cheap or all(args[place].is_cpu for place in places):
+            if not cheap or all(args[index].is_cpu for index in indices):
                 values(*args)
         return found.kernel(*args)
 

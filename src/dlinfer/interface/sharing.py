@@ -1,7 +1,7 @@
 """Whether what an operator writes is memory of its own: no element twice, and none that another argument reads.
 
 A kernel that writes where it still reads gives wrong numbers, or indices that lead anywhere. Tensors of one storage are
-common (both caches in one allocation, query, key and value in one matrix), so places are compared, not storages.
+common (both caches in one allocation, query, key and value in one matrix), so addresses are compared, not storages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dlinfer.interface.declaration import Operator
 
 Box = tuple[tuple[int, int, int], ...]
 """For each term of a sum: its factor, and the least and the greatest number it is taken times."""
-# Beyond this many steps two tensors of one storage are too entangled to be told apart.
+# Beyond this many steps two tensors of one storage are too entangled to be separated.
 STEPS = 50_000
 
 
@@ -29,8 +29,8 @@ class Guard:
         self._operator, self._names = operator, names
         self._written = [names.index(name) for name in operator.writes]
         kinds = [str(argument.type) for argument in operator.parsed.arguments]
-        tensors = [place for place, kind in enumerate(kinds) if kind in ("Tensor", "Optional[Tensor]")]
-        self._read = [place for place in tensors if place not in self._written]
+        tensors = [index for index, kind in enumerate(kinds) if kind in ("Tensor", "Optional[Tensor]")]
+        self._read = [index for index in tensors if index not in self._written]
         self._over = {
             (names.index(pairs[0][0]), names.index(pairs[0][1])): [
                 (names.index(a), names.index(b)) for a, b in pairs
@@ -39,13 +39,13 @@ class Guard:
         }
 
     def check(self, args: tuple[Any, ...]) -> None:
-        """DlinferArgumentError: something that is written lies in one place with something else."""
+        """DlinferArgumentError: something that is written shares memory with something else."""
         first, last = self._written_range(args)
         count = len(args)
-        for place in self._read:
-            if place >= count:  # torch leaves defaults at the end of a call out
+        for index in self._read:
+            if index >= count:  # torch leaves defaults at the end of a call out
                 break
-            tensor = args[place]
+            tensor = args[index]
             if tensor is None:
                 continue
             start = tensor.data_ptr()
@@ -54,55 +54,55 @@ class Guard:
             ):
                 for target in self._written:
                     value = args[target]
-                    if value is None or self._may_lie_over(args, target, place):
+                    if value is None or self._may_lie_over(args, target, index):
                         continue
                     if overlap(value, tensor):
-                        raise self._wrong(target, place)
+                        raise self._wrong(target, index)
 
     def _written_range(self, args: tuple[Any, ...]) -> tuple[int, int]:
         """Where all that is written begins and ends."""
         first = last = 0
-        for count, place in enumerate(self._written):
-            value = args[place]
+        for count, index in enumerate(self._written):
+            value = args[index]
             if value is None:
                 continue
             low = value.data_ptr()
-            high = low + (value.nbytes if value.is_contiguous() else self._own_extent(place, value))
+            high = low + (value.nbytes if value.is_contiguous() else self._own_extent(index, value))
             if not last:
                 first, last = low, high
                 continue
             if low < last and first < high:
                 for earlier in self._written[:count]:
-                    if not self._may_lie_over(args, place, earlier) and _meet(value, args[earlier]):
-                        raise self._wrong(place, earlier)
+                    if not self._may_lie_over(args, index, earlier) and _meet(value, args[earlier]):
+                        raise self._wrong(index, earlier)
             first, last = min(first, low), max(last, high)
         return first, last
 
-    def _own_extent(self, place: int, value: Tensor) -> int:
-        """`_extent` of a tensor that is written, no two elements of which may lie in one place."""
+    def _own_extent(self, index: int, value: Tensor) -> int:
+        """`_extent` of a tensor that is written, no two elements of which may lie at one address."""
         reach = _reach(value.shape, value.stride())
         if reach < 0:
             text = f"has strides {list(value.stride())} for shape {list(value.shape)}: elements share memory that is"
             text = f"{text} written, expected memory of its own (an expanded tensor: clone it)"
-            raise wrong(self._operator.name, self._names[place], text)
+            raise wrong(self._operator.name, self._names[index], text)
         return reach * value.itemsize
 
-    def _may_lie_over(self, args: tuple[Any, ...], place: int, other: int) -> bool:
-        pairs = self._over.get((place, other))
+    def _may_lie_over(self, args: tuple[Any, ...], index: int, other: int) -> bool:
+        pairs = self._over.get((index, other))
         return pairs is not None and all(_coincide(args[first], args[second]) for first, second in pairs)
 
-    def _wrong(self, place: int, other: int) -> Exception:
+    def _wrong(self, index: int, other: int) -> Exception:
         text = f"overlaps {self._names[other]} in memory, expected memory of its own"
-        if pairs := self._over.get((place, other)):
+        if pairs := self._over.get((index, other)):
             alike = (
                 f"{self._names[first]} starts and steps as {self._names[second]}" for first, second in pairs
             )
             text = f"{text}, or that {' and '.join(alike)}"
-        return wrong(self._operator.name, self._names[place], text)
+        return wrong(self._operator.name, self._names[index], text)
 
 
 def lies_over_itself(value: Tensor) -> bool:
-    """Whether two elements lie in one place."""
+    """Whether two elements lie at one address."""
     return not value.is_contiguous() and _reach(value.shape, value.stride()) < 0
 
 
@@ -129,7 +129,7 @@ def _extent(value: Tensor) -> int:
 
 
 def _coincide(one: Tensor, two: Tensor) -> bool:
-    """Whether elements at equal places, where both have them, are the same memory."""
+    """Whether elements at equal indices, where both have them, are the same memory."""
     if one.data_ptr() != two.data_ptr() or one.dtype != two.dtype:
         return False
     if one.stride() == two.stride():
@@ -140,7 +140,7 @@ def _coincide(one: Tensor, two: Tensor) -> bool:
 
 @lru_cache(maxsize=1024)
 def _reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Elements from the first to behind the last, below 0 if two of them lie in one place."""
+    """Elements from the first to behind the last, below 0 if two of them lie at one address."""
     if 0 in shape:
         return 0
     reach = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
@@ -178,15 +178,15 @@ def _share(
 
 
 def _repeats(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether two elements of a tensor lie in one place."""
+    """Whether two elements of a tensor lie at one address."""
     dims = sorted((stride, length) for stride, length in zip(strides, shape, strict=True) if length > 1)
     if not dims:
         return False
     if dims[0][0] and all(step >= length * below for (below, length), (step, _) in pairwise(dims)):
         return False  # each step is beyond all that lies below it
     boxes = [
-        ((dims[place][0], 1, dims[place][1] - 1), *((s, 1 - n, n - 1) for s, n in dims[:place]))
-        for place in range(len(dims))
+        ((dims[index][0], 1, dims[index][1] - 1), *((s, 1 - n, n - 1) for s, n in dims[:index]))
+        for index in range(len(dims))
     ]
     return any(_reaches(box, 0) for box in boxes)
 

@@ -40,7 +40,7 @@ def _check_index(
     query: Tensor,
     key: Tensor,
     weights: Tensor,
-    query_ends: Tensor,
+    cu_seqlens_q: Tensor,
     kv_lengths: Tensor,
     block_table: Tensor,
     sparse_count: int,
@@ -52,27 +52,31 @@ def _check_index(
     has_dtype(_INDEX, "weights", weights)
     same_device(_INDEX, "query", query, "weights", weights)
     batch = check_block_table(_INDEX, block_table, kv_lengths, query)
-    is_vector(_INDEX, "query_ends", query_ends, batch, "one for each row of block_table", query)
+    is_vector(
+        _INDEX, "cu_seqlens_q", cu_seqlens_q, batch + 1, "0, then one for each row of block_table", query
+    )
     if not 0 < sparse_count < 2**31:
-        raise wrong(_INDEX, "sparse_count", f"is {sparse_count}, expected 1 to 2**31 - 1: places are int32")
+        raise wrong(
+            _INDEX, "sparse_count", f"is {sparse_count}, expected 1 to 2**31 - 1: positions are int32"
+        )
 
 
 def _paged_values(
-    name: str, query: Tensor, cache: Tensor, query_ends: Tensor, kv_lengths: Tensor, block_table: Tensor
+    name: str, query: Tensor, cache: Tensor, cu_seqlens_q: Tensor, kv_lengths: Tensor, block_table: Tensor
 ) -> list[tuple[int, int]]:
-    lengths = query_lengths(name, query_ends, query.shape[0])
+    lengths = query_lengths(name, cu_seqlens_q, query.shape[0])
     kv = length_list(name, "kv_lengths", kv_lengths)
-    for place, (new, known) in enumerate(zip(lengths, kv, strict=True)):
-        if known < new:
-            raise wrong(name, "kv_lengths", f"element {place} is {known}, less than its {new} query tokens")
+    for index, (new, length) in enumerate(zip(lengths, kv, strict=True)):
+        if length < new:
+            raise wrong(name, "kv_lengths", f"element {index} is {length}, less than its {new} query tokens")
     check_table_values(name, block_table, kv, cache.shape[0], cache.shape[1])
     return list(zip(lengths, kv, strict=True))
 
 
 def _index_values(
-    query: Tensor, key: Tensor, query_ends: Tensor, kv_lengths: Tensor, block_table: Tensor
+    query: Tensor, key: Tensor, cu_seqlens_q: Tensor, kv_lengths: Tensor, block_table: Tensor
 ) -> None:
-    _paged_values(_INDEX, query, key, query_ends, kv_lengths, block_table)
+    _paged_values(_INDEX, query, key, cu_seqlens_q, kv_lengths, block_table)
 
 
 def _fake_index(query: Tensor, sparse_count: int) -> Tensor:
@@ -86,7 +90,7 @@ def _check_sparse(
     sparse_indices: Tensor,
     softmax_scale: float,
     block_table: Tensor,
-    query_ends: Tensor,
+    cu_seqlens_q: Tensor,
     kv_lengths: Tensor,
     query_rope: Tensor | None,
     key_rope: Tensor | None,
@@ -109,7 +113,9 @@ def _check_sparse(
     )
     same_device(_SPARSE, "query", query, "sparse_indices", sparse_indices)
     batch = check_block_table(_SPARSE, block_table, kv_lengths, query)
-    is_vector(_SPARSE, "query_ends", query_ends, batch, "one for each row of block_table", query)
+    is_vector(
+        _SPARSE, "cu_seqlens_q", cu_seqlens_q, batch + 1, "0, then one for each row of block_table", query
+    )
     if (query_rope is None) != (key_rope is None):
         missing = "query_rope" if query_rope is None else "key_rope"
         raise wrong(_SPARSE, missing, "is missing, expected query_rope and key_rope, or neither")
@@ -127,17 +133,17 @@ def _sparse_values(
     key: Tensor,
     sparse_indices: Tensor,
     block_table: Tensor,
-    query_ends: Tensor,
+    cu_seqlens_q: Tensor,
     kv_lengths: Tensor,
 ) -> None:
-    pairs = _paged_values(_SPARSE, query, key, query_ends, kv_lengths, block_table)
+    pairs = _paged_values(_SPARSE, query, key, cu_seqlens_q, kv_lengths, block_table)
     start = 0
-    for place, (new, known) in enumerate(pairs):
+    for index, (new, length) in enumerate(pairs):
         chosen = sparse_indices[start : start + new]
         if chosen.numel():
             low, high = (int(number) for number in chosen.aminmax())
-            if low < -1 or high >= known:
-                text = f"holds {high if high >= known else low} for sequence {place}, expected -1 (none) to {known - 1}"
+            if low < -1 or high >= length:
+                text = f"holds {high if high >= length else low} for sequence {index}, expected -1 (none) to {length - 1}"
                 raise wrong(_SPARSE, "sparse_indices", text)
         start += new
 
@@ -147,7 +153,7 @@ def _fake_sparse(query: Tensor, value: Tensor) -> Tensor:
 
 
 _PAGES = {
-    "query_ends": "[sequences], int32 or int64, CPU or device: cumulative query lengths",
+    "cu_seqlens_q": "[sequences + 1], int32 or int64, CPU or device: cumulative query lengths, from 0",
     "kv_lengths": "[sequences], int32 or int64, CPU or device: keys of each sequence",
     "block_table": "[sequences, columns], int32 or int64: the blocks of each sequence in order",
 }
@@ -155,10 +161,10 @@ _PAGES = {
 OPERATORS = (
     Operator(
         name=_INDEX,
-        schema="(Tensor query, Tensor key, Tensor weights, Tensor query_ends, Tensor kv_lengths, Tensor block_table,"
+        schema="(Tensor query, Tensor key, Tensor weights, Tensor cu_seqlens_q, Tensor kv_lengths, Tensor block_table,"
         " int sparse_count) -> Tensor",
         summary="For each token the keys with the largest scores, where a score is the sum over heads of"
-        " weight * relu(query times key), and keys behind the token's own place are not visible.",
+        " weight * relu(query times key), and keys behind the token's own position are not visible.",
         shapes={
             "query": "[tokens, heads, size], floating",
             "key": "[blocks, block_size, 1, size], a paged cache, dtype of query",
@@ -166,24 +172,24 @@ OPERATORS = (
             **_PAGES,
             "sparse_count": "keys chosen for each token",
         },
-        results="[tokens, 1, sparse_count], int32: places in the token's sequence, in any order; -1 where there are no more",
+        results="[tokens, 1, sparse_count], int32: positions in the token's sequence, in any order; -1 where there are no more",
         check=_check_index,
         fake=_fake_index,
         tolerance="positions",
         values=_index_values,
-        indices=("query_ends", "kv_lengths", "block_table"),
+        indices=("cu_seqlens_q", "kv_lengths", "block_table"),
     ),
     Operator(
         name=_SPARSE,
         schema="(Tensor query, Tensor key, Tensor value, Tensor sparse_indices, float softmax_scale, Tensor block_table,"
-        " Tensor query_ends, Tensor kv_lengths, Tensor? query_rope=None, Tensor? key_rope=None) -> Tensor",
+        " Tensor cu_seqlens_q, Tensor kv_lengths, Tensor? query_rope=None, Tensor? key_rope=None) -> Tensor",
         summary="Attention of each token over the keys that were chosen for it. One head of keys serves all heads of queries;"
         " a score is query times key, plus query_rope times key_rope. A token without keys gets zeros.",
         shapes={
             "query": "[tokens, heads, size], floating",
             "key": "[blocks, block_size, 1, size], a paged cache, dtype of query",
             "value": "[blocks, block_size, 1, value_size], the same; often key itself",
-            "sparse_indices": "[tokens, 1, chosen], int32 or int64: places in the token's sequence, each once; -1: none",
+            "sparse_indices": "[tokens, 1, chosen], int32 or int64: positions in the token's sequence, each once; -1: none",
             "softmax_scale": "factor of the scores, which are computed in float32; weights may be rounded to the dtype of query",
             **_PAGES,
             "query_rope": "[tokens, heads, rope], dtype of query",
@@ -194,6 +200,6 @@ OPERATORS = (
         fake=_fake_sparse,
         tolerance="sum",
         values=_sparse_values,
-        indices=("query_ends", "kv_lengths", "block_table", "sparse_indices"),
+        indices=("cu_seqlens_q", "kv_lengths", "block_table", "sparse_indices"),
     ),
 )

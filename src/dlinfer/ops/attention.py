@@ -18,9 +18,17 @@ from torch import Tensor
 from dlinfer.errors import DlinferArgumentError
 from dlinfer.ops.cache import pages, rows
 from dlinfer.ops.calling import OVERLOADS, bits_of, explained
-from dlinfer.ops.lengths import check_cumulative, check_even, ends_beside, ends_of
-from dlinfer.ops.masks import Masks, by_token, check_template, for_batch, given
-from dlinfer.ops.scores import Slopes, Window, tail
+from dlinfer.ops.lengths import check_cumulative, check_even, cumulative, cumulative_beside, cumulative_of
+from dlinfer.ops.masks import (
+    Masks,
+    Slopes,
+    Window,
+    by_token,
+    check_template,
+    for_batch,
+    given,
+    mask_parameters,
+)
 
 _prefill = OVERLOADS["prefill_attention"]
 _paged = OVERLOADS["paged_prefill_attention"]
@@ -84,14 +92,14 @@ def prefill_attention_0_16(
 ) -> Tensor:
     """Lengths and starts as tensors; masks hide where they are true."""
     name = "prefill_attention"
-    ends = ends_of(name, q_start_loc, q_seq_len)
+    cu_seqlens_q = cumulative_of(name, q_start_loc, q_seq_len)
     masks = given(attn_mask)
     mask = by_token(name, masks, q_seq_len, kv_seq_len) if masks else None
     if causal is None:
         causal = mask is None and key_cache is not None
     return _run_prefill(
-        (query, key, value), ends, kv_seq_len, max_q_seq_len, (num_q_heads, num_kv_heads), mask, causal,
-        tail(name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
+        (query, key, value), cu_seqlens_q, kv_seq_len, max_q_seq_len, (num_q_heads, num_kv_heads), mask, causal,
+        mask_parameters(name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
     )  # fmt: skip
 
 
@@ -124,10 +132,10 @@ def prefill_attention_0_18(
         check_template(name, masks, query)
     if causal is None:
         causal = bool(masks) or key_cache is not None
-    ends = ends_beside(name, actual_seq_lengths_cpu, q_seqlens)
+    cu_seqlens_q = cumulative_beside(name, actual_seq_lengths_cpu, q_seqlens)
     return _run_prefill(
-        (query, key, value), ends, kv_seqlens, max_q_seq_len, (num_q_heads, num_kv_heads), None, causal,
-        tail(name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
+        (query, key, value), cu_seqlens_q, kv_seqlens, max_q_seq_len, (num_q_heads, num_kv_heads), None, causal,
+        mask_parameters(name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
     )  # fmt: skip
 
 
@@ -163,16 +171,16 @@ def paged_prefill_attention_0_16(
 ) -> Tensor:
     """Lengths and starts as tensors; masks hide where they are true. The keys must be in the cache already."""
     name = "paged_prefill_attention"
-    ends = ends_of(name, q_start_loc, q_seq_len)
+    cu_seqlens_q = cumulative_of(name, q_start_loc, q_seq_len)
     if cu_seq_lens_kv is not None:
         check_cumulative(name, cu_seq_lens_kv, kv_seq_len)
     masks = given(attn_mask)
     mask = by_token(name, masks, q_seq_len, kv_seq_len) if masks else None
     return _run_paged(
-        query, (key_cache, value_cache), (block_table, block_size), (ends, kv_seq_len),
+        query, (key_cache, value_cache), (block_table, block_size), (cu_seqlens_q, kv_seq_len),
         (max_q_seq_len, max_kv_seq_len), (num_q_heads, num_kv_heads), mask,
         mask is None if causal is None else causal, head_size_v,
-        tail(name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
+        mask_parameters(name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
         (kv_scales, kv_zeros, quant_bits if type(quant_bits) is int else bits_of(name, quant_bits)),
     )  # fmt: skip
 
@@ -211,9 +219,9 @@ def paged_prefill_attention_0_18(
     if masks:
         check_template(name, masks, query)
     return _run_paged(
-        query, (key_cache, value_cache), (block_table, block_size), (actual_q_seqlens_cpu, kv_seqlens_cpu),
+        query, (key_cache, value_cache), (block_table, block_size), (cumulative(actual_q_seqlens_cpu), kv_seqlens_cpu),
         (max_q_seq_len, max_kv_seq_len), (num_q_heads, num_kv_heads), None, causal is None or causal, head_size_v,
-        tail(name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
+        mask_parameters(name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
         (kv_scales, kv_zeros, quant_bits if type(quant_bits) is int else bits_of(name, quant_bits)),
     )  # fmt: skip
 
@@ -251,7 +259,7 @@ def paged_decode_attention(
     if q_seq_len is not None:
         check_even(name, q_seq_len, query_rows.shape[0], block_table)
     output = _output(query, attn_output, value_pages, bits)
-    scale, slopes, left, _, cap = tail(
+    scale, slopes, left, _, cap = mask_parameters(
         name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping
     )
     _decode(
@@ -342,7 +350,7 @@ def _output(query: Tensor, attn_output: Tensor | None, values: Tensor, bits: int
 
 def _run_prefill(
     states: tuple[Tensor, Tensor, Tensor],
-    ends: Tensor,
+    cu_seqlens_q: Tensor,
     kv_lengths: Tensor,
     max_q_len: int | None,
     heads: tuple[int, int],
@@ -358,7 +366,7 @@ def _run_prefill(
     output = _output(states[0], attn_output, value)
     scale, *rest = scores
     _prefill(
-        query, key, value, ends, kv_lengths, max_q_len or 0, rows(name, "attn_output", output), scale, causal,
+        query, key, value, cu_seqlens_q, kv_lengths, max_q_len or 0, rows(name, "attn_output", output), scale, causal,
         mask, *rest,
     )  # fmt: skip
     return output

@@ -21,7 +21,7 @@ _LAYOUT = "BSND"
 
 
 def set_cache_layout(layout: str) -> None:
-    """How the caller's paged caches lie: BSND [blocks, block_size, kv_heads, size], or BNSD with heads before places.
+    """How the caller's paged caches lie: BSND [blocks, block_size, kv_heads, size], or BNSD with heads before tokens.
 
     Kernels see BSND always, as a view of the same memory. DLINFER_CACHE_LAYOUT sets it for a process.
     """
@@ -93,12 +93,12 @@ def fill_kv_cache(
     if value is None or value_cache is None:
         missing = "value" if value is None else "value_cache"
         raise DlinferArgumentError(
-            "fill_kv_cache", missing, "is None, expected a tensor (for keys alone: of size 0)"
+            "fill_kv_cache", missing, "is None, expected a tensor (for keys only: of size 0)"
         )
     key_scale, key_zero = _pair("k_scales_zeros", k_scales_zeros)
     value_scale, value_zero = _pair("v_scales_zeros", v_scales_zeros)
-    # Keys alone: the cache of an indexer, given twice, or values that are part of the keys and have no cache.
-    alone = value_cache is key_cache or (value_cache.dim() > 0 and not value_cache.shape[-1])
+    # Keys only: the cache of an indexer, given twice, or values that are part of the keys and have no cache.
+    keys_only = value_cache is key_cache or (value_cache.dim() > 0 and not value_cache.shape[-1])
     if value_cache is key_cache and value is not key:
         raise DlinferArgumentError(
             "fill_kv_cache",
@@ -108,13 +108,13 @@ def fill_kv_cache(
     _fill(
         rows("fill_kv_cache", "key", key),
         pages(key_cache),
-        None if alone else rows("fill_kv_cache", "value", value),
-        None if alone else pages(value_cache),
+        None if keys_only else rows("fill_kv_cache", "value", value),
+        None if keys_only else pages(value_cache),
         kv_indices if kv_indices.dim() == 1 else kv_indices.reshape(-1),
         key_scale if bits else None,
         key_zero if bits else None,
-        value_scale if bits and not alone else None,
-        value_zero if bits and not alone else None,
+        value_scale if bits and not keys_only else None,
+        value_zero if bits and not keys_only else None,
         bits,
     )
     return key_cache, value_cache

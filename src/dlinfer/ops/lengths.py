@@ -1,9 +1,10 @@
-"""Lengths as the call forms give them: whether they agree, and where sequences end."""
+"""Lengths as the call forms give them: whether they agree, and cumulative as the interface takes them."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dlinfer.errors import DlinferArgumentError
 from dlinfer.interface.checks import INTEGERS
@@ -25,11 +26,16 @@ def are_lengths(name: str, argument: str, value: Tensor | None, beside: Tensor) 
         raise DlinferArgumentError(name, argument, f"is on meta, expected {beside.device} or cpu")
 
 
-def ends_beside(name: str, ends: Tensor | None, lengths: Tensor | None) -> Tensor:
-    """Where sequences end: as given, or of their lengths; the two must agree where looking at both is cheap."""
+def cumulative(lengths: Tensor) -> Tensor:
+    """Cumulative lengths with the 0 of the first sequence in front. What is no vector is left for the operator to refuse."""
+    return pad(lengths, (1, 0)) if lengths.dim() == 1 else lengths
+
+
+def cumulative_beside(name: str, ends: Tensor | None, lengths: Tensor | None) -> Tensor:
+    """Cumulative lengths, from 0: of where sequences end, or of their lengths; the two must agree where looking is cheap."""
     if ends is None:
         is_tensor(name, "q_seqlens", lengths)
-        return lengths.cumsum(0)  # type: ignore[union-attr]
+        return cumulative(lengths.cumsum(0))  # type: ignore[union-attr]
     if lengths is not None:
         are_lengths(name, "q_seqlens", lengths, ends)
         if lengths.dim() != 1:
@@ -37,14 +43,14 @@ def ends_beside(name: str, ends: Tensor | None, lengths: Tensor | None) -> Tenso
                 name, "q_seqlens", f"has shape {list(lengths.shape)}, expected [sequences]"
             )
     if torch.compiler.is_compiling() or not (_readable(ends) and _readable(lengths)):
-        return ends
+        return cumulative(ends)
     given, found = lengths.tolist(), ends.tolist()  # type: ignore[union-attr]
-    # Some callers have the ends in both places.
+    # Some callers give cumulative lengths for both.
     if given not in (found, [end - start for start, end in zip([0, *found], found, strict=False)]):
         raise DlinferArgumentError(
             name, "q_seqlens", f"is {given}, which disagrees with actual_seq_lengths_cpu {found} (cumulative)"
         )
-    return ends
+    return cumulative(ends)
 
 
 def _readable(lengths: Tensor | None) -> bool:
@@ -52,8 +58,8 @@ def _readable(lengths: Tensor | None) -> bool:
     return type(lengths) is Tensor and lengths.is_cpu and lengths.dim() == 1
 
 
-def ends_of(name: str, starts: Tensor, lengths: Tensor) -> Tensor:
-    """Where sequences end, of where they start ([sequences], or one more for the end) and how long they are."""
+def cumulative_of(name: str, starts: Tensor, lengths: Tensor) -> Tensor:
+    """Cumulative lengths, from 0, of where sequences start ([sequences], or one more for the end) and how long they are."""
     is_tensor(name, "q_start_loc", starts)
     are_lengths(name, "q_seq_len", lengths, starts)
     are_lengths(name, "q_start_loc", starts, lengths)
@@ -71,17 +77,17 @@ def ends_of(name: str, starts: Tensor, lengths: Tensor) -> Tensor:
     ends = starts[1:] if starts.shape[0] > batch else starts + lengths
     if starts.is_cpu and lengths.is_cpu and not torch.compiler.is_compiling():
         total = 0
-        for place, (start, end, length) in enumerate(
+        for index, (start, end, length) in enumerate(
             zip(starts.tolist(), ends.tolist(), lengths.tolist(), strict=False)
         ):
             if start != total or end - start != length:
                 raise DlinferArgumentError(
                     name,
                     "q_seq_len",
-                    f"element {place} is {length}, but q_start_loc has it from {start} to {end} (expected from {total})",
+                    f"element {index} is {length}, but q_start_loc has it from {start} to {end} (expected from {total})",
                 )
             total = end
-    return ends
+    return starts if starts.shape[0] > batch else cumulative(ends)
 
 
 def check_cumulative(name: str, cumulative: Tensor, lengths: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What frameworks say with masks, as the interface says it: causal or not, and one row of a mask for each token."""
+"""What frameworks say about which keys are seen, as the interface says it: masks, causal or not, windows, slopes and caps."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from dlinfer.ops.lengths import are_lengths
 
 _last: tuple[ref[Tensor], int] | None = None
 Masks = Sequence[Tensor | None] | Tensor | None
+Slopes = Tensor | Sequence[float] | None
+Window = int | tuple[int, int] | None
 
 
 def given(masks: Masks) -> list[Tensor]:
@@ -44,7 +46,7 @@ def check_template(name: str, masks: list[Tensor], query: Tensor) -> None:
 
 
 def _is_causal_around(mask: Tensor) -> bool:
-    """Whether the edges of a template are those of a causal one. Every layer hands over the same: the last is remembered."""
+    """Whether a template's outermost rows and columns are causal. Every layer hands over the same: the last is remembered."""
     global _last
     # Tensors of inference mode have no version: nobody could see a change of theirs.
     version = 0 if mask.is_inference() else mask._version
@@ -96,7 +98,7 @@ def by_token(name: str, masks: list[Tensor], q_seq_len: Tensor, kv_seq_len: Tens
             )
     if len(chosen) == 1:
         return chosen[0]
-    return torch.cat([_wide(mask, columns) for mask in chosen])
+    return torch.cat([_padded(mask, columns) for mask in chosen])
 
 
 def _plain(name: str, mask: Tensor, argument: str = "attn_mask") -> Tensor:
@@ -109,14 +111,14 @@ def _plain(name: str, mask: Tensor, argument: str = "attn_mask") -> Tensor:
 
 
 def _check_alike(name: str, argument: str, masks: list[Tensor]) -> None:
-    """True hides in some masks, numbers are added in others: one call has one kind, in one place."""
+    """True hides in some masks, numbers are added in others: one call has one kind, on one device."""
     for mask in masks[1:]:
         if mask.dtype != masks[0].dtype or mask.device != masks[0].device:
             kinds = ", ".join(f"{mask.dtype} on {mask.device}" for mask in masks)
             raise DlinferArgumentError(name, argument, f"has masks of {kinds}, expected one dtype and device")
 
 
-def _wide(mask: Tensor, columns: int) -> Tensor:
+def _padded(mask: Tensor, columns: int) -> Tensor:
     """As many columns; what is added is never looked at."""
     if mask.shape[1] >= columns:
         return mask[:, :columns]
@@ -138,3 +140,32 @@ def for_batch(name: str, masks: list[Tensor], batch: int) -> Tensor | None:
         shapes = ", ".join(str(list(mask.shape)) for mask in plain)
         raise DlinferArgumentError(name, "mask", f"has shapes {shapes}, expected one shape for all")
     return torch.stack(plain)
+
+
+# ---- what changes scores beside a mask ----
+
+
+def mask_parameters(
+    name: str, query: Tensor, scale: float | None, slopes: Slopes, window: Window, soft_cap: float | None
+) -> tuple[float, Tensor | None, int, int, float]:
+    """softmax_scale, alibi_slopes, window_left, window_right, soft_cap. A window of n keys counts the query's own."""
+    if slopes is not None and not isinstance(slopes, Tensor):
+        slopes = torch.tensor(list(slopes), dtype=torch.float32, device=query.device)
+    if window is None:
+        left, right = -1, -1
+    elif isinstance(window, int):
+        left = right = window - 1 if window > 0 else -1
+    else:
+        left, right = _sides(name, window)
+    return (query.shape[-1] ** -0.5 if scale is None else scale), slopes, left, right, soft_cap or 0.0
+
+
+def _sides(name: str, window: Sequence[int]) -> tuple[int, int]:
+    pair = isinstance(window, (tuple, list)) and len(window) == 2
+    if not pair or not (isinstance(window[0], int) and isinstance(window[1], int)):
+        raise DlinferArgumentError(
+            name,
+            "window_size",
+            f"is {window!r}, expected a whole number of keys, or (left, right) as positions on both sides",
+        )
+    return window[0], window[1]

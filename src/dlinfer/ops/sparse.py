@@ -6,6 +6,7 @@ from torch import Tensor
 
 from dlinfer.ops.cache import pages
 from dlinfer.ops.calling import OVERLOADS, explained
+from dlinfer.ops.lengths import cumulative
 
 _index = OVERLOADS["lightning_indexer"]
 _sparse = OVERLOADS["sparse_flash_attention"]
@@ -21,9 +22,9 @@ def lightning_indexer(
     block_table: Tensor,
     sparse_count: int,
 ) -> Tensor:
-    """For each token the places of the keys with the largest scores, [tokens, 1, sparse_count]; -1 where there are no more."""
-    ends, lengths = actual_seq_lengths_query, actual_seq_lengths_key
-    return _index(query, pages(key), weights, ends, lengths, block_table, sparse_count)
+    """For each token the positions of the keys with the largest scores, [tokens, 1, sparse_count]; -1 where there are no more."""
+    lengths = cumulative(actual_seq_lengths_query), actual_seq_lengths_key
+    return _index(query, pages(key), weights, *lengths, block_table, sparse_count)
 
 
 @explained("sparse_flash_attention")
@@ -43,5 +44,5 @@ def sparse_flash_attention(
     """Attention of each token over the keys that were chosen for it."""
     return _sparse(
         query, pages(key), pages(value), sparse_indices, softmax_scale, block_table,
-        actual_seq_lengths_query, kv_seqlens, query_rope, None if key_rope is None else pages(key_rope),
+        cumulative(actual_seq_lengths_query), kv_seqlens, query_rope, None if key_rope is None else pages(key_rope),
     )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -49,9 +51,9 @@ def _weighted(weights: Tensor, values: Tensor, hidden: Tensor) -> Tensor:
         return weights @ values
     result = weights @ values.where(finite, 0)
     for key in (~finite).any(-1).any(0).flatten().nonzero().flatten().tolist():
-        place = slice(key, key + 1)
-        part = weights[..., place] * values.masked_fill(finite, 0)[:, :, place]
-        result = result + part.masked_fill(hidden[..., place], 0)
+        column = slice(key, key + 1)
+        part = weights[..., column] * values.masked_fill(finite, 0)[:, :, column]
+        result = result + part.masked_fill(hidden[..., column], 0)
     return result
 
 
@@ -82,23 +84,28 @@ def _masked(scores: Tensor, parameters: MaskParameters, mask: Tensor | None, len
 # ---- fresh keys and paged caches ----
 
 
+def token_slices(cu_seqlens_q: Tensor) -> list[slice]:
+    """The tokens of each sequence."""
+    return [slice(start, end) for start, end in pairwise(cu_seqlens_q.tolist())]
+
+
 @reference("prefill_attention")
 def prefill_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    query_ends: Tensor,
+    cu_seqlens_q: Tensor,
     kv_lengths: Tensor,
     attn_output: Tensor,
     mask: Tensor | None,
     parameters: MaskParameters,
 ) -> None:
-    start = first = 0
-    for end, length in zip(query_ends.tolist(), kv_lengths.tolist(), strict=True):
-        rows, keys = slice(start, end), slice(first, first + length)
+    first = 0
+    for rows, length in zip(token_slices(cu_seqlens_q), kv_lengths.tolist(), strict=True):
+        keys = slice(first, first + length)
         hidden = None if mask is None else mask[rows]
         attn_output[rows] = attend(query[rows], key[keys], value[keys], parameters, hidden)
-        start, first = end, first + length
+        first += length
 
 
 @reference("paged_prefill_attention")
@@ -107,7 +114,7 @@ def paged_prefill_attention(
     key_cache: Tensor,
     value_cache: Tensor,
     block_table: Tensor,
-    query_ends: Tensor,
+    cu_seqlens_q: Tensor,
     kv_lengths: Tensor,
     attn_output: Tensor,
     mask: Tensor | None,
@@ -115,13 +122,12 @@ def paged_prefill_attention(
     quantisation: CacheQuantisation,
 ) -> None:
     pages = Pages(block_table, upcast_dtype(query), quantisation)
-    start = 0
-    for sequence, (end, length) in enumerate(zip(query_ends.tolist(), kv_lengths.tolist(), strict=True)):
-        rows = slice(start, end)
+    for sequence, (rows, length) in enumerate(
+        zip(token_slices(cu_seqlens_q), kv_lengths.tolist(), strict=True)
+    ):
         hidden = None if mask is None else mask[rows]
         key, value = pages.read(key_cache, sequence, length, 0), pages.read(value_cache, sequence, length, 1)
         attn_output[rows] = attend(query[rows], key, value, parameters, hidden)
-        start = end
 
 
 @reference("paged_decode_attention")

@@ -35,9 +35,9 @@ def rounded_to(value: Tensor, dtype: torch.dtype) -> Tensor:
 def stored(value: Tensor, scale: Tensor, zero: Tensor | None, bits: int, dtype: torch.dtype) -> Tensor:
     """Rows [tokens, heads, size] as a cache of 8 or 4 bits holds them."""
     upcast = upcast_dtype(value)
-    number = value.to(upcast) / spread(scale, value).to(upcast)
+    number = value.to(upcast) / broadcast(scale, value).to(upcast)
     if zero is not None:
-        number = number + spread(zero, value).to(upcast)
+        number = number + broadcast(zero, value).to(upcast)
     if bits == 8:
         return rounded_to(number, dtype)
     number = number.round().clamp(0, 15).to(torch.uint8)
@@ -51,11 +51,11 @@ def restored(value: Tensor, scale: Tensor, zero: Tensor | None, bits: int, upcas
         value = torch.cat((value & 15, value >> 4), -1)
     number = value.to(upcast)
     if zero is not None:
-        number = number - spread(zero, number).to(upcast)
-    return number * spread(scale, number).to(upcast)
+        number = number - broadcast(zero, number).to(upcast)
+    return number * broadcast(scale, number).to(upcast)
 
 
-def spread(parameter: Tensor, rows: Tensor) -> Tensor:
+def broadcast(parameter: Tensor, rows: Tensor) -> Tensor:
     """A scale or zero beside rows [..., heads, size]: one for all, for each head, or for each element."""
     heads, size = rows.shape[-2:]
     if parameter.numel() == 1:

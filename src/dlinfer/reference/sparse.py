@@ -9,25 +9,25 @@ from torch import Tensor
 
 from dlinfer.interface.checks import upcast_dtype
 from dlinfer.interface.kernels import reference
-from dlinfer.reference.attention import Pages
+from dlinfer.reference.attention import Pages, token_slices
 
 
 def index_scores(
-    query: Tensor, key: Tensor, weights: Tensor, query_ends: Tensor, kv_lengths: Tensor, block_table: Tensor
+    query: Tensor, key: Tensor, weights: Tensor, cu_seqlens_q: Tensor, kv_lengths: Tensor, block_table: Tensor
 ) -> Iterator[Tensor]:
     """For each sequence the scores [new, length]; minus infinity where a token does not see a key."""
     upcast = upcast_dtype(query)
     pages = Pages(block_table, upcast)
-    start = 0
-    for sequence, (end, length) in enumerate(zip(query_ends.tolist(), kv_lengths.tolist(), strict=True)):
-        new = end - start
+    for sequence, (rows, length) in enumerate(
+        zip(token_slices(cu_seqlens_q), kv_lengths.tolist(), strict=True)
+    ):
+        new = rows.stop - rows.start
         keys = pages.read(key, sequence, length)[:, 0]
-        products = torch.relu(query[start:end].to(upcast) @ keys.T)
-        scores = (products * weights[start:end].to(upcast).unsqueeze(-1)).sum(1)
-        places = torch.arange(length, device=query.device)
+        products = torch.relu(query[rows].to(upcast) @ keys.T)
+        scores = (products * weights[rows].to(upcast).unsqueeze(-1)).sum(1)
+        positions = torch.arange(length, device=query.device)
         own = (length - new + torch.arange(new, device=query.device)).unsqueeze(1)
-        yield scores.masked_fill(places > own, -torch.inf)
-        start = end
+        yield scores.masked_fill(positions > own, -torch.inf)
 
 
 @reference("lightning_indexer")
@@ -35,14 +35,14 @@ def lightning_indexer(
     query: Tensor,
     key: Tensor,
     weights: Tensor,
-    query_ends: Tensor,
+    cu_seqlens_q: Tensor,
     kv_lengths: Tensor,
     block_table: Tensor,
     sparse_count: int,
 ) -> Tensor:
     result = torch.full((query.shape[0], 1, sparse_count), -1, dtype=torch.int32, device=query.device)
     start = 0
-    for scores in index_scores(query, key, weights, query_ends, kv_lengths, block_table):
+    for scores in index_scores(query, key, weights, cu_seqlens_q, kv_lengths, block_table):
         new, length = scores.shape
         count = min(sparse_count, length)
         best = scores.topk(count, -1)
@@ -60,7 +60,7 @@ def sparse_flash_attention(
     sparse_indices: Tensor,
     softmax_scale: float,
     block_table: Tensor,
-    query_ends: Tensor,
+    cu_seqlens_q: Tensor,
     kv_lengths: Tensor,
     query_rope: Tensor | None = None,
     key_rope: Tensor | None = None,
@@ -68,10 +68,9 @@ def sparse_flash_attention(
     upcast = upcast_dtype(query)
     pages = Pages(block_table, upcast)
     result = query.new_zeros([*query.shape[:2], value.shape[3]])
-    start = 0
-    for sequence, (end, length) in enumerate(zip(query_ends.tolist(), kv_lengths.tolist(), strict=True)):
-        rows = slice(start, end)
-        start = end
+    for sequence, (rows, length) in enumerate(
+        zip(token_slices(cu_seqlens_q), kv_lengths.tolist(), strict=True)
+    ):
         if not length:
             continue
         scores = query[rows].to(upcast) @ pages.read(key, sequence, length)[:, 0].T
@@ -87,7 +86,7 @@ def sparse_flash_attention(
 
 def _chosen(indices: Tensor, length: int) -> Tensor:
     """[new, length]: true where a key was chosen. -1 goes to one more column, which is cut off."""
-    places = indices.to(torch.int64)
-    places = torch.where(places < 0, length, places)
+    columns = indices.to(torch.int64)
+    columns = torch.where(columns < 0, length, columns)
     chosen = torch.zeros(indices.shape[0], length + 1, dtype=torch.bool, device=indices.device)
-    return chosen.scatter(1, places, True)[:, :length]
+    return chosen.scatter(1, columns, True)[:, :length]

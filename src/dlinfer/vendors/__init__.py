@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlinfer.vendors.model import Vendor
-from dlinfer.vendors.selection import Found, chosen, installed, served_by, use, using
+from dlinfer.interface.kernels import Kernels
+from dlinfer.vendors.dispatch import Found, Vendor, chosen, installed, served_by, use, using
 
-__all__ = ["Found", "Vendor", "chosen", "installed", "served_by", "use", "using"]
+__all__ = ["Found", "Kernels", "Vendor", "chosen", "installed", "served_by", "use", "using"]

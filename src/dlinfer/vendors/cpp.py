@@ -6,7 +6,7 @@ import sys
 
 from dlinfer import __version__
 from dlinfer.interface import OPERATORS
-from dlinfer.vendors.model import Vendor
+from dlinfer.vendors.dispatch import Vendor
 
 try:
     from dlinfer import _cpp  # type: ignore[attr-defined]
@@ -14,8 +14,10 @@ except ImportError as error:  # not built, or built for another torch
     _MISSING: str | None = f"its library cannot be loaded: {error}"
     _KERNELS = {}
 else:
-    _MISSING = None
-    # Its functions have the names of the operators.
+    # Its functions have the names of the operators. One that was built before the last change of schemas would misread arguments.
+    _MISSING = (
+        None if hasattr(_cpp, "cpu_capability") else "its library is older than this package: build it again"
+    )
     _KERNELS = {name: getattr(_cpp, name) for name in OPERATORS if hasattr(_cpp, name)}
 
 

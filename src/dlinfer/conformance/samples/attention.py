@@ -102,7 +102,7 @@ def _prefill(draw: Draw, label: str) -> Arguments:
         "query": query,
         "key": draw.spaced(key) if label == "strided" else key,
         "value": draw.spaced(value) if label == "strided" else value,
-        "query_ends": torch.tensor(lengths).cumsum(0).to(dtype),
+        "cu_seqlens_q": torch.tensor([0, *lengths]).cumsum(0).to(dtype),
         "kv_lengths": torch.tensor(kv, dtype=dtype),
         "max_q_len": -1 if label == "longest unknown" else max(lengths),
         "attn_output": output,
@@ -154,7 +154,7 @@ def _paged(draw: Draw, label: str) -> Arguments:
     return {
         "query": query,
         **paged(draw, label, kv, kv_heads, size, size_v),
-        "query_ends": torch.tensor(lengths).cumsum(0).to(draw.index_dtype()),
+        "cu_seqlens_q": torch.tensor([0, *lengths]).cumsum(0).to(draw.index_dtype()),
         "max_q_len": -1 if label == "longest unknown" else max(lengths),
         "max_kv_len": -1 if label == "longest unknown" else max(kv),
         "attn_output": output,
@@ -181,13 +181,13 @@ def _decode(draw: Draw, label: str) -> Arguments:
 
 SAMPLES = {
     "prefill_attention": Samples(
-        285, (*_CHANGES, *_MASKED, "keys of their own"), _prefill, host=("query_ends", "kv_lengths")
+        285, (*_CHANGES, *_MASKED, "keys of their own"), _prefill, host=("cu_seqlens_q", "kv_lengths")
     ),
     "paged_prefill_attention": Samples(
         360,
         (*_CHANGES, *_MASKED, *_QUANTISED, *_PAGES, "nothing before"),
         _paged,
-        host=("query_ends", "kv_lengths", "block_table"),
+        host=("cu_seqlens_q", "kv_lengths", "block_table"),
     ),
     "paged_decode_attention": Samples(
         375,

@@ -31,8 +31,8 @@ _TABLE: tuple[tuple[str, Spoiler], ...] = (
     ("kv_lengths", _set("kv_lengths", 0, -1)),
 )
 _ENDS: tuple[tuple[str, Spoiler], ...] = (
-    ("query_ends", _times("query_ends", 2)),
-    ("query_ends", _set("query_ends", -1, 0)),
+    ("cu_seqlens_q", _times("cu_seqlens_q", 2)),
+    ("cu_seqlens_q", _set("cu_seqlens_q", -1, 0)),
 )
 
 REFUSED: dict[str, tuple[tuple[str, Spoiler], ...]] = {

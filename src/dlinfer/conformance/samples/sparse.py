@@ -8,7 +8,7 @@ from dlinfer.conformance.case import Arguments, Samples
 from dlinfer.conformance.drawing import Draw
 from dlinfer.conformance.samples.attention import paged
 
-_HOST = ("query_ends", "kv_lengths", "block_table")
+_HOST = ("cu_seqlens_q", "kv_lengths", "block_table")
 
 
 def _pages(draw: Draw, label: str, size: int) -> tuple[list[int], list[int], Arguments]:
@@ -25,7 +25,7 @@ def _index(draw: Draw, label: str) -> Arguments:
         "query": draw.normal(tokens, heads, size),
         "key": pages["key_cache"],
         "weights": draw.normal(tokens, heads, dtype=torch.float32 if label == "float32 weights" else None),
-        "query_ends": torch.tensor(new).cumsum(0).to(draw.index_dtype()),
+        "cu_seqlens_q": torch.tensor([0, *new]).cumsum(0).to(draw.index_dtype()),
         "kv_lengths": pages["kv_lengths"],
         "block_table": pages["block_table"],
         "sparse_count": 64 if label == "more than there are" else draw.choice((1, 4, 16)),
@@ -53,7 +53,7 @@ def _sparse(draw: Draw, label: str) -> Arguments:
         "sparse_indices": indices.to(draw.index_dtype()),
         "softmax_scale": size**-0.5,
         "block_table": pages["block_table"],
-        "query_ends": torch.tensor(new).cumsum(0).to(draw.index_dtype()),
+        "cu_seqlens_q": torch.tensor([0, *new]).cumsum(0).to(draw.index_dtype()),
         "kv_lengths": pages["kv_lengths"],
     }
     if label != "no rope":

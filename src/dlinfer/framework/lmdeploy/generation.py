@@ -64,12 +64,12 @@ def _understanding(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _without_config(name: str, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
     """Take the generation config out of positional arguments, where it may be the last one given."""
-    place = {"infer": 1, "stream_infer": 2}[name]
-    if len(args) <= place:
+    index = {"infer": 1, "stream_infer": 2}[name]
+    if len(args) <= index:
         return args, None
-    if len(args) > place + 1:
+    if len(args) > index + 1:
         raise TypeError(f"{name}: give the arguments after gen_config by name when {_KEYWORD} is given")
-    return args[:place], args[place]
+    return args[:index], args[index]
 
 
 def with_output_length(
@@ -149,10 +149,10 @@ def follow_seeds() -> None:
 
 
 def draw(scores: Tensor, seeds: Tensor, offsets: Tensor) -> Tensor:
-    """One place of each row, by probability. The same seed and offset draw the same, whatever the other rows are."""
+    """One index of each row, by probability. The same seed and offset draw the same, whatever the other rows are."""
     ends = scores.double().cumsum(-1)
     marks = (_numbers(seeds, offsets) * ends[:, -1])[:, None]
-    # On the right of equal ends: a place of probability 0 is never chosen.
+    # On the right of equal ends: an index of probability 0 is never chosen.
     return torch.searchsorted(ends, marks, right=True).clamp_(max=scores.shape[1] - 1)[:, 0]
 
 
@@ -169,6 +169,6 @@ def _mixed(bits: Tensor) -> Tensor:
     return bits ^ _right(bits, 31)
 
 
-def _right(bits: Tensor, places: int) -> Tensor:
+def _right(bits: Tensor, count: int) -> Tensor:
     """A shift that brings in zeros; torch's own brings in the sign."""
-    return (bits >> places) & ((1 << (64 - places)) - 1)
+    return (bits >> count) & ((1 << (64 - count)) - 1)

@@ -124,7 +124,7 @@ def _multiply_any_shape() -> None:
 # `quant_policy=8`: caches of 8 bits, with fixed scales from a record file. Other kinds of small caches are refused.
 #
 # LMDeploy 0.18 makes such caches of numbers without a sign, which loses every negative key of a file with offsets of 0. It keeps
-# the scales in one place for all engines of a process, and only without graphs. Here caches have a sign, as the files expect, and
+# the scales once for all engines of a process, and only without graphs. Here caches have a sign, as the files expect, and
 # every layer of attention has its own scales, in graphs too.
 
 
@@ -184,7 +184,7 @@ def _give_scales_to_layers() -> None:
         return original(model, model_config, cache_config, backend_config, device)
 
     AscendOpsBackend.build_graph_runner = staticmethod(build)
-    # Would fill the place that all engines share, which no layer may read any more.
+    # Would fill the scales that all engines share, which no layer may read any more.
     AscendKVQuantMeta.set_value = staticmethod(lambda *args: None)
 
 

@@ -75,10 +75,10 @@ def dlinfer_attention(
     if new == 1 and attention_mask is None:
         _decode(rows, key, value, table, lengths, length, output, scale, None, -1, softcap or 0.0)
     else:
-        ends = torch.arange(new, batch * new + 1, new, dtype=torch.int32, device=query.device)
+        cu_seqlens_q = torch.arange(batch + 1, dtype=torch.int32, device=query.device) * new
         mask = None if attention_mask is None else _by_row(attention_mask, batch, new, length)
         _paged(
-            rows, key, value, table, ends, lengths, new, length, output, scale, causal, mask, None, -1, -1,
+            rows, key, value, table, cu_seqlens_q, lengths, new, length, output, scale, causal, mask, None, -1, -1,
             softcap or 0.0,
         )  # fmt: skip
     return output.view(batch, new, heads, -1), None

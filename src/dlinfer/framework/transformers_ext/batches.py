@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dlinfer.framework.transformers_ext.cache import BLOCK, PagedLayer
 
@@ -23,8 +24,8 @@ class Batch:
     lengths: list[int]
     """Keys of each sequence after this call."""
     kv_lengths: Tensor
-    ends: Tensor
-    """Where each sequence ends among the tokens that run."""
+    cu_seqlens_q: Tensor
+    """Cumulative lengths of the tokens that run, from 0."""
     max_new: int
     max_kv: int
     fresh: bool
@@ -49,10 +50,10 @@ class Batch:
         return states.view(*self.shape, -1)
 
     def slots(self, capacity: int, device: torch.device) -> Tensor:
-        """Where keys go in the pages, when each sequence has `capacity` places."""
+        """Where keys go in the pages, when each sequence has `capacity` slots."""
         if self.steps:
-            places = [row * capacity + start for row, start in enumerate(self.starts)]
-            return torch.tensor(places, dtype=torch.int64, device=device)
+            slots = [row * capacity + start for row, start in enumerate(self.starts)]
+            return torch.tensor(slots, dtype=torch.int64, device=device)
         runs = [
             torch.arange(row * capacity + start, row * capacity + length)
             for row, (start, length) in enumerate(zip(self.starts, self.lengths, strict=True))
@@ -109,7 +110,7 @@ def _even(states: Tensor, seen: int) -> Batch:
         rows=None,
         lengths=[seen + new] * batch,
         kv_lengths=torch.full([batch], seen + new, dtype=torch.int32, device=device),
-        ends=torch.arange(new, batch * new + 1, new, dtype=torch.int32, device=device),
+        cu_seqlens_q=torch.arange(0, batch * new + 1, new, dtype=torch.int32, device=device),
         max_new=new,
         max_kv=seen + new,
         fresh=seen == 0,
@@ -133,7 +134,7 @@ def _uneven(states: Tensor, shown: Tensor, seen: int) -> Batch:
         rows=None if everything else fresh.reshape(-1).nonzero().squeeze(1),
         lengths=lengths,
         kv_lengths=torch.tensor(lengths, dtype=torch.int32, device=device),
-        ends=added.cumsum(0).to(torch.int32),
+        cu_seqlens_q=pad(added.cumsum(0), (1, 0)).to(torch.int32),
         max_new=max(counts),
         max_kv=max(lengths),
         fresh=seen == 0,

@@ -56,7 +56,7 @@ class PagedLayer(CacheLayerMixin):
         self.pages: tuple[Tensor, Tensor] | None = None
         """Keys and values as paged caches [blocks, BLOCK, heads, size]: views, page after page of each sequence."""
 
-    # ---- what the stack of layers uses ----
+    # ---- what the decoder uses ----
 
     @property
     def capacity(self) -> int:
@@ -112,8 +112,8 @@ class PagedLayer(CacheLayerMixin):
         if self.kept is None:
             return stored[:, : self.seen].transpose(1, 2)
         # Hidden tokens get what is at hand: the mask hides them.
-        place = (self.kept.cumsum(1) - 1).clamp_(min=0)
-        return stored.gather(1, place[:, :, None, None].expand(-1, -1, *stored.shape[2:])).transpose(1, 2)
+        index = (self.kept.cumsum(1) - 1).clamp_(min=0)
+        return stored.gather(1, index[:, :, None, None].expand(-1, -1, *stored.shape[2:])).transpose(1, 2)
 
     def get_seq_length(self) -> int:
         return self.seen

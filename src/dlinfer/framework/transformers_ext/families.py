@@ -139,7 +139,7 @@ def _problem_of_hooks(module: nn.Module) -> str | None:
 def layer_of(layer: Any, config: Any, precision: Precision | None, keep: bool = True) -> Layer:
     """One decoder layer for the operators. Without `precision` its linear layers then share joined weights.
 
-    With `precision` and not `keep`, packed layers stand in the place of its linear layers, whose weights are gone then.
+    With `precision` and not `keep`, packed layers replace its linear layers, whose weights are gone then.
     """
     attention, source = layer.self_attn, _parts_of(layer)
     window = getattr(attention, "sliding_window", None)
@@ -201,7 +201,7 @@ def _pieces(linears: tuple[nn.Linear, ...], whole: Quantised) -> Iterator[tuple[
 
 
 def _let_go(linear: nn.Module, part: Quantised, *parents: nn.Module) -> None:
-    """Puts a packed layer in the place of a linear one; where it is already, it takes its part of the joined weight."""
+    """Replaces a linear layer by a packed one; where it is already, it takes its part of the joined weight."""
     if isinstance(linear, PackedLinear):
         linear.hold(part)
         return

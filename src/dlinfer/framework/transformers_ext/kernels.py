@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import torch
 
 from dlinfer.interface.registry import OVERLOADS
-from dlinfer.vendors.selection import RESOLVED, Values, resolve
+from dlinfer.vendors.dispatch import RESOLVED, Values, resolve
 
-__all__ = ["CHECKED", "Kernels", "kernels"]
+__all__ = ["CHECKED", "DecoderKernels", "kernels"]
 
 
-class Kernels(NamedTuple):
+class DecoderKernels(NamedTuple):
     """Callables with the arguments of the interface."""
 
     rms_norm: Any
@@ -31,15 +31,15 @@ class Kernels(NamedTuple):
     weight_quant_matmul: Any
 
 
-CHECKED = Kernels(*(OVERLOADS[name] for name in Kernels._fields))
+CHECKED = DecoderKernels(*(OVERLOADS[name] for name in DecoderKernels._fields))
 """torch's operators: they check arguments, and modes and profilers see them."""
 
 
-def kernels(device: str) -> Kernels:
+def kernels(device: str) -> DecoderKernels:
     """The kernels that serve a type of device now; torch's operators where modes or profilers are to see them."""
     if _watched():
         return CHECKED
-    return Kernels(*(_kernel(name, device) for name in Kernels._fields))
+    return DecoderKernels(*(_kernel(name, device) for name in DecoderKernels._fields))
 
 
 def _kernel(name: str, device: str) -> Any:

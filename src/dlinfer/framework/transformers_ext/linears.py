@@ -1,4 +1,4 @@
-"""What stands in the place of single linear layers, or of their `forward`."""
+"""What replaces single linear layers, or their `forward`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Head", "PackedLinear", "RoundedLinear", "StandIn", "rounded_head"]
 
 
 class StandIn:
-    """Something of dlinfer's in the place of a module's `forward`."""
+    """Something of dlinfer's that replaces a module's `forward`."""
 
 
 class RoundedLinear(StandIn):
-    """Stands in the place of `forward` of a linear layer whose weight was rounded by the stack."""
+    """Replaces `forward` of a linear layer whose weight was rounded by the decoder."""
 
     def __init__(self, weight: Quantised) -> None:
         self.weight = weight
@@ -37,7 +37,7 @@ def _refuse_gradients(input: Tensor, otherwise: str) -> None:
 
 
 class PackedLinear(nn.Module):
-    """Stands in the place of a linear layer whose own weight was let go: only the rounded one is left.
+    """Replaces a linear layer whose own weight was let go: only the rounded one is left.
 
     The numbers are buffers, so they move, are copied, pickled and counted with the model. None is called `weight`: a plain
     model must not take one for its own.
@@ -96,7 +96,7 @@ class PackedLinear(nn.Module):
 
 
 class Head(StandIn):
-    """Stands in the place of `forward` of the last linear layer, whose weight may be tied to the embedding."""
+    """Replaces `forward` of the last linear layer, whose weight may be tied to the embedding."""
 
     def __init__(self, linear: nn.Linear, precision: Precision | None) -> None:
         self.linear = linear

@@ -11,10 +11,10 @@ from typing import Any, NoReturn, get_args
 from torch import Tensor, nn
 
 from dlinfer.framework.transformers_ext.attention import NAME
+from dlinfer.framework.transformers_ext.decoder import DecoderForward
 from dlinfer.framework.transformers_ext.families import FAMILIES, family_of, problem_of
 from dlinfer.framework.transformers_ext.linears import Head, PackedLinear, StandIn, rounded_head
 from dlinfer.framework.transformers_ext.projections import Precision, leave_file, separate
-from dlinfer.framework.transformers_ext.stack import Stack
 
 __all__ = ["describe", "optimise", "restore"]
 
@@ -27,7 +27,7 @@ class _State:
 
     attention: str | None
     precision: Precision | None
-    stacks: dict[str, Stack] = field(default_factory=dict)
+    decoders: dict[str, DecoderForward] = field(default_factory=dict)
     head: str | None = None
     left: dict[str, str] = field(default_factory=dict)
     """Decoders that could not be put on the operators, and why."""
@@ -36,7 +36,7 @@ class _State:
 
 
 class _NoSaving(StandIn):
-    """Stands in the place of `save_pretrained` of a model whose own weights are gone."""
+    """Replaces `save_pretrained` of a model whose own weights are gone."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise RuntimeError(
@@ -78,11 +78,11 @@ def optimise(model: Any, weights: Precision | None = None, *, keep_originals: bo
         if family_of(module) is not None:
             problem = problem_of(module)
             if problem is None:
-                state.stacks[name] = Stack(module, weights, keep_originals)
-                module.forward = state.stacks[name]  # type: ignore[assignment]
+                state.decoders[name] = DecoderForward(module, weights, keep_originals)
+                module.forward = state.decoders[name]  # type: ignore[assignment]
             else:
                 state.left[name] = problem
-    if state.stacks:
+    if state.decoders:
         state.head = _optimise_head(model, weights, keep_originals)
         state.gone = not keep_originals
     _warn(model, state)
@@ -110,13 +110,13 @@ def _optimise_head(model: Any, weights: Precision | None, keep: bool) -> str | N
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if type(head) is not nn.Linear or "forward" in vars(head):
         return None
-    place = next(name for name, module in model.named_modules() if module is head)
+    path = next(name for name, module in model.named_modules() if module is head)
     if keep or _is_embedding(head.weight, model):
         head.forward = Head(head, weights)  # type: ignore[method-assign]
     else:
         packed = PackedLinear(rounded_head(head), head.in_features, head.out_features)
-        model.set_submodule(place, packed)
-    return place
+        model.set_submodule(path, packed)
+    return path
 
 
 def _is_embedding(weight: Tensor, model: nn.Module) -> bool:
@@ -126,11 +126,11 @@ def _is_embedding(weight: Tensor, model: nn.Module) -> bool:
 
 
 def _warn(model: Any, state: _State) -> None:
-    if state.stacks and not state.left:
+    if state.decoders and not state.left:
         return
     reasons = "; ".join(f"{name or type(model).__name__}: {why}" for name, why in state.left.items())
     reasons = reasons or f"its layers are of no known family ({', '.join(FAMILIES)})"
-    whose = f"a part of {type(model).__name__}" if state.stacks else type(model).__name__
+    whose = f"a part of {type(model).__name__}" if state.decoders else type(model).__name__
     warnings.warn(f"dlinfer: {whose} gets dlinfer's attention only; {reasons}", stacklevel=3)
 
 
@@ -149,7 +149,7 @@ def restore(model: Any) -> Any:
         if isinstance(vars(module).get("forward"), StandIn):
             del module.forward
     if state.precision is None:
-        for layer in (layer for stack in state.stacks.values() for layer in stack.layers):
+        for layer in (layer for decoder in state.decoders.values() for layer in decoder.layers):
             separate([*layer.source.qkv, *layer.source.gate_up])
     if state.attention is not None:
         model.set_attn_implementation(state.attention)
@@ -166,8 +166,8 @@ def describe(model: Any) -> str:
     lines = ["attention on dlinfer"]
     kept = "" if state.gone else ", the model's own kept"
     kind = f"weights in {state.precision}{kept}" if state.precision else "weights as they were"
-    for name, stack in state.stacks.items():
-        lines.append(f"{name or type(model).__name__}: {len(stack.layers)} layers on dlinfer, {kind}")
+    for name, decoder in state.decoders.items():
+        lines.append(f"{name or type(model).__name__}: {len(decoder.layers)} layers on dlinfer, {kind}")
     if state.head is not None:
         lines.append(f"{state.head}: on dlinfer, {f'weights in int8{kept}' if state.precision else kind}")
     lines += [f"{name}: as in transformers, {why}" for name, why in state.left.items()]

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dlinfer.framework.transformers_ext.kernels import Kernels
+from dlinfer.framework.transformers_ext.kernels import DecoderKernels
 
 __all__ = [
     "GROUP",
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 Precision = Literal["int8", "int4"]
-Projection = Callable[[Tensor, Kernels], Tensor]
+Projection = Callable[[Tensor, DecoderKernels], Tensor]
 GROUP = 32
 """Inputs that share a scale and an offset in 4 bits."""
 _NIBBLES = 8  # elements of 4 bits in an int32
@@ -41,7 +41,7 @@ class Dense:
     weight: Tensor
     bias: Tensor | None
 
-    def __call__(self, states: Tensor, run: Kernels) -> Tensor:
+    def __call__(self, states: Tensor, run: DecoderKernels) -> Tensor:
         return run.linear(states, self.weight, self.bias)
 
 
@@ -55,7 +55,7 @@ class Quantised:
     bias: Tensor | None
     group: int
 
-    def __call__(self, states: Tensor, run: Kernels) -> Tensor:
+    def __call__(self, states: Tensor, run: DecoderKernels) -> Tensor:
         return run.weight_quant_matmul(states, self.weight, self.scale, self.offset, self.bias, self.group)
 
     def part(self, start: int, end: int) -> Quantised:

@@ -1,7 +1,7 @@
 """dlinfer's operators under vLLM, as a platform that vLLM finds by its entry points.
 
 `platform_plugin` (group `vllm.platform_plugins`) names the platform, `register` (group `vllm.general_plugins`) puts dlinfer's
-layers in the place of vLLM's. A platform from outside takes precedence over vLLM's own ones, so this one is there only when
+layers instead of vLLM's. A platform from outside takes precedence over vLLM's own ones, so this one is there only when
 the variable DLINFER_VLLM_DEVICE asks for it. vLLM itself is imported by nothing here until vLLM asks.
 """
 

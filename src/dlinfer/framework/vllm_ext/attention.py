@@ -70,7 +70,7 @@ class DlinferMetadata(AttentionMetadata):
     decoding: bool
     """Every sequence has one new token."""
     block_table: Tensor
-    query_ends: Tensor
+    cu_seqlens_q: Tensor
     kv_lengths: Tensor
     max_q_len: int
     max_kv_len: int
@@ -88,7 +88,7 @@ class DlinferMetadataBuilder(AttentionMetadataBuilder[DlinferMetadata]):
     def build(
         self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
     ) -> DlinferMetadata:
-        """Lengths stay where they are cheapest to read: the ends of the queries on the CPU."""
+        """Lengths stay where they are cheapest to read: cumulative query lengths on the CPU."""
         common = common_attn_metadata
         if not isinstance(common.causal, bool):
             raise ValueError(
@@ -100,7 +100,7 @@ class DlinferMetadataBuilder(AttentionMetadataBuilder[DlinferMetadata]):
             and common.max_query_len == 1
             and common.num_actual_tokens == common.num_reqs,
             block_table=common.block_table_tensor,
-            query_ends=common.query_start_loc_cpu[1:],
+            cu_seqlens_q=common.query_start_loc_cpu,
             kv_lengths=common.seq_lens,
             max_q_len=common.max_query_len,
             max_kv_len=common.max_seq_len,
@@ -175,7 +175,7 @@ class DlinferAttention(AttentionImpl[DlinferMetadata]):
             )  # fmt: skip
         else:
             _prefill(
-                query[: step.tokens], keys, values, step.block_table, step.query_ends, step.kv_lengths, step.max_q_len,
+                query[: step.tokens], keys, values, step.block_table, step.cu_seqlens_q, step.kv_lengths, step.max_q_len,
                 step.max_kv_len, result, self.scale, step.causal, None, self.alibi_slopes, self.window_left, -1,
                 self.soft_cap,
             )  # fmt: skip

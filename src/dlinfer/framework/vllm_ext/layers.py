@@ -74,9 +74,9 @@ class RotaryMixin:
     ) -> tuple[Tensor, Tensor | None]:
         if key is None or not (self.is_neox_style or self.rotary_dim == self.head_size):
             return self.forward_native(positions, query, key)
-        places = positions.flatten()
-        tokens = places.shape[0]
-        cos, sin = (table.index_select(0, places) for table in self._whole(query))
+        indices = positions.flatten()
+        tokens = indices.shape[0]
+        cos, sin = (table.index_select(0, indices) for table in self._whole(query))
         states = [part.view(tokens, -1, self.head_size) for part in (query, key)]
         if self.is_neox_style:
             new_query, new_key = ops.apply_rotary_pos_emb(*states, cos, sin)
@@ -191,7 +191,7 @@ LAYERS: dict[type, type] = {
     **{base: _in_front(RotaryMixin, base) for base in _ROTARY},
     **{base: _in_front(LinearMixin, base) for base in _LINEAR},
 }
-"""For each layer of vLLM the one that takes its place."""
+"""For each layer of vLLM the one that replaces it."""
 
 
 def register_layers() -> None:

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import torch
+from torch import Tensor
 from vllm.platforms.interface import Platform, PlatformEnum  # type: ignore[import-not-found]
 
 _PACKAGE = "dlinfer.framework.vllm_ext"
@@ -85,8 +86,6 @@ class DlinferPlatform(Platform):
     def register_triton_kernel_overrides(cls) -> None:
         from vllm.triton_utils.dispatcher import register_kernels  # type: ignore[import-not-found]
 
-        from dlinfer.framework.vllm_ext.slots import KERNELS
-
         register_kernels(KERNELS)
 
     @classmethod
@@ -139,3 +138,41 @@ class DlinferPlatform(Platform):
             parallel.worker_cls = f"{_PACKAGE}.worker.DlinferWorker"
         # A child of fork would inherit torch's threads as locks that nobody holds.
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+
+
+# ---- the slots of new tokens, which vLLM computes with a Triton kernel; this is the same without Triton ----
+
+
+def compute_slots(
+    num_tokens: int,
+    max_num_tokens: int,
+    query_start_loc_ptr: Tensor,
+    positions_ptr: Tensor,
+    block_table_ptr: Tensor,
+    block_table_stride: int,
+    slot_mapping_ptr: Tensor,
+    KV_CACHE_BLOCK_SIZE: int,
+    TOTAL_CP_WORLD_SIZE: int,
+    TOTAL_CP_RANK: int,
+    CP_KV_CACHE_INTERLEAVE_SIZE: int,
+    PAD_ID: int,
+    BLOCK_SIZE: int,
+) -> None:
+    """The slot of each token: its block's number times the block size, plus its offset in the block.
+
+    The names are those of vLLM's kernel, by which they are passed; tensors stand where it has pointers.
+    """
+    if TOTAL_CP_WORLD_SIZE != 1:
+        raise ValueError(f"context parallelism over {TOTAL_CP_WORLD_SIZE} ranks is not there, expected 1")
+    starts = query_start_loc_ptr.long()
+    positions = positions_ptr[:num_tokens]
+    requests = starts.new_tensor(range(starts.numel() - 1)).repeat_interleave(
+        starts.diff(), output_size=num_tokens
+    )
+    blocks = block_table_ptr[requests, positions // KV_CACHE_BLOCK_SIZE].long()
+    slot_mapping_ptr[:num_tokens] = blocks * KV_CACHE_BLOCK_SIZE + positions % KV_CACHE_BLOCK_SIZE
+    slot_mapping_ptr[num_tokens:max_num_tokens] = PAD_ID
+
+
+KERNELS = {"vllm.v1.worker.block_table.ComputeSlotMappingKernel.kernel": compute_slots}
+"""By the path of vLLM's kernel."""

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 import torch
 
 from dlinfer.interface.declaration import Kernel
-from dlinfer.vendors.model import Vendor
+from dlinfer.vendors.dispatch import Vendor
 
 __all__ = ["VENDOR"]
 

@@ -15,7 +15,7 @@ from dlinfer.vendors.triton.launching import HALF_DTYPES, beside, cdiv, kernel, 
 _UNQUANTISED = CacheQuantisation()
 
 Quantised = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, int, int]
-"""Scales and zeros of keys, of values, and how far those of two heads, and of two elements, are apart."""
+"""Scales and zeros of keys, of values, and the strides of heads and of elements."""
 
 
 def _quantised(quantisation: CacheQuantisation, heads: int, size: int) -> Quantised:
@@ -25,8 +25,8 @@ def _quantised(quantisation: CacheQuantisation, heads: int, size: int) -> Quanti
     scale, zero = scales.reshape(2, -1), None if zeros is None else zeros.reshape(2, -1)
     if zero is not None and zero.shape != scale.shape:
         sides = [matched(scale[i], zero[i], heads, size) for i in range(2)]
-        (ks, kz, *apart), (vs, vz, *_) = sides
-        return ks, kz, vs, vz, apart[0], apart[1]
+        (ks, kz, *strides), (vs, vz, *_) = sides
+        return ks, kz, vs, vz, strides[0], strides[1]
     scale, zero = scale.contiguous(), None if zero is None else zero.contiguous()
     _, _, head, element = matched(scale[0], None, heads, size)
     return (
@@ -66,7 +66,7 @@ def _prefill(
     key: Tensor,
     value: Tensor,
     table: Tensor | None,
-    query_ends: Tensor,
+    cu_seqlens_q: Tensor,
     kv_lengths: Tensor,
     attn_output: Tensor,
     mask: Tensor | None,
@@ -75,7 +75,7 @@ def _prefill(
 ) -> None:
     """Both operators of prefill; without a table, keys and values lie sequence after sequence."""
     device, (tokens, heads, size) = query.device, query.shape
-    kv_heads, sequences, size_v = key.shape[-2], query_ends.shape[0], attn_output.shape[2]
+    kv_heads, sequences, size_v = key.shape[-2], cu_seqlens_q.shape[0] - 1, attn_output.shape[2]
     if not tokens or not heads or not size_v:
         return
     if not sequences:
@@ -101,7 +101,7 @@ def _prefill(
     prefill_kernel(
         (kv_heads * tiles,),
         (
-            query, key, value, query if table is None else table, beside(query_ends, device), beside(kv_lengths, device),
+            query, key, value, query if table is None else table, beside(cu_seqlens_q, device), beside(kv_lengths, device),
             attn_output, query if mask is None else mask,
             None if slopes is None else slopes.contiguous(), *quantised[:4],
         ),
@@ -120,13 +120,13 @@ def prefill_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    query_ends: Tensor,
+    cu_seqlens_q: Tensor,
     kv_lengths: Tensor,
     attn_output: Tensor,
     mask: Tensor | None,
     parameters: MaskParameters,
 ) -> None:
-    _prefill(query, key, value, None, query_ends, kv_lengths, attn_output, mask, parameters)
+    _prefill(query, key, value, None, cu_seqlens_q, kv_lengths, attn_output, mask, parameters)
 
 
 @kernel("paged_prefill_attention")
@@ -135,7 +135,7 @@ def paged_prefill_attention(
     key_cache: Tensor,
     value_cache: Tensor,
     block_table: Tensor,
-    query_ends: Tensor,
+    cu_seqlens_q: Tensor,
     kv_lengths: Tensor,
     attn_output: Tensor,
     mask: Tensor | None,
@@ -143,7 +143,9 @@ def paged_prefill_attention(
     quantisation: CacheQuantisation,
 ) -> None:
     caches = key_cache, value_cache
-    _prefill(query, *caches, block_table, query_ends, kv_lengths, attn_output, mask, parameters, quantisation)
+    _prefill(
+        query, *caches, block_table, cu_seqlens_q, kv_lengths, attn_output, mask, parameters, quantisation
+    )
 
 
 @kernel("paged_decode_attention")
@@ -209,13 +211,13 @@ def _attended(
     batch, new, heads, _ = query.shape
     length, size_v = key.shape[1], value.shape[3]
     out = query.new_empty([batch, new, heads, size_v])
-    ends = torch.arange(1, batch + 1, dtype=torch.int32, device=query.device) * new
+    cu_seqlens_q = torch.arange(batch + 1, dtype=torch.int32, device=query.device) * new
     lengths = torch.full((batch,), length, dtype=torch.int32, device=query.device)
     if mask is not None:
         mask = mask.expand(batch, new, length).reshape(batch * new, length)
     query, key, value = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
     prefill_attention(
-        query, key, value, ends, lengths, out.flatten(0, 1), mask, MaskParameters(scale, causal)
+        query, key, value, cu_seqlens_q, lengths, out.flatten(0, 1), mask, MaskParameters(scale, causal)
     )
     return out
 

@@ -22,7 +22,7 @@ from dlinfer.vendors.triton.launching import Launcher, jit
 
 @jit
 def sequence_of_tile(
-    ends: tl.tensor,
+    cu_seqlens: tl.tensor,
     lengths: tl.tensor,
     tile: tl.tensor,
     tokens: tl.tensor,
@@ -31,11 +31,11 @@ def sequence_of_tile(
     F: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:
     """(sequence, its first token, its tokens, the first row of the tile, its keys, its first key, is something wrong)."""
-    sequence = find_group(ends, tile, sequences, F.group, F.rows)
-    begin = tl.load(ends + sequence - 1, mask=sequence > 0, other=0).to(tl.int32)
-    end = tl.load(ends + sequence).to(tl.int32)
+    sequence = find_group(cu_seqlens + 1, tile, sequences, F.group, F.rows)
+    begin = tl.load(cu_seqlens + sequence).to(tl.int32)
+    end = tl.load(cu_seqlens + sequence + 1).to(tl.int32)
     first_row = (tile - (begin * F.group // F.rows + sequence)) * F.rows
-    # Ends that do not rise, or pass the last token, must not lead outside.
+    # Cumulative lengths that do not rise, or pass the last token, must not lead outside.
     begin = tl.minimum(tl.maximum(begin, 0), tokens)
     new = tl.minimum(end, tokens) - begin
     claimed = tl.load(lengths + sequence).to(tl.int32)
@@ -87,7 +87,7 @@ def prefill_kernel(
     key: tl.tensor,
     value: tl.tensor,
     table: tl.tensor,
-    ends: tl.tensor,
+    cu_seqlens: tl.tensor,
     lengths: tl.tensor,
     out: tl.tensor,
     mask: tl.tensor,
@@ -110,11 +110,11 @@ def prefill_kernel(
     query_head: tl.tensor,
     query_element: tl.tensor,
     key_block: tl.tensor,
-    key_place: tl.tensor,
+    key_token: tl.tensor,
     key_head: tl.tensor,
     key_element: tl.tensor,
     value_block: tl.tensor,
-    value_place: tl.tensor,
+    value_token: tl.tensor,
     value_head: tl.tensor,
     value_element: tl.tensor,
     out_token: tl.tensor,
@@ -130,21 +130,21 @@ def prefill_kernel(
     tile = (tl.num_programs(0) - 1 - tl.program_id(0)) // kv_heads
     head = tl.program_id(0) % kv_heads
     sequence, begin, new, first_row, length, first, wrong = sequence_of_tile(
-        ends, lengths, tile, tokens, sequences, room, F
+        cu_seqlens, lengths, tile, tokens, sequences, room, F
     )
-    # Nor may ends that fall: a tile in front of its sequence has nothing to do.
+    # Nor may lengths that fall: a tile in front of its sequence has nothing to do.
     if (first_row >= 0) & (first_row < new * F.group):
         row = first_row + tl.arange(0, F.rows)
         token = row // F.group
         valid = token < new
-        place = (begin + token).to(tl.int64)
+        index = (begin + token).to(tl.int64)
         h = head * F.group + row % F.group
         if F.bits > 0:
             key_scales += head * scale_head
             value_scales += head * scale_head
             if not F.each:
                 scale = scale * tl.load(key_scales).to(tl.float32)
-        at = place * query_token + h * query_head
+        at = index * query_token + h * query_head
         q0 = queries(query, at, valid, query_element, key_scales, F, False)
         q1 = q0
         if F.k1 > 0:
@@ -152,12 +152,12 @@ def prefill_kernel(
         slope = h
         if F.sloped:
             slope = tl.load(slopes + h).to(tl.float32)
-        seat = (length - new + token, slope, tl.where(valid, place * mask_token, -1))
+        row_info = (length - new + token, slope, tl.where(valid, index * mask_token, -1))
         keys = side_of(
             key,
             head,
             key_block,
-            key_place,
+            key_token,
             key_head,
             key_element,
             key_zeros,
@@ -167,21 +167,21 @@ def prefill_kernel(
             False,
         )
         values = side_of(
-            value, head, value_block, value_place, value_head, value_element, value_zeros, scale_head, scale_element,
+            value, head, value_block, value_token, value_head, value_element, value_zeros, scale_head, scale_element,
             F, True,
         )  # fmt: skip
         if F.block_size > 0:
             table += sequence.to(tl.int64) * columns
         pages = (table, blocks, first)
-        sight = (scale, soft_cap, window_left, window_right, mask, mask_columns, length)
+        masking = (scale, soft_cap, window_left, window_right, mask, mask_columns, length)
         low, free, high = seen_keys(first_row, new, length, window_left, window_right, F)
         state = nothing_yet(F)
         if not (F.left or F.masked):
-            state = attend(state, q0, q1, low, free, seat, keys, values, pages, sight, F, True)
-        state = attend(state, q0, q1, free, high, seat, keys, values, pages, sight, F, False)
+            state = attend(state, q0, q1, low, free, row_info, keys, values, pages, masking, F, True)
+        state = attend(state, q0, q1, free, high, row_info, keys, values, pages, masking, F, False)
         _, total, acc0, acc1, bad = state
         wrong = wrong | tl.max(bad, 0)
-        to = out + place * out_token + h * out_head
+        to = out + index * out_token + h * out_head
         store_part(to, out_element, valid, acc0, total, wrong, value_scales, scale_element, F, False)
         if F.v1 > 0:
             store_part(to, out_element, valid, acc1, total, wrong, value_scales, scale_element, F, True)
@@ -253,11 +253,11 @@ def decode_kernel(
     query_head: tl.tensor,
     query_element: tl.tensor,
     key_block: tl.tensor,
-    key_place: tl.tensor,
+    key_token: tl.tensor,
     key_head: tl.tensor,
     key_element: tl.tensor,
     value_block: tl.tensor,
-    value_place: tl.tensor,
+    value_token: tl.tensor,
     value_head: tl.tensor,
     value_element: tl.tensor,
     out_token: tl.tensor,
@@ -281,7 +281,7 @@ def decode_kernel(
     row = tile * F.rows + tl.arange(0, F.rows)
     token = row // F.group
     valid = token < new
-    place = (sequence * new + token).to(tl.int64)
+    index = (sequence * new + token).to(tl.int64)
     h = head * F.group + row % F.group
     low, high = share_of_split(length, new, window_left, tile * F.rows // F.group, split, splits, F)
     if F.bits > 0:
@@ -289,7 +289,7 @@ def decode_kernel(
         value_scales += head * scale_head
         if not F.each:
             scale = scale * tl.load(key_scales).to(tl.float32)
-    at = place * query_token + h * query_head
+    at = index * query_token + h * query_head
     q0 = queries(query, at, valid, query_element, key_scales, F, False)
     q1 = q0
     if F.k1 > 0:
@@ -297,27 +297,27 @@ def decode_kernel(
     slope = h
     if F.sloped:
         slope = tl.load(slopes + h).to(tl.float32)
-    seat = (length - new + token, slope, row)
+    row_info = (length - new + token, slope, row)
     keys = side_of(
-        key, head, key_block, key_place, key_head, key_element, key_zeros, scale_head, scale_element, F, False
+        key, head, key_block, key_token, key_head, key_element, key_zeros, scale_head, scale_element, F, False
     )
     values = side_of(
-        value, head, value_block, value_place, value_head, value_element, value_zeros, scale_head, scale_element,
+        value, head, value_block, value_token, value_head, value_element, value_zeros, scale_head, scale_element,
         F, True,
     )  # fmt: skip
     pages = (table + sequence.to(tl.int64) * columns, blocks, 0)
-    sight = (scale, soft_cap, window_left, 0, query, 0, length)
-    state = attend(nothing_yet(F), q0, q1, low, high, seat, keys, values, pages, sight, F, False)
+    masking = (scale, soft_cap, window_left, 0, query, 0, length)
+    state = attend(nothing_yet(F), q0, q1, low, high, row_info, keys, values, pages, masking, F, False)
     m, total, acc0, acc1, bad = state
     wrong = tl.max(bad, 0) | tl.where(claimed == length, 0, 1)
     if partial is None:
-        to = out + place * out_token + h * out_head
+        to = out + index * out_token + h * out_head
         store_part(to, out_element, valid, acc0, total, wrong, value_scales, scale_element, F, False)
         if F.v1 > 0:
             store_part(to, out_element, valid, acc1, total, wrong, value_scales, scale_element, F, True)
     else:
         everything = tl.num_programs(2) * new * heads
-        rows = split * everything + place * heads + h
+        rows = split * everything + index * heads + h
         store_share(partial, rows, valid, acc0, value_scales, scale_element, F, False)
         if F.v1 > 0:
             store_share(partial, rows, valid, acc1, value_scales, scale_element, F, True)

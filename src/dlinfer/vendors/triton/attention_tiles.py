@@ -3,12 +3,12 @@
 Rows of a tile are (token, head) pairs of one sequence whose heads share one head of keys, so keys are loaded once for all of
 them. `F` is an `AttentionConfig`. Tuples hold what belongs together:
 
-- seat: (position of each row in its sequence, its slope, where its mask begins, or -1)
+- row_info: (position of each row in its sequence, its slope, where its mask begins, or -1)
 - side: (keys or values of one head, strides of a block, a token and an element, zeros of both parts of a head)
 - pages: (the sequence's row of the table, how many blocks there are, the first token of the sequence if there is no table)
-- sight: (scale, soft cap, window to the left, to the right, mask, columns of the mask, keys of the sequence)
+- masking: (scale, soft cap, window to the left, to the right, mask, columns of the mask, keys of the sequence)
 
-Where `F` says that there is no such thing, anything may stand in its place.
+Where `F` says that there is no such thing, anything may stand there.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def operand(x: tl.tensor, zero: tl.tensor, like: tl.tensor, F: tl.constexpr) -> 
 
 
 @jit
-def places(
+def row_offsets(
     start: tl.tensor,
     n: tl.tensor,
     inside: tl.tensor,
@@ -159,12 +159,12 @@ def places(
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Where the rows of keys and of values lie; `bad` grows where a block does not exist."""
     table, blocks, first = pages
-    _, key_block, key_place, _, _, _ = keys
-    _, value_block, value_place, _, _, _ = values
+    _, key_block, key_token, _, _, _ = keys
+    _, value_block, value_token, _, _, _ = values
     if F.block_size == 0:
         at = (first + n).to(tl.int64)
-        key_rows = at * key_place
-        value_rows = at * value_place
+        key_rows = at * key_token
+        value_rows = at * value_token
     else:
         if F.block_size % F.keys == 0:
             # The whole step lies in one block.
@@ -174,18 +174,18 @@ def places(
         exists = (block >= 0) & (block < blocks)
         bad = bad | tl.where(exists, 0, 1)
         block = tl.where(exists, block, 0)
-        key_rows = block * key_block + (n % F.block_size) * key_place
-        value_rows = block * value_block + (n % F.block_size) * value_place
+        key_rows = block * key_block + (n % F.block_size) * key_token
+        value_rows = block * value_block + (n % F.block_size) * value_token
     return key_rows, value_rows, bad
 
 
 @jit
 def scored(
-    s: tl.tensor, n: tl.tensor, seat: tl.tensor, sight: tl.tensor, F: tl.constexpr, FREE: tl.constexpr
+    s: tl.tensor, n: tl.tensor, row_info: tl.tensor, masking: tl.tensor, F: tl.constexpr, FREE: tl.constexpr
 ) -> tl.tensor:
     """Products of queries and keys as scores times log2(e); minus infinity where a row does not see a key."""
-    position, slope, mask_row = seat
-    scale, soft_cap, window_left, window_right, mask, mask_columns, length = sight
+    position, slope, mask_row = row_info
+    scale, soft_cap, window_left, window_right, mask, mask_columns, length = masking
     plain: tl.constexpr = not (F.capped or F.sloped or (F.masked and not F.hiding))
     # Where nothing happens to scores in between, one product does.
     s = s * (scale * LOG2E if plain else scale)
@@ -220,11 +220,11 @@ def attend(
     q1: tl.tensor,
     low: tl.tensor,
     high: tl.tensor,
-    seat: tl.tensor,
+    row_info: tl.tensor,
     keys: tl.tensor,
     values: tl.tensor,
     pages: tl.tensor,
-    sight: tl.tensor,
+    masking: tl.tensor,
     F: tl.constexpr,
     FREE: tl.constexpr,
 ) -> tuple[tl.tensor, ...]:
@@ -236,16 +236,16 @@ def attend(
     m, total, acc0, acc1, bad = state
     _, _, _, _, kz0, kz1 = keys
     _, _, _, _, vz0, vz1 = values
-    _, _, _, _, _, _, length = sight
+    _, _, _, _, _, _, length = masking
     for start in tl.range(low, high, F.keys):
         n = start + tl.arange(0, F.keys)
         inside = n < length
-        key_rows, value_rows, bad = places(start, n, inside, bad, keys, values, pages, F)
+        key_rows, value_rows, bad = row_offsets(start, n, inside, bad, keys, values, pages, F)
         k0, k1 = loaded(keys, key_rows, inside, F, False, FREE)
         s = tl.dot(q0, tl.trans(operand(k0, kz0, q0, F)), input_precision=F.precision)
         if F.k1 > 0:
             s = tl.dot(q1, tl.trans(operand(k1, kz1, q0, F)), s, input_precision=F.precision)
-        s = scored(s, n, seat, sight, F, FREE)
+        s = scored(s, n, row_info, masking, F, FREE)
         largest = tl.maximum(m, tl.max(s, 1))
         # A row that has seen nothing yet: any finite number does.
         level = tl.where(largest == float("-inf"), 0.0, largest)
@@ -299,7 +299,7 @@ def side_of(
     base: tl.tensor,
     head: tl.tensor,
     block: tl.tensor,
-    place: tl.tensor,
+    token: tl.tensor,
     head_stride: tl.tensor,
     element: tl.tensor,
     zeros: tl.tensor,
@@ -315,7 +315,7 @@ def side_of(
         zero0 = parameters(zeros + head * scale_head, scale_element, F, VALUES, False)
         if (F.v1 if VALUES else F.k1) > 0:
             zero1 = parameters(zeros + head * scale_head, scale_element, F, VALUES, True)
-    return base + head.to(tl.int64) * head_stride, block, place, element, zero0, zero1
+    return base + head.to(tl.int64) * head_stride, block, token, element, zero0, zero1
 
 
 @jit

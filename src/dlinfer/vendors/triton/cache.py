@@ -115,17 +115,17 @@ def _fill_kernel(
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token).to(tl.int64)
     block = slot // block_size
-    place = slot % block_size
+    offset = slot % block_size
     # A slot that does not exist is left out like -1.
     if (slot >= 0) & (block < blocks):
         head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
         _write(
-            key + token * k0, key_cache + block * kc0 + place * kc1, key_scale, key_zero, size, head, heads,
+            key + token * k0, key_cache + block * kc0 + offset * kc1, key_scale, key_zero, size, head, heads,
             k1, k2, kc2, kc3, ks_head, ks_element, BITS, LOW, HIGH, SIZE,
         )  # fmt: skip
         if value is not None:
             _write(
-                value + token * v0, value_cache + block * vc0 + place * vc1, value_scale, value_zero, size_v, head,
+                value + token * v0, value_cache + block * vc0 + offset * vc1, value_scale, value_zero, size_v, head,
                 heads, v1, v2, vc2, vc3, vs_head, vs_element, BITS, LOW, HIGH, SIZE_V,
             )  # fmt: skip
 
@@ -133,17 +133,17 @@ def _fill_kernel(
 def matched(
     scale: Tensor | None, zero: Tensor | None, heads: int, size: int
 ) -> tuple[Tensor | None, Tensor | None, int, int]:
-    """Scale and zero with as many elements, and how far those of two heads, and of two elements, are apart."""
+    """Scale and zero with as many elements, and the strides of heads and of elements."""
     if scale is None:
         return None, None, 0, 0
     if zero is not None and zero.numel() != scale.numel():
-        scale, zero = _spread(scale, heads, size), _spread(zero, heads, size)
+        scale, zero = _expanded(scale, heads, size), _expanded(zero, heads, size)
     count = scale.numel()
-    apart = (0, 0) if count == 1 else (1, 0) if count == heads else (size, 1)
-    return scale.contiguous(), None if zero is None else zero.contiguous(), *apart
+    strides = (0, 0) if count == 1 else (1, 0) if count == heads else (size, 1)
+    return scale.contiguous(), None if zero is None else zero.contiguous(), *strides
 
 
-def _spread(parameter: Tensor, heads: int, size: int) -> Tensor:
+def _expanded(parameter: Tensor, heads: int, size: int) -> Tensor:
     rows = parameter.reshape(1, 1) if parameter.numel() == 1 else parameter.reshape(heads, -1)
     return rows.expand(heads, size)
 

@@ -43,11 +43,11 @@ def _norm_kernel(
     column = tl.arange(0, COLUMNS)
     inside = (row < rows)[:, None] & (column < size)[None, :]
     x = tl.load(hidden + row[:, None] * hidden_stride + column[None, :], mask=inside, other=0)
-    place = row[:, None] * size + column[None, :]
+    offset = row[:, None] * size + column[None, :]
     if residual is not None:
         other = tl.load(residual + row[:, None] * residual_stride + column[None, :], mask=inside, other=0)
         x = (x.to(tl.float32) + other.to(tl.float32)).to(x.dtype)
-        tl.store(total_out + place, x, mask=inside)
+        tl.store(total_out + offset, x, mask=inside)
     x = x.to(tl.float32)
     mean = tl.sum(x * x, 1) / size
     root = tl.math.div_rn(tl.full([ROWS], 1.0, tl.float32), tl.math.sqrt_rn(mean + epsilon))
@@ -55,10 +55,10 @@ def _norm_kernel(
     y = x * root[:, None] * factor[None, :]
     if QUANTISED:
         number, scale = quantised_row(y, FLOAT8)
-        tl.store(out + place, number, mask=inside)
+        tl.store(out + offset, number, mask=inside)
         tl.store(scales + row, scale, mask=row < rows)
     else:
-        tl.store(out + place, y.to(out.dtype.element_ty), mask=inside)
+        tl.store(out + offset, y.to(out.dtype.element_ty), mask=inside)
 
 
 def rows_of(value: Tensor) -> Tensor:
@@ -177,15 +177,15 @@ def _silu_kernel(
 @kernel("silu_and_mul")
 def silu_and_mul(input_tensor: Tensor, dim: int = -1) -> Tensor:
     shape = list(input_tensor.shape)
-    place = dim % len(shape)
-    if place != len(shape) - 1:
+    axis = dim % len(shape)
+    if axis != len(shape) - 1:
         # Halves of an outer dimension are the halves of everything behind it.
         input_tensor = input_tensor.contiguous()
-    shape[place] //= 2
+    shape[axis] //= 2
     out = input_tensor.new_empty(shape)
     if not out.numel():
         return out
-    size = math.prod(shape[place:])
+    size = math.prod(shape[axis:])
     rows = input_tensor.reshape(-1, 2 * size)
     if rows.stride(1) != 1:
         rows = rows.contiguous()

@@ -22,8 +22,8 @@ public:
           data(readable(held_)),
           is_long(tensor.scalar_type() == at::kLong),
           stride(held_.dim() ? held_.stride(0) : 1) {}
-    int64_t at(int64_t place) const {
-        return is_long ? static_cast<const int64_t*>(data)[place] : static_cast<const int32_t*>(data)[place];
+    int64_t at(int64_t index) const {
+        return is_long ? static_cast<const int64_t*>(data)[index] : static_cast<const int32_t*>(data)[index];
     }
     int64_t operator[](int64_t row) const { return at(row * stride); }
 
@@ -41,8 +41,8 @@ using Lengths = c10::SmallVector<int64_t, 64>;
 /// Lengths, none of which may be negative.
 Lengths checked_lengths(const char* name, const char* argument, const at::Tensor& lengths);
 
-/// The lengths between cumulative ends, which must rise to the number of tokens.
-Lengths query_lengths(const char* name, const at::Tensor& query_ends, int64_t tokens);
+/// The lengths between cumulative ones, [0, ..., tokens].
+Lengths query_lengths(const char* name, const at::Tensor& cu_seqlens_q, int64_t tokens);
 
 /// Lengths of queries beside lengths of keys, the announced maximum and the columns of the mask (-1: there is none).
 void check_agreement(const char* name, const Lengths& queries, const Lengths& keys, int64_t max_q_len, int64_t mask_columns, bool causal);

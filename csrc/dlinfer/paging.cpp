@@ -1,4 +1,4 @@
-#include "attention_values.h"
+#include "paging.h"
 
 #include <algorithm>
 
@@ -23,17 +23,19 @@ Lengths checked_lengths(const char* name, const char* argument, const at::Tensor
     return found;
 }
 
-Lengths query_lengths(const char* name, const at::Tensor& query_ends, int64_t tokens) {
-    const Integers ends(query_ends);
-    Lengths found(static_cast<size_t>(query_ends.size(0)));
+Lengths query_lengths(const char* name, const at::Tensor& cu_seqlens_q, int64_t tokens) {
+    const Integers ends(cu_seqlens_q);
+    const auto sequences = static_cast<size_t>(cu_seqlens_q.size(0) - 1);
+    if (ends[0] != 0) refuse(name, "cu_seqlens_q", "begins with ", ends[0], ", expected 0");
+    Lengths found(sequences);
     int64_t before = 0;
-    for (size_t i = 0; i < found.size(); i++) {
-        const int64_t end = ends[static_cast<int64_t>(i)];
-        if (end < before) refuse(name, "query_ends", "falls from ", before, " to ", end, " at element ", i, "; cumulative ends never fall");
+    for (size_t i = 0; i < sequences; i++) {
+        const int64_t end = ends[static_cast<int64_t>(i) + 1];
+        if (end < before) refuse(name, "cu_seqlens_q", "falls from ", before, " to ", end, " at element ", i + 1, "; cumulative lengths never fall");
         found[i] = end - before;
         before = end;
     }
-    if (before != tokens) refuse(name, "query_ends", "ends at ", before, ", but query has ", tokens, " tokens");
+    if (before != tokens) refuse(name, "cu_seqlens_q", "ends with ", before, ", but query has ", tokens, " tokens");
     return found;
 }
 

@@ -18,11 +18,11 @@ from transformers.utils import logging
 from dlinfer.framework.transformers_ext.batches import Batch, plan
 from dlinfer.framework.transformers_ext.cache import PagedLayer, adopt
 from dlinfer.framework.transformers_ext.families import Layer, layer_of, problem_of
-from dlinfer.framework.transformers_ext.kernels import Kernels, kernels
+from dlinfer.framework.transformers_ext.kernels import DecoderKernels, kernels
 from dlinfer.framework.transformers_ext.linears import PackedLinear, RoundedLinear, StandIn
 from dlinfer.framework.transformers_ext.projections import Precision, leave_file, version_of
 
-__all__ = ["Stack"]
+__all__ = ["DecoderForward"]
 
 _logger = logging.get_logger(__name__)
 # What callers of a decoder hand through without meaning anything to it.
@@ -31,8 +31,8 @@ _HARMLESS = frozenset(
 )
 
 
-class Stack(StandIn):
-    """Stands in the place of `forward` of one decoder."""
+class DecoderForward(StandIn):
+    """Replaces `forward` of one decoder."""
 
     def __init__(self, decoder: Any, precision: Precision | None, keep: bool = True) -> None:
         """`keep`: the decoder's own weights stay where rounded ones are used. Else each layer's go when it is rounded."""
@@ -89,7 +89,7 @@ class Stack(StandIn):
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """`forward` of the decoder. What comes behind the embeddings has other places in other versions of transformers."""
+        """`forward` of the decoder. What comes behind the embeddings has other positions in other versions of transformers."""
         decoder = self.decoder
         cached = decoder.config.use_cache if use_cache is None else use_cache
         if not torch.compiler.is_compiling():
@@ -189,7 +189,7 @@ class Stack(StandIn):
         if cos.shape[0] != sequences:
             cos, sin = cos.expand(sequences, -1, -1), sin.expand(sequences, -1, -1)
         cos, sin, residual = batch.packed(cos), batch.packed(sin), batch.packed(states)
-        where = None if held is None else self._places(batch, held, residual)
+        where = None if held is None else self._slots_and_table(batch, held, residual)
         run = kernels(states.device.type)
         hidden = None
         for index, layer in enumerate(self.layers):
@@ -207,7 +207,7 @@ class Stack(StandIn):
             layer.advance(new, batch.kept)
         return batch.unpacked(hidden)
 
-    def _places(self, batch: Batch, held: list[PagedLayer], like: Tensor) -> tuple[Tensor, Tensor]:
+    def _slots_and_table(self, batch: Batch, held: list[PagedLayer], like: Tensor) -> tuple[Tensor, Tensor]:
         """Slots of the new tokens, and the table of pages; all layers have the same."""
         for layer, cache in zip(self.layers, held, strict=False):
             cache.reserve(batch.shape[0], batch.max_kv, like, layer.heads[1], layer.size)
@@ -216,7 +216,7 @@ class Stack(StandIn):
 
 
 def _attention(
-    run: Kernels,
+    run: DecoderKernels,
     layer: Layer,
     norm: Tensor,
     cos: Tensor,
@@ -253,13 +253,13 @@ def _attention(
         )
     elif batch.fresh:
         run.prefill_attention(
-            query, key, value, batch.ends, batch.kv_lengths, batch.max_new, query, layer.scale, True, None, None,
+            query, key, value, batch.cu_seqlens_q, batch.kv_lengths, batch.max_new, query, layer.scale, True, None, None,
             layer.window_left,
         )  # fmt: skip
     else:
         assert pages is not None and where is not None, "tokens before this call are in a cache"
         run.paged_prefill_attention(
-            query, *pages, where[1], batch.ends, batch.kv_lengths, batch.max_new, batch.max_kv, query, layer.scale,
+            query, *pages, where[1], batch.cu_seqlens_q, batch.kv_lengths, batch.max_new, batch.max_kv, query, layer.scale,
             True, None, None, layer.window_left,
         )  # fmt: skip
     return query.view(-1, heads * size)

@@ -1,4 +1,4 @@
-"""The tests of the vendor triton with a triton that lies apart from torch (requirements/triton.txt says why)."""
+"""The tests of the vendor triton with a triton isolated from torch (requirements/triton.txt says why)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 
 pytestmark = pytest.mark.unit
 HERE = Path(__file__).resolve().parent
-APART = Path(sys.prefix) / "triton"
+ISOLATED = Path(sys.prefix) / "triton"
 
 
 @pytest.mark.skipif(find_spec("triton") is not None, reason="triton is installed: its tests run as they are")
 @pytest.mark.skipif(
-    not APART.exists(), reason=f"triton is not installed, nor in {APART.name}/ of the environment"
+    not ISOLATED.exists(), reason=f"triton is not installed, nor in {ISOLATED.name}/ of the environment"
 )
 @pytest.mark.parametrize(
     ("files", "interpreted", "least"),
@@ -29,7 +29,7 @@ def test_without_a_gpu(tmp_path: Path, files: list[str], interpreted: str, least
     """Kernels compute on the CPU, interpreted; and they become machine code of a GPU."""
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(APART), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join([str(ISOLATED), os.environ.get("PYTHONPATH", "")]),
         "TRITON_INTERPRET": interpreted,
         "TRITON_CACHE_DIR": str(tmp_path / "cache"),
     }

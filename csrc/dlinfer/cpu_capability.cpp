@@ -1,4 +1,4 @@
-#include "kernels/levels.h"
+#include "kernels/cpu_capability.h"
 
 #include <cstdlib>
 #include <stdexcept>
@@ -7,42 +7,42 @@
 namespace dlinfer {
 namespace {
 
-Level best() {
+CpuCapability best() {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni"))
-        return Level::avx512;
+        return CpuCapability::avx512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2") &&
         __builtin_cpu_supports("f16c"))
-        return Level::avx2;
+        return CpuCapability::avx2;
 #endif
-    return Level::plain;
+    return CpuCapability::plain;
 }
 
-Level wanted() {
+CpuCapability wanted() {
     const char* given = std::getenv("DLINFER_CPP_LEVEL");
     if (given == nullptr || *given == '\0') return best();
     const std::string name(given);
-    for (const auto level : {Level::plain, Level::avx2, Level::avx512}) {
+    for (const auto capability : {CpuCapability::plain, CpuCapability::avx2, CpuCapability::avx512}) {
         const char* names[] = {"plain", "avx2", "avx512"};
-        if (name != names[static_cast<int>(level)]) continue;
-        if (level > best())
-            throw std::runtime_error("DLINFER_CPP_LEVEL=" + name + ": this machine does not have these instructions; take a lower level or none");
-        return level;
+        if (name != names[static_cast<int>(capability)]) continue;
+        if (capability > best())
+            throw std::runtime_error("DLINFER_CPP_LEVEL=" + name + ": this machine does not have these instructions; take a lower one or none");
+        return capability;
     }
     throw std::runtime_error("DLINFER_CPP_LEVEL=" + name + ": expected plain, avx2, avx512 or nothing");
 }
 
 }  // namespace
 
-Level level() {
-    static const Level chosen = wanted();
+CpuCapability cpu_capability() {
+    static const CpuCapability chosen = wanted();
     return chosen;
 }
 
-const char* level_name() {
+const char* cpu_capability_name() {
     const char* names[] = {"plain", "avx2", "avx512"};
-    return names[static_cast<int>(level())];
+    return names[static_cast<int>(cpu_capability())];
 }
 
 }  // namespace dlinfer
