@@ -183,7 +183,6 @@ PYBIND11_MODULE(_C, m) {
     m.def("memory_fraction", &dipu::memory_fraction);
 
     m.def("read_settings", &dipu::read_settings);
-    m.def("read_switches", &dipu::read_settings);
     m.def("follow_environment", [] {
         if (PySys_AddAuditHook(follow_environment, nullptr) != 0) throw py::error_already_set();
     });

@@ -31,7 +31,7 @@ def register() -> None:
         _C.choose_vendor(library, "")
     except VendorError as problem:  # raised when the device is used; importing must work
         _C.choose_vendor("", str(problem))
-    if problems := _C.read_switches():
+    if problems := _C.read_settings():
         print(f"dipu: these settings are left out:\n{problems}", file=sys.stderr, end="")
     _C.follow_environment()
     torch.utils.rename_privateuse1_backend("dipu")
