@@ -20,7 +20,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers_models import SHAPE, counted_runs, draw_weights, generated, padded, same, small
 
-from dlinfer.framework.transformers_ext import describe, optimise, restore, stack
+from dlinfer.framework.transformers_ext import decoder, describe, optimise, restore
 from dlinfer.framework.transformers_ext.linears import PackedLinear
 
 pytestmark = pytest.mark.unit
@@ -84,13 +84,13 @@ def test_a_layer_goes_before_the_next_is_rounded(monkeypatch: pytest.MonkeyPatch
         weakref.ref(module.weight) for module in model.model.modules() if isinstance(module, nn.Linear)
     ]
     alive = []
-    layer_of = stack.layer_of
+    layer_of = decoder.layer_of
 
     def counted(*args: Any) -> Any:
         alive.append(sum(weight() is not None for weight in originals))
         return layer_of(*args)
 
-    monkeypatch.setattr(stack, "layer_of", counted)
+    monkeypatch.setattr(decoder, "layer_of", counted)
     optimise(model, "int8", keep_originals=False)
     assert alive == [21, 14, 7]
 
@@ -110,7 +110,7 @@ def test_the_file_of_a_checkpoint_is_left(tmp_path: Path, monkeypatch: pytest.Mo
     def refresh(self: Any) -> None:
         raise AssertionError("parameters that were moved must not be taken for changed ones")
 
-    monkeypatch.setattr(stack.DecoderForward, "refresh", refresh)
+    monkeypatch.setattr(decoder.DecoderForward, "refresh", refresh)
     generated(model, padded(), 2)
 
 
