@@ -124,10 +124,10 @@ def test_dipu_and_an_error_there(
 @pytest.mark.parametrize(
     ("environment", "engine", "message"),
     [
-        ({"DLINFER_DEVICE": "gpu"}, {}, "'gpu' is no place for tensors. Expected one of: cpu, dipu, cuda"),
+        ({"DLINFER_DEVICE": "gpu"}, {}, "DLINFER_DEVICE: expected cpu or dipu or cuda, got 'gpu'"),
         ({}, {"tp": 2}, "tp=2, dp=1, ep=1 ask for 2 processes"),
     ],
-    ids=["unknown place", "two ranks"],
+    ids=["unknown device", "two ranks"],
 )
 def test_wrong_use_ends_the_program_with_the_reason(
     folder: Path, tmp_path: Path, environment: dict[str, str], engine: dict[str, Any], message: str
