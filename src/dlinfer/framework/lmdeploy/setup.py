@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 from dlinfer.framework.lmdeploy.devices import (
@@ -40,9 +41,9 @@ def _take_back_names_of_cuda() -> None:
     They may be mapped already: mmengine, which LMDeploy uses for its chat templates, imports torch_dipu where it is
     installed, and that import maps them.
     """
-    from _ditorch.session import of_process
-
-    of_process().disable()
+    session = sys.modules.get("_ditorch.session")
+    if session is not None:  # whoever mapped them has it
+        session.of_process().disable()
 
 
 def _map_names_of_cuda(device: EngineDevice) -> None:
