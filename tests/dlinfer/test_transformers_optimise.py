@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import sys
 import warnings
 from collections import Counter
 from functools import partial
@@ -15,7 +16,6 @@ import pytest
 pytest.importorskip("transformers")
 
 import torch
-import transformers
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
@@ -376,7 +376,8 @@ def test_hidden_states_asked_for_before_leave_no_hooks_that_matter() -> None:
 
 
 def test_a_version_that_cannot_work_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transformers, "__version__", "4.51.3")
+    # transformers may have put another module in its place since it was imported here.
+    monkeypatch.setattr(sys.modules["transformers"], "__version__", "4.51.3")
     with pytest.raises(ImportError, match=r"needs transformers 4\.57 or newer, found 4\.51\.3: pip install"):
         importlib.reload(transformers_ext)
 

@@ -41,6 +41,7 @@ def test_without_a_gpu_it_says_so() -> None:
     assert "('cuda',)" in out.stdout
 
 
+@pytest.mark.skipif(not HERE, reason="triton is not installed: test_triton_isolated.py runs this")
 @pytest.mark.parametrize("size", [1, 8, 16, 24, 64, 72, 80, 96, 128, 192, 256, 576])
 @pytest.mark.parametrize("bits", [0, 4, 8])
 def test_the_parts_of_a_head_cover_it(size: int, bits: int) -> None:
