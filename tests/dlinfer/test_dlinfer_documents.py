@@ -46,7 +46,7 @@ def test_python_examples_run() -> None:
 
 
 def test_commands_and_settings_exist() -> None:
-    commands = {command.name for command in app.registered_commands}
+    commands = {command.name for command in (*app.registered_commands, *app.registered_groups)}
     named = set(re.findall(r"^dlinfer (\w+)", "".join(_blocks(ENGLISH, "sh")), re.M))
     assert named == commands
     assert set(re.findall(r"DLINFER_[A-Z_]+", ENGLISH)) == set(declarations("dlinfer"))
