@@ -20,11 +20,12 @@ import torch
 from dicore.settings import variables_of
 from op_tools import registry
 from op_tools.engine import ENGINE
-from op_tools.engine.call import WRAPPER, Call, device_types, tensors_of_call
+from op_tools.engine.call import WRAPPER, Call, device_types
 from op_tools.engine.core import Subscription
 from op_tools.names import RefusedName, function_named, name_of
 from op_tools.settings import ToolSettings
 from op_tools.tool import Tool
+from op_tools.trees import flat_tensors
 
 
 def _always(*args: Any, **kwargs: Any) -> bool:
@@ -83,7 +84,7 @@ class Route:
         def routed(*args: Any, **kwargs: Any) -> Any:
             if ENGINE.local.quiet or ENGINE.local.api_call is not None:
                 return function(*args, **kwargs)
-            tensors = tensors_of_call(args, kwargs)
+            tensors = flat_tensors(args, kwargs)
             kinds = device_types(tensors)
             tools = [tool for tool in self.tools if tool.running and tool.covers(kinds)]
             if not tools or WRAPPER in kinds:

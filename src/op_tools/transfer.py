@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from op_tools.device_error import DeviceError
-from op_tools.engine.call import tensors_of
+from op_tools.trees import map_leaves, tensors_of
 
 
 def copy_tensor(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:
@@ -67,12 +67,12 @@ class Transfer:
 
     def tree(self, value: Any) -> Any:
         """A copy of a tree of arguments."""
-        return self._tree(value)
+        return map_leaves(value, self._leaf)
 
     def call(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Copies of the arguments of a call."""
         self._find_shared(args, kwargs)
-        return self._tree(tuple(args)), self._tree(dict(kwargs))
+        return self.tree(tuple(args)), self.tree(dict(kwargs))
 
     def _find_shared(self, args: Any, kwargs: Any) -> None:
         seen: dict[int, int] = {}
@@ -87,17 +87,9 @@ class Transfer:
         """Each tensor with its copy."""
         return ((tensor, self.copies[id(tensor)]) for tensor in self._keep)
 
-    def _tree(self, value: Any) -> Any:
+    def _leaf(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return self.tensor(value)
-        if type(value) is tuple:
-            return tuple([self._tree(item) for item in value])
-        if type(value) is list:
-            return [self._tree(item) for item in value]
-        if type(value) is dict:
-            return {key: self._tree(item) for key, item in value.items()}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*[self._tree(item) for item in value])
         if isinstance(value, torch.device) and value.type not in {"cpu", "meta"}:
             return self.device
         if isinstance(value, str) and _names_a_device(value):
@@ -108,14 +100,13 @@ class Transfer:
 
     def tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         """The copy of a tensor; the same for the same tensor."""
-        known = self.copies.get(id(tensor))
-        if known is not None:
-            return known
-        copy = self._copy(tensor)
-        if copy.dtype in self.cast:
-            copy = copy.to(self.cast[copy.dtype])
-        self.copies[id(tensor)] = copy
-        self._keep.append(tensor)
+        copy = self.copies.get(id(tensor))
+        if copy is None:
+            copy = self._copy(tensor)
+            if copy.dtype in self.cast:
+                copy = copy.to(self.cast[copy.dtype])
+            self.copies[id(tensor)] = copy
+            self._keep.append(tensor)
         return copy
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from op_tools.engine.call import tensors_of
+from op_tools.trees import tensors_of
 
 __all__ = ["may_write", "written", "written_arguments", "written_statistics"]
 

@@ -8,9 +8,8 @@ import torch
 
 from op_tools import describe
 from op_tools.engine import Call
-from op_tools.engine.call import tensors_of
 from op_tools.reference.recompute import Recomputation
-from op_tools.trees import flat_results, map_leaves
+from op_tools.trees import flat_results, map_leaves, tensors_of
 from op_tools.verdict import Verdict, tolerance_for
 
 if TYPE_CHECKING:

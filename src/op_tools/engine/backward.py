@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from op_tools.engine import private, site
-from op_tools.engine.call import Call, Origin, tensors_of
+from op_tools.engine.call import Call, Origin
+from op_tools.trees import tensors_of
 
 if TYPE_CHECKING:
     from op_tools.engine.core import Engine

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from op_tools.engine import site
+from op_tools.trees import flat_tensors
 
 
 class Origin:
@@ -106,35 +106,8 @@ class Call:
         """All tensors among the arguments, in order, each as often as it stands there."""
         # Kept for as long as the arguments are the same: every tool asks, some more than once.
         if self._tensors is None or self._tensors_of is not self.args:
-            self._tensors, self._tensors_of = tensors_of_call(self.args, self.kwargs), self.args
+            self._tensors, self._tensors_of = flat_tensors(self.args, self.kwargs), self.args
         return self._tensors
-
-
-def collect(values: Iterable[Any], found: list[torch.Tensor]) -> None:
-    """Append the tensors among values that may be trees of tuples, lists and dicts."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (tuple, list)):
-            collect(value, found)
-        elif isinstance(value, dict):
-            collect(value.values(), found)
-
-
-def tensors_of(value: Any) -> list[torch.Tensor]:
-    """The tensors of a tree, in order."""
-    found: list[torch.Tensor] = []
-    collect((value,), found)
-    return found
-
-
-def tensors_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors among the arguments of a call, in order, each as often as it stands there."""
-    found: list[torch.Tensor] = []
-    collect(args, found)
-    if kwargs:
-        collect(kwargs.values(), found)
-    return found
 
 
 def device_of(tensors: list[torch.Tensor]) -> torch.device:

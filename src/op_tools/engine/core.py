@@ -15,11 +15,12 @@ import torch
 
 from op_tools.device_error import DeviceError
 from op_tools.engine import backward, private
-from op_tools.engine.call import WRAPPER, Call, Origin, device_types, tensors_of_call
+from op_tools.engine.call import WRAPPER, Call, Origin, device_types
 from op_tools.engine.failures import Failures
 from op_tools.engine.modes import UNKNOWN, ApiMode, AtenMode
 from op_tools.engine.patches import Patches
 from op_tools.names import name_of
+from op_tools.trees import flat_tensors
 
 if TYPE_CHECKING:
     from op_tools.tool import Tool
@@ -251,7 +252,7 @@ class Engine:
                 local.api_call = None
         for tool in subscription.skipped:
             tool.say(f"skip {tool.hook_name} on {subscription.name}")
-        tensors = tensors_of_call(args, kwargs)
+        tensors = flat_tensors(args, kwargs)
         kinds = device_types(tensors)
         tools = [tool for tool in subscription.tools if tool.covers(kinds)]
         if WRAPPER in kinds or private.fake_mode_active() or not (tools or _is_parent(subscription, kinds)):
@@ -282,7 +283,7 @@ class Engine:
         if type(pending) is not tuple:
             return pending  # type: ignore[no-any-return]
         subscription, func, args, kwargs = pending
-        tensors = tensors_of_call(args, kwargs)
+        tensors = flat_tensors(args, kwargs)
         if not _is_parent(subscription, device_types(tensors)):
             return None
         call = Call(subscription, func, args, kwargs, "api", self.next_id(), self.step, tensors)
@@ -381,7 +382,7 @@ class Engine:
             return func(*args, **kwargs)
         if (node is not None and backward.is_compiled(node)) or private.fake_mode_active():
             return func(*args, **kwargs)
-        tensors = tensors_of_call(args, kwargs)
+        tensors = flat_tensors(args, kwargs)
         kinds = device_types(tensors)
         tools = [tool for tool in subscription.tools if tool.covers(kinds)]
         if not tools:

@@ -15,6 +15,8 @@ import torch.utils._python_dispatch as dispatch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from op_tools.trees import map_tensors
+
 # The number the next autograd node of this thread will get: nodes made by a call have numbers from before to after it.
 next_node_number = torch._C._autograd._get_sequence_nr
 # The autograd node whose backward runs on this thread, or None.
@@ -55,7 +57,7 @@ def results_on_meta(func: Any, args: Any, kwargs: Any) -> Any:
 
     def run() -> Any:
         with torch.no_grad():
-            return func(*_mapped(args, empty), **_mapped(kwargs, empty))
+            return func(*map_tensors(args, empty), **map_tensors(kwargs, empty))
 
     try:
         return silently(run)
@@ -69,19 +71,9 @@ def results_on_fake(func: Any, args: Any, kwargs: Any) -> Any:
 
     try:
         with no_function_modes(), FakeTensorMode(allow_fallback_kernels=False) as mode, torch.no_grad():
-            return func(*_mapped(args, mode.from_tensor), **_mapped(kwargs, mode.from_tensor))
+            return func(*map_tensors(args, mode.from_tensor), **map_tensors(kwargs, mode.from_tensor))
     except Exception:
         return None
-
-
-def _mapped(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if type(value) is tuple or type(value) is list:
-        return type(value)([_mapped(item, function) for item in value])
-    if type(value) is dict:
-        return {key: _mapped(item, function) for key, item in value.items()}
-    return value
 
 
 # Our modes lie below all others on the stack. A mode of the program takes itself off by taking off what is on top:

@@ -21,14 +21,14 @@ from op_tools.categories import category_of, is_random
 from op_tools.comparison import printing, sampling, views
 from op_tools.comparison.held import Held
 from op_tools.engine import ENGINE, Call, private, signature
-from op_tools.engine.call import device_types, tensors_of
+from op_tools.engine.call import device_types
 from op_tools.reference.recompute import Recomputation, RecomputeError
 from op_tools.results import rank_info
 from op_tools.settings import ToolSettings
 from op_tools.storage import CallInfo, CaptureStore
 from op_tools.tool import Tool
 from op_tools.transfer import Transfer
-from op_tools.trees import flat_results
+from op_tools.trees import flat_results, tensors_of
 from op_tools.verdict import NoiseCache, Verdict, judge_all, tolerance_for
 from op_tools.verdict.distribution import judge_random
 

@@ -11,12 +11,12 @@ import torch
 from dicore.settings import flag, one_of, setting, size
 from op_tools import describe, writing
 from op_tools.engine import ENGINE, Call, signature
-from op_tools.engine.call import tensors_of
 from op_tools.results import rank_info
 from op_tools.settings import ToolSettings
 from op_tools.storage import CallInfo, CaptureStore, Limits
 from op_tools.storage.store import folder_of
 from op_tools.tool import LevelTool
+from op_tools.trees import tensors_of
 
 
 def numbers(text: str) -> range | frozenset[int]:

@@ -7,6 +7,7 @@ program's own tensors; gradients flow back in the dtype the tensors have; views 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Hashable
 from typing import Any
 
@@ -16,9 +17,9 @@ from dicore.settings import setting
 from op_tools import writing
 from op_tools.categories import category_of
 from op_tools.engine import Call, private, signature
-from op_tools.engine.call import tensors_of
 from op_tools.settings import ToolSettings
 from op_tools.tool import Tool
+from op_tools.trees import map_tensors, tensors_of
 
 DEFAULT = "torch.float16->torch.float32,torch.bfloat16->torch.float32"
 
@@ -186,13 +187,7 @@ class Cast:
 
     def tree(self, value: Any) -> Any:
         """A tree of arguments with its tensors cast."""
-        if isinstance(value, torch.Tensor):
-            return self._tensor(value)
-        if type(value) is tuple or type(value) is list:
-            return type(value)([self.tree(item) for item in value])
-        if type(value) is dict:
-            return {key: self.tree(item) for key, item in value.items()}
-        return value
+        return map_tensors(value, self._tensor)
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         target = self.casts.get(tensor.dtype)
@@ -238,27 +233,18 @@ class Cast:
     def restore(self, result: Any, expected: list[torch.dtype] | None) -> Any:
         """The results in the dtypes they would have had."""
         twins = {id(self.copies[id(tensor)]): tensor for tensor in self.sources}
-        indices = iter(range(1 << 30))
+        indices = itertools.count()
 
-        def walk(value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
-                index = next(indices)
-                native = (
-                    expected[index] if expected is not None and index < len(expected) else self._guess(value)
-                )
-                if id(value) in twins and twins[id(value)].dtype == native:
-                    return twins[id(value)]
-                if native == value.dtype or not value.is_floating_point():
-                    return value
-                self.restored.append((value.dtype, native))
-                return value.to(native)
-            if isinstance(value, tuple) and hasattr(value, "n_fields"):  # torch.return_types
-                return type(value)([walk(item) for item in value])
-            if type(value) is tuple or type(value) is list:
-                return type(value)([walk(item) for item in value])
-            return value
+        def restored(value: torch.Tensor) -> torch.Tensor:
+            index = next(indices)
+            native = self.back.get(value.dtype, value.dtype)
+            if expected is not None and index < len(expected):
+                native = expected[index]
+            if id(value) in twins and twins[id(value)].dtype == native:
+                return twins[id(value)]
+            if native == value.dtype or not value.is_floating_point():
+                return value
+            self.restored.append((value.dtype, native))
+            return value.to(native)
 
-        return walk(result)
-
-    def _guess(self, value: torch.Tensor) -> torch.dtype:
-        return self.back.get(value.dtype, value.dtype)
+        return map_tensors(result, restored)

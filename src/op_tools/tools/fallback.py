@@ -21,6 +21,7 @@ from op_tools.engine import Call
 from op_tools.settings import ToolSettings
 from op_tools.tool import Tool
 from op_tools.transfer import Transfer, copy_tensor
+from op_tools.trees import map_tensors
 from op_tools.writing import written, written_arguments
 
 
@@ -205,13 +206,11 @@ class OpFallback(Tool):
 
 
 def _on_device(result: Any, device: torch.device, twins: dict[int, torch.Tensor], cast: Any = None) -> Any:
-    if isinstance(result, torch.Tensor):
-        twin = twins.get(id(result))
-        if twin is not None:
-            return twin
-        if cast and result.dtype in cast:
-            result = result.to(cast[result.dtype])
-        return copy_tensor(result, device)
-    if type(result) is tuple or type(result) is list:
-        return type(result)(_on_device(item, device, twins, cast) for item in result)
-    return result
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) in twins:
+            return twins[id(tensor)]
+        if cast and tensor.dtype in cast:
+            tensor = tensor.to(cast[tensor.dtype])
+        return copy_tensor(tensor, device)
+
+    return map_tensors(result, moved)

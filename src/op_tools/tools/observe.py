@@ -11,9 +11,9 @@ import torch
 from dicore.settings import flag, one_of, setting
 from op_tools import brief, describe
 from op_tools.engine import Call
-from op_tools.engine.call import tensors_of
 from op_tools.settings import ToolSettings
 from op_tools.tool import LevelTool
+from op_tools.trees import tensors_of
 
 
 @dataclasses.dataclass(frozen=True)

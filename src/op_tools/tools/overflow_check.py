@@ -21,9 +21,10 @@ from op_tools import brief, writing
 from op_tools.categories import category_of
 from op_tools.device_error import DeviceError
 from op_tools.engine import Call
-from op_tools.engine.call import is_wrapper, tensors_of
+from op_tools.engine.call import is_wrapper
 from op_tools.settings import ToolSettings
 from op_tools.tool import LevelTool, at_call_site, in_backward_of
+from op_tools.trees import tensors_of
 
 
 @dataclasses.dataclass(frozen=True)
