@@ -17,6 +17,9 @@ site=$("$VENV/bin/python" -c "import sysconfig; print(sysconfig.get_path('pureli
   [ -z "${SITE:-}" ] || echo "$SITE"
   "$PYTHON" -c "import sysconfig; print(sysconfig.get_path('purelib'))"
 } > "$site/installed_torch.pth"
+# The scripts in SITE's bin name the interpreter that installed them.
+printf '#!/bin/sh\nexec "%s/bin/python" -m pytest "$@"\n' "$VENV" > "$VENV/bin/pytest"
+chmod +x "$VENV/bin/pytest"
 export PATH="$VENV/bin:${SITE:+$SITE/bin:}$PATH"
 started=$(date +%s)
 TORCH_DEVICE_BACKEND_AUTOLOAD=0 python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import dicore
 import diopi
 from diopi.vendors.host import VENDOR
 
@@ -40,12 +41,13 @@ print(*(f"{value:.4f}" for value in values), "torch" in sys.modules)
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Like `python -m venv --system-site-packages` with only our package installed in it: torch is further down the path."""
+    """Like `python -m venv --system-site-packages` with only our packages installed in it: torch is further down the path."""
     folder = tmp_path_factory.mktemp("elsewhere")
     venv.create(folder, symlinks=True, with_pip=False)
     (site,) = folder.glob("lib/python*/site-packages")
-    package = Path(diopi.__file__).parent
-    shutil.copytree(package, site / "diopi", ignore=shutil.ignore_patterns("conformance", "__pycache__"))
+    for package in (dicore, diopi):
+        ignore = shutil.ignore_patterns("conformance", "__pycache__")
+        shutil.copytree(Path(package.__file__).parent, site / package.__name__, ignore=ignore)
     (site / "elsewhere.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
     return folder
 

@@ -216,7 +216,11 @@ ON_DIPU = {
     ),
     "DITORCH_DISABLE_MOCK with a program for cuda": Use(
         'import torch, ditorch\ntorch.zeros(1, device="cuda")',
-        fails=("Torch not compiled with CUDA enabled",),
+        fails=(
+            "Torch not compiled with CUDA enabled"
+            if torch.version.cuda is None
+            else "No CUDA GPUs are available",
+        ),
         settings={"DITORCH_DISABLE_MOCK": "1"},
     ),
     "a switch that says neither yes nor no": Use(
