@@ -7,10 +7,16 @@ class DlinferArgumentError(ValueError):
     """An argument of an operator is wrong: which, how, and what was expected."""
 
     def __init__(self, operator: str, argument: str, problem: str) -> None:
-        super().__init__(f"dlinfer.{operator}: {argument}: {problem}")
-        self.operator = operator
-        self.argument = argument
-        self.problem = problem
+        super().__init__(operator, argument, problem)
+        self.operator, self.argument, self.problem = operator, argument, problem
+
+    def __str__(self) -> str:
+        return f"dlinfer.{self.operator}: {self.argument}: {self.problem}"
+
+
+def wrong(argument: str, problem: str) -> DlinferArgumentError:
+    """The error of a check that many operators share. `Operator.bind` and the call forms fill in whose argument it is."""
+    return DlinferArgumentError("", argument, problem)
 
 
 class VendorError(RuntimeError):

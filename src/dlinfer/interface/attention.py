@@ -6,10 +6,12 @@ from math import inf
 
 from torch import Tensor
 
+from dlinfer.errors import wrong
 from dlinfer.interface.checks import (
     FLOATS,
     INTEGERS,
     MASKS,
+    alike,
     check_block_table,
     check_heads,
     check_masking,
@@ -20,22 +22,17 @@ from dlinfer.interface.checks import (
     has_dtype,
     has_rank,
     has_shape,
+    holds_its_queries,
     is_vector,
     length_list,
     query_lengths,
     same_device,
-    same_dtype,
     together,
-    wrong,
 )
 from dlinfer.interface.declaration import Operator, nothing
 from dlinfer.interface.groups import CacheQuantisation, MaskParameters
 
 # ---- fresh keys and paged caches ----
-
-_PREFILL = "prefill_attention"
-_PAGED = "paged_prefill_attention"
-_DECODE = "paged_decode_attention"
 
 
 # ---- fresh keys ----
@@ -51,21 +48,18 @@ def _check_prefill(
     mask: Tensor | None,
     parameters: MaskParameters,
 ) -> None:
-    has_rank(_PREFILL, "query", query, 3)
-    has_dtype(_PREFILL, "query", query)
-    has_shape(
-        _PREFILL, "key", key, [None, None, query.shape[2]], "kv_tokens, kv_heads, the head size of query"
-    )
-    has_shape(_PREFILL, "value", value, [key.shape[0], key.shape[1], None], "tokens and heads of key")
+    has_rank("query", query, 3)
+    has_dtype("query", query)
+    has_shape("key", key, [None, None, query.shape[2]], "kv_tokens, kv_heads, the head size of query")
+    has_shape("value", value, [key.shape[0], key.shape[1], None], "tokens and heads of key")
     for argument, tensor in (("key", key), ("value", value)):
-        same_dtype(_PREFILL, "query", query, argument, tensor)
-        same_device(_PREFILL, "query", query, argument, tensor)
-    check_heads(_PREFILL, query.shape[1], key.shape[1])
+        alike("query", query, argument, tensor)
+    check_heads(query.shape[1], key.shape[1])
     count = max(cu_seqlens_q.shape[0], 1) if cu_seqlens_q.dim() else 1
-    is_vector(_PREFILL, "cu_seqlens_q", cu_seqlens_q, count, "0, then one for each sequence", query)
-    is_vector(_PREFILL, "kv_lengths", kv_lengths, count - 1, "one less than cu_seqlens_q", query)
-    check_output(_PREFILL, attn_output, query, value.shape[2], "value")
-    check_masking(_PREFILL, query, mask, parameters)
+    is_vector("cu_seqlens_q", cu_seqlens_q, count, "0, then one for each sequence", query)
+    is_vector("kv_lengths", kv_lengths, count - 1, "one less than cu_seqlens_q", query)
+    check_output(attn_output, query, value.shape[2], "value")
+    check_masking(query, mask, parameters)
 
 
 def _prefill_values(
@@ -77,35 +71,22 @@ def _prefill_values(
     causal: bool,
     mask: Tensor | None,
 ) -> None:
-    lengths = query_lengths(_PREFILL, cu_seqlens_q, query.shape[0])
-    kv = length_list(_PREFILL, "kv_lengths", kv_lengths)
+    lengths = query_lengths(cu_seqlens_q, query.shape[0])
+    kv = length_list("kv_lengths", kv_lengths)
     if sum(kv) != key.shape[0]:
-        raise wrong(_PREFILL, "kv_lengths", f"add up to {sum(kv)}, but key has {key.shape[0]} tokens")
-    _agree(_PREFILL, lengths, kv, max_q_len, mask, causal)
+        raise wrong("kv_lengths", f"add up to {sum(kv)}, but key has {key.shape[0]} tokens")
+    _agree(lengths, kv, max_q_len, mask, causal)
 
 
-def _agree(
-    name: str, lengths: list[int], kv: list[int], max_q_len: int, mask: Tensor | None, causal: bool
-) -> None:
+def _agree(lengths: list[int], kv: list[int], max_q_len: int, mask: Tensor | None, causal: bool) -> None:
     """Lengths of queries beside lengths of keys, the announced maximum and the mask."""
     longest = max(lengths, default=0)
     if 0 < max_q_len < longest:
-        raise wrong(name, "max_q_len", f"is {max_q_len}, but a sequence has {longest} query tokens")
+        raise wrong("max_q_len", f"is {max_q_len}, but a sequence has {longest} query tokens")
     if causal:
-        _holds_its_queries(name, lengths, kv)
+        holds_its_queries(lengths, kv)
     if mask is not None and mask.shape[1] < max(kv, default=0):
-        raise wrong(name, "mask", f"has {mask.shape[1]} columns, but a sequence has {max(kv)} keys")
-
-
-def _holds_its_queries(name: str, lengths: list[int], kv: list[int]) -> None:
-    """A sequence has a key for each of its query tokens."""
-    for index, (new, length) in enumerate(zip(lengths, kv, strict=True)):
-        if length < new:
-            raise wrong(
-                name,
-                "kv_lengths",
-                f"element {index} is {length}, less than its {new} query tokens; keys of the queries are counted too",
-            )
+        raise wrong("mask", f"has {mask.shape[1]} columns, but a sequence has {max(kv)} keys")
 
 
 # ---- paged keys ----
@@ -123,13 +104,11 @@ def _check_paged(
     parameters: MaskParameters,
     quantisation: CacheQuantisation,
 ) -> None:
-    size_v = check_paged(_PAGED, query, key_cache, value_cache, quantisation)
-    batch = check_block_table(_PAGED, block_table, kv_lengths, query)
-    is_vector(
-        _PAGED, "cu_seqlens_q", cu_seqlens_q, batch + 1, "0, then one for each row of block_table", query
-    )
-    check_output(_PAGED, attn_output, query, size_v, "value_cache")
-    check_masking(_PAGED, query, mask, parameters)
+    size_v = check_paged(query, key_cache, value_cache, quantisation)
+    batch = check_block_table(block_table, kv_lengths, query)
+    is_vector("cu_seqlens_q", cu_seqlens_q, batch + 1, "0, then one for each row of block_table", query)
+    check_output(attn_output, query, size_v, "value_cache")
+    check_masking(query, mask, parameters)
 
 
 def _paged_values(
@@ -143,16 +122,16 @@ def _paged_values(
     causal: bool,
     mask: Tensor | None,
 ) -> None:
-    lengths = query_lengths(_PAGED, cu_seqlens_q, query.shape[0])
-    kv = length_list(_PAGED, "kv_lengths", kv_lengths)
-    _agree(_PAGED, lengths, kv, max_q_len, mask, causal)
-    check_table_values(_PAGED, block_table, kv, key_cache.shape[0], key_cache.shape[1])
-    _within(_PAGED, kv, max_kv_len)
+    lengths = query_lengths(cu_seqlens_q, query.shape[0])
+    kv = length_list("kv_lengths", kv_lengths)
+    _agree(lengths, kv, max_q_len, mask, causal)
+    check_table_values(block_table, kv, key_cache.shape[0], key_cache.shape[1])
+    _within(kv, max_kv_len)
 
 
-def _within(name: str, kv: list[int], max_kv_len: int) -> None:
+def _within(kv: list[int], max_kv_len: int) -> None:
     if 0 < max_kv_len < max(kv, default=0):
-        raise wrong(name, "max_kv_len", f"is {max_kv_len}, but a sequence has {max(kv)} keys")
+        raise wrong("max_kv_len", f"is {max_kv_len}, but a sequence has {max(kv)} keys")
 
 
 def _check_decode(
@@ -173,16 +152,15 @@ def _check_decode(
     )
     if plain and _fits(query, key_cache, value_cache, block_table, kv_lengths, attn_output):
         return
-    size_v = check_paged(_DECODE, query, key_cache, value_cache, quantisation)
-    batch = check_block_table(_DECODE, block_table, kv_lengths, query)
+    size_v = check_paged(query, key_cache, value_cache, quantisation)
+    batch = check_block_table(block_table, kv_lengths, query)
     if query.shape[0] % max(batch, 1) or (query.shape[0] and not batch):
         raise wrong(
-            _DECODE,
             "query",
             f"has {query.shape[0]} tokens for {batch} sequences, expected the same number for each sequence",
         )
-    check_output(_DECODE, attn_output, query, size_v, "value_cache")
-    check_masking(_DECODE, query, None, parameters)
+    check_output(attn_output, query, size_v, "value_cache")
+    check_masking(query, None, parameters)
 
 
 def _fits(
@@ -223,13 +201,13 @@ def _fits(
 def _decode_values(
     query: Tensor, key_cache: Tensor, block_table: Tensor, kv_lengths: Tensor, max_kv_len: int
 ) -> None:
-    kv = length_list(_DECODE, "kv_lengths", kv_lengths)
+    kv = length_list("kv_lengths", kv_lengths)
     new = query.shape[0] // max(len(kv), 1)
     if new > 1:
         # No keys at all is a row of padding, of zeros.
-        _holds_its_queries(_DECODE, [new if length else 0 for length in kv], kv)
-    check_table_values(_DECODE, block_table, kv, key_cache.shape[0], key_cache.shape[1])
-    _within(_DECODE, kv, max_kv_len)
+        holds_its_queries([new if length else 0 for length in kv], kv)
+    check_table_values(block_table, kv, key_cache.shape[0], key_cache.shape[1])
+    _within(kv, max_kv_len)
 
 
 _QUERY = "[tokens, heads, size], floating; the tokens of all sequences one after the other"
@@ -272,8 +250,6 @@ _OVER = {"attn_output": (("attn_output", "query"),)}
 
 # ---- batches of equal lengths ----
 
-_INCREMENT = "incre_flash_attention"
-_FUSED = "fused_attention"
 LAYOUTS = ("BSH", "BSND", "BNSD")
 
 
@@ -281,36 +257,27 @@ def _check_increment(
     query: Tensor, key: Tensor, value: Tensor, num_heads: int, input_layout: str, softmax_scale: float
 ) -> None:
     if input_layout not in LAYOUTS:
-        raise wrong(_INCREMENT, "input_layout", f"is {input_layout!r}, expected one of {', '.join(LAYOUTS)}")
-    has_dtype(_INCREMENT, "query", query)
-    finite(_INCREMENT, "softmax_scale", softmax_scale)
+        raise wrong("input_layout", f"is {input_layout!r}, expected one of {', '.join(LAYOUTS)}")
+    has_dtype("query", query)
+    finite("softmax_scale", softmax_scale)
     rank = 3 if input_layout == "BSH" else 4
     for argument, tensor in (("query", query), ("key", key), ("value", value)):
-        has_rank(_INCREMENT, argument, tensor, rank)
-        same_dtype(_INCREMENT, "query", query, argument, tensor)
-        same_device(_INCREMENT, "query", query, argument, tensor)
+        has_rank(argument, tensor, rank)
+        alike("query", query, argument, tensor)
         if tensor.shape[0] != query.shape[0]:
-            raise wrong(
-                _INCREMENT, argument, f"has batch {tensor.shape[0]}, expected {query.shape[0]} like query"
-            )
+            raise wrong(argument, f"has batch {tensor.shape[0]}, expected {query.shape[0]} like query")
     heads = num_heads if input_layout == "BSH" else query.shape[2 if input_layout == "BSND" else 1]
     if num_heads <= 0 or heads != num_heads or query.shape[-1] % num_heads * (rank == 3):
-        raise wrong(_INCREMENT, "num_heads", f"is {num_heads}, which does not fit query {list(query.shape)}")
+        raise wrong("num_heads", f"is {num_heads}, which does not fit query {list(query.shape)}")
     size = query.shape[-1] // num_heads if rank == 3 else query.shape[-1]
     if not size and rank == 3:
-        raise wrong(
-            _INCREMENT, "query", f"has shape {list(query.shape)}, expected heads of at least 1 element"
-        )
+        raise wrong("query", f"has shape {list(query.shape)}, expected heads of at least 1 element")
     if key.shape[-1] % size if rank == 3 else key.shape[-1] != size:
-        raise wrong(
-            _INCREMENT, "key", f"has shape {list(key.shape)}, expected heads of {size} elements like query"
-        )
+        raise wrong("key", f"has shape {list(key.shape)}, expected heads of {size} elements like query")
     kv_heads = key.shape[-1] // size if rank == 3 else key.shape[2 if input_layout == "BSND" else 1]
-    check_heads(_INCREMENT, num_heads, kv_heads, "key")
+    check_heads(num_heads, kv_heads, "key")
     if value.shape[:-1] != key.shape[:-1] or (rank == 3 and value.shape[-1] % kv_heads):
-        raise wrong(
-            _INCREMENT, "value", f"has shape {list(value.shape)}, expected batch, length and heads of key"
-        )
+        raise wrong("value", f"has shape {list(value.shape)}, expected batch, length and heads of key")
 
 
 def _fake_increment(query: Tensor, key: Tensor, value: Tensor, num_heads: int, input_layout: str) -> Tensor:
@@ -323,29 +290,25 @@ def _fake_increment(query: Tensor, key: Tensor, value: Tensor, num_heads: int, i
 
 
 def _check_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
-    has_rank(_FUSED, "query", query, 4)
-    has_dtype(_FUSED, "query", query)
+    has_rank("query", query, 4)
+    has_dtype("query", query)
     batch, length, heads, size = query.shape
-    has_shape(_FUSED, "key", key, [batch, None, None, size], "batch and head size of query")
-    has_shape(
-        _FUSED, "value", value, [batch, key.shape[1], key.shape[2], None], "batch, length and heads of key"
-    )
+    has_shape("key", key, [batch, None, None, size], "batch and head size of query")
+    has_shape("value", value, [batch, key.shape[1], key.shape[2], None], "batch, length and heads of key")
     for argument, tensor in (("key", key), ("value", value)):
-        same_dtype(_FUSED, "query", query, argument, tensor)
-        same_device(_FUSED, "query", query, argument, tensor)
-    check_heads(_FUSED, heads, key.shape[2])
+        alike("query", query, argument, tensor)
+    check_heads(heads, key.shape[2])
     if key.shape[1] < length and mask is None:
-        raise wrong(_FUSED, "key", f"has {key.shape[1]} tokens, expected at least the {length} of query")
+        raise wrong("key", f"has {key.shape[1]} tokens, expected at least the {length} of query")
     if mask is not None:
-        has_dtype(_FUSED, "mask", mask, MASKS)
-        same_device(_FUSED, "query", query, "mask", mask)
+        has_dtype("mask", mask, MASKS)
+        same_device("query", query, "mask", mask)
         if mask.shape[-2:] != (length, key.shape[1]) or (mask.dim() == 3 and mask.shape[0] not in (1, batch)):
             raise wrong(
-                _FUSED,
                 "mask",
                 f"has shape {list(mask.shape)}, expected [{batch} or 1, {length}, {key.shape[1]}] for query and key",
             )
-        has_rank(_FUSED, "mask", mask, 3)
+        has_rank("mask", mask, 3)
 
 
 def _fake_fused(query: Tensor, value: Tensor) -> Tensor:
@@ -356,7 +319,7 @@ def _fake_fused(query: Tensor, value: Tensor) -> Tensor:
 
 OPERATORS = (
     Operator(
-        name=_PREFILL,
+        name="prefill_attention",
         schema="(Tensor query, Tensor key, Tensor value, Tensor cu_seqlens_q, Tensor kv_lengths, SymInt max_q_len,"
         " Tensor(a!) attn_output, float softmax_scale, bool causal=True, Tensor? mask=None, Tensor? alibi_slopes=None,"
         " SymInt window_left=-1, SymInt window_right=-1, float soft_cap=0.) -> ()",
@@ -383,7 +346,7 @@ OPERATORS = (
         over=_OVER,
     ),
     Operator(
-        name=_PAGED,
+        name="paged_prefill_attention",
         schema="(Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor cu_seqlens_q,"
         " Tensor kv_lengths, SymInt max_q_len, SymInt max_kv_len, Tensor(a!) attn_output, float softmax_scale,"
         " bool causal=True, Tensor? mask=None, Tensor? alibi_slopes=None, SymInt window_left=-1, SymInt window_right=-1,"
@@ -415,7 +378,7 @@ OPERATORS = (
         over=_OVER,
     ),
     Operator(
-        name=_DECODE,
+        name="paged_decode_attention",
         schema="(Tensor query, Tensor key_cache, Tensor value_cache, Tensor block_table, Tensor kv_lengths,"
         " SymInt max_kv_len, Tensor(a!) attn_output, float softmax_scale, Tensor? alibi_slopes=None,"
         " SymInt window_left=-1, float soft_cap=0., Tensor? kv_scales=None, Tensor? kv_zeros=None, int quant_bits=0) -> ()",
@@ -442,7 +405,7 @@ OPERATORS = (
         over=_OVER,
     ),
     Operator(
-        name=_INCREMENT,
+        name="incre_flash_attention",
         schema="(Tensor query, Tensor key, Tensor value, int num_heads, str input_layout, float softmax_scale) -> Tensor",
         summary="Attention of new tokens over whole caches without pages; every key is visible.",
         shapes={
@@ -459,7 +422,7 @@ OPERATORS = (
         tolerance="sum",
     ),
     Operator(
-        name=_FUSED,
+        name="fused_attention",
         schema="(Tensor query, Tensor key, Tensor value, Tensor? mask=None) -> Tensor",
         summary="Attention of a batch of equal lengths; scores are divided by sqrt(size). Without a mask a query sees keys up to"
         " its own position, counted from the last key.",

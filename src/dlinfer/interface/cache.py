@@ -5,44 +5,40 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dlinfer.errors import wrong
 from dlinfer.interface.checks import (
     FLOATS,
     INTEGERS,
+    alike,
     check_cache,
     check_scale,
     check_slots,
     has_dtype,
     has_rank,
     has_shape,
-    same_device,
-    same_dtype,
     together,
-    wrong,
 )
 from dlinfer.interface.declaration import Operator, nothing
 from dlinfer.interface.groups import FillQuantisation
-
-_FILL = "fill_kv_cache"
-_APPEND = "fill_contiguous_kvcache"
 
 
 def _side(
     name: str, states: Tensor, cache: Tensor, scale: Tensor | None, zero: Tensor | None, bits: int
 ) -> None:
     """Key or value beside its cache."""
-    has_rank(_FILL, name, states, 3)
-    has_dtype(_FILL, name, states)
-    size = check_cache(_FILL, f"{name}_cache", cache, bits, states, name)
+    has_rank(name, states, 3)
+    has_dtype(name, states)
+    size = check_cache(f"{name}_cache", cache, bits, states, name)
     if cache.shape[2] != states.shape[1] or size != states.shape[2]:
         text = (
             f"has {cache.shape[2]} heads of {size} elements, expected {states.shape[1]} of {states.shape[2]}"
         )
-        raise wrong(_FILL, f"{name}_cache", f"{text} like {name}")
+        raise wrong(f"{name}_cache", f"{text} like {name}")
     if bits and scale is None:
-        raise wrong(_FILL, f"{name}_scale", f"is missing, expected a scale for a cache of {bits} bits")
+        raise wrong(f"{name}_scale", f"is missing, expected a scale for a cache of {bits} bits")
     for part, value in (("scale", scale), ("zero", zero)):
         if value is not None:
-            check_scale(_FILL, f"{name}_{part}", value, states.shape[1], states.shape[2], cache)
+            check_scale(f"{name}_{part}", value, states.shape[1], states.shape[2], cache)
 
 
 def _check_fill(
@@ -64,24 +60,23 @@ def _check_fill(
     _side("key", key, key_cache, key_scale, key_zero, quant_bits)
     if (value is None) != (value_cache is None):
         missing = "value" if value is None else "value_cache"
-        raise wrong(_FILL, missing, "is missing, expected value and value_cache, or neither")
+        raise wrong(missing, "is missing, expected value and value_cache, or neither")
     for argument, given in (("value_scale", value_scale), ("value_zero", value_zero)):
         if value is None and given is not None:
-            raise wrong(_FILL, argument, "is given without value, expected None where only keys are written")
+            raise wrong(argument, "is given without value, expected None where only keys are written")
     if value is not None and value_cache is not None:
         _side("value", value, value_cache, value_scale, value_zero, quant_bits)
         if value.shape[0] != key.shape[0]:
-            raise wrong(_FILL, "value", f"has {value.shape[0]} tokens, expected {key.shape[0]} like key")
+            raise wrong("value", f"has {value.shape[0]} tokens, expected {key.shape[0]} like key")
         if value_cache.shape[:2] != key_cache.shape[:2]:
             raise wrong(
-                _FILL,
                 "value_cache",
                 f"has shape {list(value_cache.shape)}, expected the blocks of key_cache, {list(key_cache.shape[:2])}",
             )
-    has_dtype(_FILL, "kv_indices", kv_indices, INTEGERS)
-    has_shape(_FILL, "kv_indices", kv_indices, [key.shape[0]], "one slot for each token of key")
+    has_dtype("kv_indices", kv_indices, INTEGERS)
+    has_shape("kv_indices", kv_indices, [key.shape[0]], "one slot for each token of key")
     if kv_indices.device != key.device and not kv_indices.is_cpu:
-        raise wrong(_FILL, "kv_indices", f"is on {kv_indices.device}, expected {key.device} or cpu")
+        raise wrong("kv_indices", f"is on {kv_indices.device}, expected {key.device} or cpu")
 
 
 def _fits(key: Tensor, key_cache: Tensor, value: Tensor, value_cache: Tensor, kv_indices: Tensor) -> bool:
@@ -105,7 +100,7 @@ def _fits(key: Tensor, key_cache: Tensor, value: Tensor, value_cache: Tensor, kv
 
 
 def _fill_values(key_cache: Tensor, kv_indices: Tensor) -> None:
-    check_slots(_FILL, kv_indices, key_cache.shape[0] * key_cache.shape[1])
+    check_slots(kv_indices, key_cache.shape[0] * key_cache.shape[1])
 
 
 def _check_append(key_cache: Tensor, value_cache: Tensor, key_state: Tensor, value_state: Tensor) -> None:
@@ -113,11 +108,10 @@ def _check_append(key_cache: Tensor, value_cache: Tensor, key_state: Tensor, val
         ("key_cache", key_cache, "key_state", key_state),
         ("value_cache", value_cache, "value_state", value_state),
     ):
-        has_rank(_APPEND, cache_name, cache, 4)
+        has_rank(cache_name, cache, 4)
         batch, _, heads, size = cache.shape
-        has_shape(_APPEND, name, state, [batch, None, heads, size], f"{cache_name} with its own length")
-        same_dtype(_APPEND, cache_name, cache, name, state)
-        same_device(_APPEND, cache_name, cache, name, state)
+        has_shape(name, state, [batch, None, heads, size], f"{cache_name} with its own length")
+        alike(cache_name, cache, name, state)
 
 
 def _fake_append(
@@ -127,7 +121,7 @@ def _fake_append(
 
 
 def _check_length(cache: Tensor) -> None:
-    has_rank("get_cache_len", "cache", cache, 4)
+    has_rank("cache", cache, 4)
 
 
 def _fake_length(cache: Tensor) -> int:
@@ -140,7 +134,7 @@ _ZERO = "as the scale; 0 if not given"
 
 OPERATORS = (
     Operator(
-        name=_FILL,
+        name="fill_kv_cache",
         schema="(Tensor key, Tensor(a!) key_cache, Tensor? value, Tensor(b!)? value_cache, Tensor kv_indices,"
         " Tensor? key_scale=None, Tensor? key_zero=None, Tensor? value_scale=None, Tensor? value_zero=None,"
         " int quant_bits=0) -> ()",
@@ -170,7 +164,7 @@ OPERATORS = (
         over={"value_cache": (("value_cache", "key_cache"), ("value", "key"))},
     ),
     Operator(
-        name=_APPEND,
+        name="fill_contiguous_kvcache",
         schema="(Tensor key_cache, Tensor value_cache, Tensor key_state, Tensor value_state) -> (Tensor, Tensor)",
         summary="Caches without pages, longer by the new tokens.",
         shapes={

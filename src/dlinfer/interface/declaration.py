@@ -18,6 +18,8 @@ from typing import Any, Literal, get_type_hints
 
 import torch
 
+from dlinfer.errors import DlinferArgumentError
+
 NAMESPACE = "dlinfer"
 
 Tolerance = Literal["exact", "elementwise", "sum", "quantised", "positions"]
@@ -89,9 +91,13 @@ class Operator:
                 args = tuple(self.bound(args, kwargs).values())
             # torch leaves defaults at the end of a call out.
             args = args + defaults[len(args) :]
-            if made:
-                return function(*chosen(args), *[make(args) for make in made])
-            return function(*chosen(args))
+            try:
+                if made:
+                    return function(*chosen(args), *[make(args) for make in made])
+                return function(*chosen(args))
+            except DlinferArgumentError as error:
+                error.operator = error.operator or self.name
+                raise
 
         return called
 

@@ -7,44 +7,43 @@ from math import inf
 import torch
 from torch import Tensor
 
+from dlinfer.errors import wrong
 from dlinfer.interface.checks import (
     FLOATS,
+    alike,
     check_quantised,
+    fake_hidden,
     fake_quantised,
     has_dtype,
     has_rank,
     has_shape,
     positive,
     same_device,
-    same_dtype,
-    wrong,
 )
 from dlinfer.interface.declaration import Operator
 
 # ---- norms ----
 
 
-def _norm(name: str, hidden_states: Tensor, weight: Tensor, epsilon: float) -> None:
-    has_dtype(name, "hidden_states", hidden_states)
+def _norm(hidden_states: Tensor, weight: Tensor, epsilon: float) -> None:
+    has_dtype("hidden_states", hidden_states)
     if hidden_states.dim() < 1:
-        raise wrong(name, "hidden_states", "is a single number, expected [..., hidden]")
-    has_dtype(name, "weight", weight)
-    has_rank(name, "weight", weight, 1)
+        raise wrong("hidden_states", "is a single number, expected [..., hidden]")
+    has_dtype("weight", weight)
+    has_rank("weight", weight, 1)
     if weight.shape[0] != hidden_states.shape[-1]:
         raise wrong(
-            name,
             "weight",
             f"has length {weight.shape[0]}, expected {hidden_states.shape[-1]}, the last dimension of hidden_states",
         )
-    same_device(name, "hidden_states", hidden_states, "weight", weight)
-    positive(name, "epsilon", epsilon, zero=True)
+    same_device("hidden_states", hidden_states, "weight", weight)
+    positive("epsilon", epsilon, zero=True)
 
 
-def _residual(name: str, hidden_states: Tensor, residual: Tensor) -> None:
+def _residual(hidden_states: Tensor, residual: Tensor) -> None:
     if residual.shape != hidden_states.shape:
-        has_shape(name, "residual", residual, hidden_states.shape, "the shape of hidden_states")
-    same_dtype(name, "hidden_states", hidden_states, "residual", residual)
-    same_device(name, "hidden_states", hidden_states, "residual", residual)
+        has_shape("residual", residual, hidden_states.shape, "the shape of hidden_states")
+    alike("hidden_states", hidden_states, "residual", residual)
 
 
 def _norm_fits(hidden_states: Tensor, weight: Tensor, epsilon: float) -> bool:
@@ -62,44 +61,36 @@ def _norm_fits(hidden_states: Tensor, weight: Tensor, epsilon: float) -> bool:
 
 def _check_rms_norm(hidden_states: Tensor, weight: Tensor, epsilon: float) -> None:
     if not _norm_fits(hidden_states, weight, epsilon):
-        _norm("rms_norm", hidden_states, weight, epsilon)
+        _norm(hidden_states, weight, epsilon)
 
 
 def _check_add_rms_norm(hidden_states: Tensor, residual: Tensor, weight: Tensor, epsilon: float) -> None:
     if not _norm_fits(hidden_states, weight, epsilon):
-        _norm("add_rms_norm", hidden_states, weight, epsilon)
-    _residual("add_rms_norm", hidden_states, residual)
+        _norm(hidden_states, weight, epsilon)
+    _residual(hidden_states, residual)
 
 
 def _check_rms_norm_w8a8(
     hidden_states: Tensor, weight: Tensor, epsilon: float, quant_dtype: torch.dtype
 ) -> None:
-    _norm("rms_norm_w8a8", hidden_states, weight, epsilon)
-    check_quantised("rms_norm_w8a8", quant_dtype)
+    _norm(hidden_states, weight, epsilon)
+    check_quantised(quant_dtype)
 
 
 def _check_add_rms_norm_w8a8(
     hidden_states: Tensor, residual: Tensor, weight: Tensor, epsilon: float, quant_dtype: torch.dtype
 ) -> None:
-    _norm("add_rms_norm_w8a8", hidden_states, weight, epsilon)
-    _residual("add_rms_norm_w8a8", hidden_states, residual)
-    check_quantised("add_rms_norm_w8a8", quant_dtype)
-
-
-def _fake_rms_norm(hidden_states: Tensor) -> Tensor:
-    return hidden_states.new_empty(hidden_states.shape)
+    _norm(hidden_states, weight, epsilon)
+    _residual(hidden_states, residual)
+    check_quantised(quant_dtype)
 
 
 def _fake_add_rms_norm(hidden_states: Tensor) -> tuple[Tensor, Tensor]:
-    return hidden_states.new_empty(hidden_states.shape), hidden_states.new_empty(hidden_states.shape)
-
-
-def _fake_rms_norm_w8a8(hidden_states: Tensor, quant_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    return fake_quantised(hidden_states, quant_dtype)
+    return fake_hidden(hidden_states), fake_hidden(hidden_states)
 
 
 def _fake_add_rms_norm_w8a8(hidden_states: Tensor, quant_dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    return *fake_quantised(hidden_states, quant_dtype), hidden_states.new_empty(hidden_states.shape)
+    return *fake_quantised(hidden_states, quant_dtype), fake_hidden(hidden_states)
 
 
 _HIDDEN = "[..., hidden], floating"
@@ -114,18 +105,13 @@ _SCALED = "the norm, quantised as `dynamic_quant` does it per token, and its sca
 
 def _check_silu_and_mul(input_tensor: Tensor, dim: int) -> None:
     rank = input_tensor.dim()
-    has_dtype("silu_and_mul", "input_tensor", input_tensor)
+    has_dtype("input_tensor", input_tensor)
     if rank == 0:
-        raise wrong("silu_and_mul", "input_tensor", "is a single number, expected [..., 2 * size]")
+        raise wrong("input_tensor", "is a single number, expected [..., 2 * size]")
     if not -rank <= dim < rank:
-        raise wrong(
-            "silu_and_mul",
-            "dim",
-            f"is {dim}, expected a dimension of input_tensor {list(input_tensor.shape)}",
-        )
+        raise wrong("dim", f"is {dim}, expected a dimension of input_tensor {list(input_tensor.shape)}")
     if input_tensor.shape[dim] % 2:
         raise wrong(
-            "silu_and_mul",
             "input_tensor",
             f"has length {input_tensor.shape[dim]} in dim {dim}, expected an even length: gate, then up",
         )
@@ -139,30 +125,25 @@ def _fake_silu_and_mul(input_tensor: Tensor, dim: int) -> Tensor:
 
 # ---- rotary position embedding ----
 
-_HALVES = "apply_rotary_pos_emb"
-_PAIRS = "apply_rotary_pos_emb_interleaved"
 
-
-def _table(name: str, cos: Tensor, sin: Tensor, of: str, like: Tensor, rows: int, size: int) -> None:
+def _table(cos: Tensor, sin: Tensor, of: str, like: Tensor, rows: int, size: int) -> None:
     """cos and sin hold one row for each token of `like`, the argument `of`, in any shape [..., rotary]."""
     for argument, table in (("cos", cos), ("sin", sin)):
-        has_dtype(name, argument, table)
-        same_device(name, of, like, argument, table)
+        has_dtype(argument, table)
+        same_device(of, like, argument, table)
         rotary = table.shape[-1] if table.dim() else 0
         if not rotary or rotary % 2 or rotary > size:
             raise wrong(
-                name,
                 argument,
                 f"has shape {list(table.shape)}, expected an even last dimension of at most {size}, the head size of {of}",
             )
         if table.numel() != rows * rotary:
             raise wrong(
-                name,
                 argument,
                 f"has shape {list(table.shape)}, expected [{rows}, rotary]: one row for each token of {of}",
             )
     if cos.shape[-1] != sin.shape[-1]:
-        raise wrong(name, "sin", f"has {sin.shape[-1]} columns, expected {cos.shape[-1]} like cos")
+        raise wrong("sin", f"has {sin.shape[-1]} columns, expected {cos.shape[-1]} like cos")
 
 
 def _rotary_fits(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> bool:
@@ -187,14 +168,13 @@ def _rotary_fits(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> bool:
 def _check_rotary(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> None:
     if _rotary_fits(query, key, cos, sin):
         return
-    has_dtype(_HALVES, "query", query)
+    has_dtype("query", query)
     if query.dim() < 3:
-        raise wrong(_HALVES, "query", f"has shape {list(query.shape)}, expected [..., heads, head_size]")
-    has_shape(_HALVES, "key", key, [*query.shape[:-2], None, query.shape[-1]], "query with its own heads")
-    same_dtype(_HALVES, "query", query, "key", key)
-    same_device(_HALVES, "query", query, "key", key)
+        raise wrong("query", f"has shape {list(query.shape)}, expected [..., heads, head_size]")
+    has_shape("key", key, [*query.shape[:-2], None, query.shape[-1]], "query with its own heads")
+    alike("query", query, "key", key)
     rows = query.shape[:-2].numel()
-    _table(_HALVES, cos, sin, "query", query, rows, query.shape[-1])
+    _table(cos, sin, "query", query, rows, query.shape[-1])
 
 
 def _fake_rotary(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
@@ -202,12 +182,12 @@ def _fake_rotary(query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check_interleaved(states: Tensor, cos: Tensor, sin: Tensor) -> None:
-    has_dtype(_PAIRS, "states", states)
+    has_dtype("states", states)
     if states.dim() < 2:
-        raise wrong(_PAIRS, "states", f"has shape {list(states.shape)}, expected [tokens, ..., size]")
-    _table(_PAIRS, cos, sin, "states", states, states.shape[0], states.shape[-1])
+        raise wrong("states", f"has shape {list(states.shape)}, expected [tokens, ..., size]")
+    _table(cos, sin, "states", states, states.shape[0], states.shape[-1])
     if cos.shape[-1] != states.shape[-1]:
-        raise wrong(_PAIRS, "cos", f"has {cos.shape[-1]} columns, expected {states.shape[-1]} like states")
+        raise wrong("cos", f"has {cos.shape[-1]} columns, expected {states.shape[-1]} like states")
 
 
 def _fake_interleaved(states: Tensor) -> Tensor:
@@ -229,7 +209,7 @@ OPERATORS = (
         shapes={"hidden_states": _HIDDEN, "weight": _WEIGHT, "epsilon": _EPSILON},
         results="like hidden_states",
         check=_check_rms_norm,
-        fake=_fake_rms_norm,
+        fake=fake_hidden,
         tolerance="sum",
     ),
     Operator(
@@ -259,7 +239,7 @@ OPERATORS = (
         },
         results=_SCALED,
         check=_check_rms_norm_w8a8,
-        fake=_fake_rms_norm_w8a8,
+        fake=fake_quantised,
         tolerance="quantised",
     ),
     Operator(
@@ -293,7 +273,7 @@ OPERATORS = (
         tolerance="elementwise",
     ),
     Operator(
-        name=_HALVES,
+        name="apply_rotary_pos_emb",
         schema="(Tensor query, Tensor key, Tensor cos, Tensor sin) -> (Tensor, Tensor)",
         summary="Rotary embedding of the first `rotary` elements of each head, element i paired with i + rotary / 2;"
         " elements behind them are copied.",
@@ -309,7 +289,7 @@ OPERATORS = (
         tolerance="elementwise",
     ),
     Operator(
-        name=_PAIRS,
+        name="apply_rotary_pos_emb_interleaved",
         schema="(Tensor states, Tensor cos, Tensor sin, bool native_layout=True) -> Tensor",
         summary="Rotary embedding of adjacent pairs: element 2i is paired with 2i + 1. With native_layout the result has"
         " all first elements of the pairs, then all second ones; without, pairs stay where they were.",

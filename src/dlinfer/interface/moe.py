@@ -5,42 +5,36 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dlinfer.errors import wrong
 from dlinfer.interface.checks import (
     FLOATS,
     INTEGERS,
+    fake_hidden,
     has_dtype,
     has_rank,
     has_shape,
     same_device,
     same_dtype,
     upcast_dtype,
-    wrong,
 )
 from dlinfer.interface.declaration import Operator
 from dlinfer.interface.groups import Routing
 
-_GATE = "moe_gating_topk_softmax"
-_MOE = "fused_moe"
-_W8A8 = "fused_moe_w8a8"
-
 
 def _check_gate(router_logits: Tensor, topk: int, n_groups: int) -> None:
-    has_dtype(_GATE, "router_logits", router_logits)
+    has_dtype("router_logits", router_logits)
     if not router_logits.dim():
-        raise wrong(_GATE, "router_logits", "is a single number, expected [..., experts]")
+        raise wrong("router_logits", "is a single number, expected [..., experts]")
     experts = router_logits.shape[-1]
     if not 0 < topk <= experts:
-        raise wrong(
-            _GATE, "topk", f"is {topk}, expected 1 to {experts}, the number of experts of router_logits"
-        )
+        raise wrong("topk", f"is {topk}, expected 1 to {experts}, the number of experts of router_logits")
     if n_groups > 0 and (experts % n_groups or topk % n_groups):
         raise wrong(
-            _GATE,
             "n_groups",
             f"is {n_groups}, which does not divide {experts} experts of router_logits and topk {topk}",
         )
     if n_groups == 0:
-        raise wrong(_GATE, "n_groups", "is 0, expected at least 1, or -1 for no groups")
+        raise wrong("n_groups", "is 0, expected at least 1, or -1 for no groups")
 
 
 def _fake_gate(router_logits: Tensor, topk: int) -> tuple[Tensor, Tensor]:
@@ -50,35 +44,32 @@ def _fake_gate(router_logits: Tensor, topk: int) -> tuple[Tensor, Tensor]:
     )
 
 
-def _check_routing(name: str, hidden_states: Tensor, routing: Routing) -> None:
+def _check_routing(hidden_states: Tensor, routing: Routing) -> None:
     topk_weights, topk_ids = routing.topk_weights, routing.topk_ids
-    has_dtype(name, "hidden_states", hidden_states)
-    has_rank(name, "hidden_states", hidden_states, 2)
-    has_rank(name, "topk_ids", topk_ids, 2)
-    has_dtype(name, "topk_ids", topk_ids, INTEGERS)
-    has_shape(name, "topk_ids", topk_ids, [hidden_states.shape[0], None], "tokens of hidden_states, topk")
-    has_shape(name, "topk_weights", topk_weights, topk_ids.shape, "the shape of topk_ids")
-    has_dtype(name, "topk_weights", topk_weights, FLOATS)
-    same_device(name, "hidden_states", hidden_states, "topk_ids", topk_ids)
-    same_device(name, "hidden_states", hidden_states, "topk_weights", topk_weights)
+    has_dtype("hidden_states", hidden_states)
+    has_rank("hidden_states", hidden_states, 2)
+    has_rank("topk_ids", topk_ids, 2)
+    has_dtype("topk_ids", topk_ids, INTEGERS)
+    has_shape("topk_ids", topk_ids, [hidden_states.shape[0], None], "tokens of hidden_states, topk")
+    has_shape("topk_weights", topk_weights, topk_ids.shape, "the shape of topk_ids")
+    has_dtype("topk_weights", topk_weights, FLOATS)
+    same_device("hidden_states", hidden_states, "topk_ids", topk_ids)
+    same_device("hidden_states", hidden_states, "topk_weights", topk_weights)
 
 
-def _check_experts(name: str, hidden_states: Tensor, gate_up_weights: Tensor, down_weights: Tensor) -> None:
-    has_rank(name, "gate_up_weights", gate_up_weights, 3)
+def _check_experts(hidden_states: Tensor, gate_up_weights: Tensor, down_weights: Tensor) -> None:
+    has_rank("gate_up_weights", gate_up_weights, 3)
     experts, double, hidden = gate_up_weights.shape
     if hidden != hidden_states.shape[1] or double % 2:
         raise wrong(
-            name,
             "gate_up_weights",
             f"has shape {list(gate_up_weights.shape)}, expected [experts, 2 * intermediate, {hidden_states.shape[1]}]"
             " for hidden_states",
         )
     shape = [experts, hidden_states.shape[1], double // 2]
-    has_shape(
-        name, "down_weights", down_weights, shape, "experts, hidden and intermediate size of gate_up_weights"
-    )
-    same_device(name, "hidden_states", hidden_states, "gate_up_weights", gate_up_weights)
-    same_device(name, "hidden_states", hidden_states, "down_weights", down_weights)
+    has_shape("down_weights", down_weights, shape, "experts, hidden and intermediate size of gate_up_weights")
+    same_device("hidden_states", hidden_states, "gate_up_weights", gate_up_weights)
+    same_device("hidden_states", hidden_states, "down_weights", down_weights)
 
 
 def _check_moe(
@@ -87,44 +78,34 @@ def _check_moe(
     down_weights: Tensor,
     routing: Routing,
 ) -> None:
-    _check_routing(_MOE, hidden_states, routing)
-    _check_experts(_MOE, hidden_states, gate_up_weights, down_weights)
-    same_dtype(_MOE, "hidden_states", hidden_states, "gate_up_weights", gate_up_weights)
-    same_dtype(_MOE, "hidden_states", hidden_states, "down_weights", down_weights)
-    _check_part(_MOE, gate_up_weights, routing)
+    _check_routing(hidden_states, routing)
+    _check_experts(hidden_states, gate_up_weights, down_weights)
+    same_dtype("hidden_states", hidden_states, "gate_up_weights", gate_up_weights)
+    same_dtype("hidden_states", hidden_states, "down_weights", down_weights)
+    _check_part(gate_up_weights, routing)
 
 
-def _check_part(name: str, gate_up_weights: Tensor, routing: Routing) -> None:
+def _check_part(gate_up_weights: Tensor, routing: Routing) -> None:
     first_expert, num_experts = routing.first_expert, routing.num_experts
     total = num_experts or gate_up_weights.shape[0]
     if num_experts < 0:
-        raise wrong(name, "num_experts", f"is {num_experts}, expected how many there are in all, or 0")
+        raise wrong("num_experts", f"is {num_experts}, expected how many there are in all, or 0")
     if not 0 <= first_expert <= total - gate_up_weights.shape[0]:
         raise wrong(
-            name,
             "first_expert",
             f"is {first_expert}: {gate_up_weights.shape[0]} experts from there are not within num_experts, {total}",
         )
 
 
 def _moe_values(gate_up_weights: Tensor, topk_ids: Tensor, num_experts: int) -> None:
-    _check_ids(_MOE, topk_ids, num_experts or gate_up_weights.shape[0])
-
-
-def _check_ids(name: str, topk_ids: Tensor, experts: int) -> None:
+    experts = num_experts or gate_up_weights.shape[0]
     if not topk_ids.numel():
         return
     low, high = (int(value) for value in topk_ids.aminmax())
     if low < 0 or high >= experts:
         raise wrong(
-            name,
-            "topk_ids",
-            f"holds {low if low < 0 else high}, expected 0 to {experts - 1}, an expert's number",
+            "topk_ids", f"holds {low if low < 0 else high}, expected 0 to {experts - 1}, an expert's number"
         )
-
-
-def _fake_moe(hidden_states: Tensor) -> Tensor:
-    return hidden_states.new_empty(hidden_states.shape)
 
 
 def _check_moe_w8a8(
@@ -135,23 +116,19 @@ def _check_moe_w8a8(
     down_scales: Tensor,
     routing: Routing,
 ) -> None:
-    _check_routing(_W8A8, hidden_states, routing)
-    _check_experts(_W8A8, hidden_states, gate_up_weights, down_weights)
+    _check_routing(hidden_states, routing)
+    _check_experts(hidden_states, gate_up_weights, down_weights)
     for weight_name, weight, name, scale in (
         ("gate_up_weights", gate_up_weights, "gate_up_scales", gate_up_scales),
         ("down_weights", down_weights, "down_scales", down_scales),
     ):
-        has_dtype(_W8A8, weight_name, weight, (torch.int8,))
-        has_dtype(_W8A8, name, scale, FLOATS)
-        same_device(_W8A8, weight_name, weight, name, scale)
+        has_dtype(weight_name, weight, (torch.int8,))
+        has_dtype(name, scale, FLOATS)
+        same_device(weight_name, weight, name, scale)
         experts, rows, _ = weight.shape
         if scale.numel() != experts * rows or not scale.dim() or scale.shape[0] != experts:
-            raise wrong(_W8A8, name, f"has shape {list(scale.shape)}, expected [{experts}, {rows}]")
-    _check_part(_W8A8, gate_up_weights, routing)
-
-
-def _moe_w8a8_values(gate_up_weights: Tensor, topk_ids: Tensor, num_experts: int) -> None:
-    _check_ids(_W8A8, topk_ids, num_experts or gate_up_weights.shape[0])
+            raise wrong(name, f"has shape {list(scale.shape)}, expected [{experts}, {rows}]")
+    _check_part(gate_up_weights, routing)
 
 
 _HIDDEN = "[tokens, hidden], floating"
@@ -165,7 +142,7 @@ _ROUTING = {
 
 OPERATORS = (
     Operator(
-        name=_GATE,
+        name="moe_gating_topk_softmax",
         schema="(Tensor router_logits, int topk, int n_groups=-1, bool renormalize=False) -> (Tensor, Tensor)",
         summary="The softmax of the logits (in float32) and its largest elements: topk of all, or topk / n_groups in each of"
         " n_groups groups of neighbouring experts, group after group.",
@@ -181,7 +158,7 @@ OPERATORS = (
         tolerance="positions",
     ),
     Operator(
-        name=_MOE,
+        name="fused_moe",
         schema="(Tensor hidden_states, Tensor gate_up_weights, Tensor down_weights, Tensor topk_weights, Tensor topk_ids,"
         " bool renormalize=False, int first_expert=0, int num_experts=0) -> Tensor",
         summary="The weighted sum of each token's experts; an expert is linear, silu_and_mul, linear. Experts that are not here"
@@ -194,13 +171,13 @@ OPERATORS = (
         },
         results="like hidden_states",
         check=_check_moe,
-        fake=_fake_moe,
+        fake=fake_hidden,
         tolerance="sum",
         values=_moe_values,
         indices=("topk_ids",),
     ),
     Operator(
-        name=_W8A8,
+        name="fused_moe_w8a8",
         schema="(Tensor hidden_states, Tensor gate_up_weights, Tensor gate_up_scales, Tensor down_weights,"
         " Tensor down_scales, Tensor topk_weights, Tensor topk_ids, bool renormalize=False, int first_expert=0,"
         " int num_experts=0) -> Tensor",
@@ -216,9 +193,9 @@ OPERATORS = (
         },
         results="like hidden_states",
         check=_check_moe_w8a8,
-        fake=_fake_moe,
+        fake=fake_hidden,
         tolerance="sum",
-        values=_moe_w8a8_values,
+        values=_moe_values,
         indices=("topk_ids",),
     ),
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dlinfer.interface.checks import wrong
+from dlinfer.errors import DlinferArgumentError
 from dlinfer.interface.declaration import Operator
 
 Box = tuple[tuple[int, int, int], ...]
@@ -84,7 +84,7 @@ class Guard:
         if reach < 0:
             text = f"has strides {list(value.stride())} for shape {list(value.shape)}: elements share memory that is"
             text = f"{text} written, expected memory of its own (an expanded tensor: clone it)"
-            raise wrong(self._operator.name, self._names[index], text)
+            raise DlinferArgumentError(self._operator.name, self._names[index], text)
         return reach * value.itemsize
 
     def _may_lie_over(self, args: tuple[Any, ...], index: int, other: int) -> bool:
@@ -98,7 +98,7 @@ class Guard:
                 f"{self._names[first]} starts and steps as {self._names[second]}" for first, second in pairs
             )
             text = f"{text}, or that {' and '.join(alike)}"
-        return wrong(self._operator.name, self._names[index], text)
+        return DlinferArgumentError(self._operator.name, self._names[index], text)
 
 
 def lies_over_itself(value: Tensor) -> bool:

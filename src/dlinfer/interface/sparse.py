@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dlinfer.errors import wrong
 from dlinfer.interface.checks import (
     INTEGERS,
+    alike,
     check_block_table,
     check_cache,
     check_table_values,
@@ -14,26 +16,20 @@ from dlinfer.interface.checks import (
     has_dtype,
     has_rank,
     has_shape,
+    holds_its_queries,
     is_vector,
     length_list,
     query_lengths,
     same_device,
-    same_dtype,
-    wrong,
 )
 from dlinfer.interface.declaration import Operator
 
-_INDEX = "lightning_indexer"
-_SPARSE = "sparse_flash_attention"
 
-
-def _one_head(name: str, argument: str, cache: Tensor, size: int, query: Tensor, like: str = "query") -> None:
-    check_cache(name, argument, cache, 0, query, "query")
-    has_shape(
-        name, argument, cache, [None, None, 1, size], f"blocks, block_size, one head, the size of {like}"
-    )
+def _one_head(argument: str, cache: Tensor, size: int, query: Tensor, like: str = "query") -> None:
+    check_cache(argument, cache, 0, query, "query")
+    has_shape(argument, cache, [None, None, 1, size], f"blocks, block_size, one head, the size of {like}")
     if not cache.shape[1]:
-        raise wrong(name, argument, f"has shape {list(cache.shape)}, expected blocks of at least one token")
+        raise wrong(argument, f"has shape {list(cache.shape)}, expected blocks of at least one token")
 
 
 def _check_index(
@@ -45,38 +41,32 @@ def _check_index(
     block_table: Tensor,
     sparse_count: int,
 ) -> None:
-    has_rank(_INDEX, "query", query, 3)
-    has_dtype(_INDEX, "query", query)
-    _one_head(_INDEX, "key", key, query.shape[2], query)
-    has_shape(_INDEX, "weights", weights, query.shape[:2], "tokens and heads of query")
-    has_dtype(_INDEX, "weights", weights)
-    same_device(_INDEX, "query", query, "weights", weights)
-    batch = check_block_table(_INDEX, block_table, kv_lengths, query)
-    is_vector(
-        _INDEX, "cu_seqlens_q", cu_seqlens_q, batch + 1, "0, then one for each row of block_table", query
-    )
+    has_rank("query", query, 3)
+    has_dtype("query", query)
+    _one_head("key", key, query.shape[2], query)
+    has_shape("weights", weights, query.shape[:2], "tokens and heads of query")
+    has_dtype("weights", weights)
+    same_device("query", query, "weights", weights)
+    batch = check_block_table(block_table, kv_lengths, query)
+    is_vector("cu_seqlens_q", cu_seqlens_q, batch + 1, "0, then one for each row of block_table", query)
     if not 0 < sparse_count < 2**31:
-        raise wrong(
-            _INDEX, "sparse_count", f"is {sparse_count}, expected 1 to 2**31 - 1: positions are int32"
-        )
+        raise wrong("sparse_count", f"is {sparse_count}, expected 1 to 2**31 - 1: positions are int32")
 
 
 def _paged_values(
-    name: str, query: Tensor, cache: Tensor, cu_seqlens_q: Tensor, kv_lengths: Tensor, block_table: Tensor
+    query: Tensor, cache: Tensor, cu_seqlens_q: Tensor, kv_lengths: Tensor, block_table: Tensor
 ) -> list[tuple[int, int]]:
-    lengths = query_lengths(name, cu_seqlens_q, query.shape[0])
-    kv = length_list(name, "kv_lengths", kv_lengths)
-    for index, (new, length) in enumerate(zip(lengths, kv, strict=True)):
-        if length < new:
-            raise wrong(name, "kv_lengths", f"element {index} is {length}, less than its {new} query tokens")
-    check_table_values(name, block_table, kv, cache.shape[0], cache.shape[1])
+    lengths = query_lengths(cu_seqlens_q, query.shape[0])
+    kv = length_list("kv_lengths", kv_lengths)
+    holds_its_queries(lengths, kv)
+    check_table_values(block_table, kv, cache.shape[0], cache.shape[1])
     return list(zip(lengths, kv, strict=True))
 
 
 def _index_values(
     query: Tensor, key: Tensor, cu_seqlens_q: Tensor, kv_lengths: Tensor, block_table: Tensor
 ) -> None:
-    _paged_values(_INDEX, query, key, cu_seqlens_q, kv_lengths, block_table)
+    _paged_values(query, key, cu_seqlens_q, kv_lengths, block_table)
 
 
 def _fake_index(query: Tensor, sparse_count: int) -> Tensor:
@@ -95,37 +85,28 @@ def _check_sparse(
     query_rope: Tensor | None,
     key_rope: Tensor | None,
 ) -> None:
-    has_rank(_SPARSE, "query", query, 3)
-    has_dtype(_SPARSE, "query", query)
-    finite(_SPARSE, "softmax_scale", softmax_scale)
-    _one_head(_SPARSE, "key", key, query.shape[2], query)
-    has_rank(_SPARSE, "value", value, 4)
-    _one_head(_SPARSE, "value", value, value.shape[3], query, "value")
+    has_rank("query", query, 3)
+    has_dtype("query", query)
+    finite("softmax_scale", softmax_scale)
+    _one_head("key", key, query.shape[2], query)
+    has_rank("value", value, 4)
+    _one_head("value", value, value.shape[3], query, "value")
     if value.shape[:2] != key.shape[:2]:
-        raise wrong(_SPARSE, "value", f"has shape {list(value.shape)}, expected the blocks of key")
-    has_dtype(_SPARSE, "sparse_indices", sparse_indices, INTEGERS)
-    has_shape(
-        _SPARSE,
-        "sparse_indices",
-        sparse_indices,
-        [query.shape[0], 1, None],
-        "tokens of query, 1, chosen keys",
-    )
-    same_device(_SPARSE, "query", query, "sparse_indices", sparse_indices)
-    batch = check_block_table(_SPARSE, block_table, kv_lengths, query)
-    is_vector(
-        _SPARSE, "cu_seqlens_q", cu_seqlens_q, batch + 1, "0, then one for each row of block_table", query
-    )
+        raise wrong("value", f"has shape {list(value.shape)}, expected the blocks of key")
+    has_dtype("sparse_indices", sparse_indices, INTEGERS)
+    has_shape("sparse_indices", sparse_indices, [query.shape[0], 1, None], "tokens of query, 1, chosen keys")
+    same_device("query", query, "sparse_indices", sparse_indices)
+    batch = check_block_table(block_table, kv_lengths, query)
+    is_vector("cu_seqlens_q", cu_seqlens_q, batch + 1, "0, then one for each row of block_table", query)
     if (query_rope is None) != (key_rope is None):
         missing = "query_rope" if query_rope is None else "key_rope"
-        raise wrong(_SPARSE, missing, "is missing, expected query_rope and key_rope, or neither")
+        raise wrong(missing, "is missing, expected query_rope and key_rope, or neither")
     if query_rope is not None and key_rope is not None:
-        has_shape(_SPARSE, "query_rope", query_rope, [*query.shape[:2], None], "tokens and heads of query")
-        same_dtype(_SPARSE, "query", query, "query_rope", query_rope)
-        same_device(_SPARSE, "query", query, "query_rope", query_rope)
-        _one_head(_SPARSE, "key_rope", key_rope, query_rope.shape[2], query, "query_rope")
+        has_shape("query_rope", query_rope, [*query.shape[:2], None], "tokens and heads of query")
+        alike("query", query, "query_rope", query_rope)
+        _one_head("key_rope", key_rope, query_rope.shape[2], query, "query_rope")
         if key_rope.shape[:2] != key.shape[:2]:
-            raise wrong(_SPARSE, "key_rope", f"has shape {list(key_rope.shape)}, expected the blocks of key")
+            raise wrong("key_rope", f"has shape {list(key_rope.shape)}, expected the blocks of key")
 
 
 def _sparse_values(
@@ -136,7 +117,7 @@ def _sparse_values(
     cu_seqlens_q: Tensor,
     kv_lengths: Tensor,
 ) -> None:
-    pairs = _paged_values(_SPARSE, query, key, cu_seqlens_q, kv_lengths, block_table)
+    pairs = _paged_values(query, key, cu_seqlens_q, kv_lengths, block_table)
     start = 0
     for index, (new, length) in enumerate(pairs):
         chosen = sparse_indices[start : start + new]
@@ -144,7 +125,7 @@ def _sparse_values(
             low, high = (int(number) for number in chosen.aminmax())
             if low < -1 or high >= length:
                 text = f"holds {high if high >= length else low} for sequence {index}, expected -1 (none) to {length - 1}"
-                raise wrong(_SPARSE, "sparse_indices", text)
+                raise wrong("sparse_indices", text)
         start += new
 
 
@@ -160,7 +141,7 @@ _PAGES = {
 
 OPERATORS = (
     Operator(
-        name=_INDEX,
+        name="lightning_indexer",
         schema="(Tensor query, Tensor key, Tensor weights, Tensor cu_seqlens_q, Tensor kv_lengths, Tensor block_table,"
         " int sparse_count) -> Tensor",
         summary="For each token the keys with the largest scores, where a score is the sum over heads of"
@@ -180,7 +161,7 @@ OPERATORS = (
         indices=("cu_seqlens_q", "kv_lengths", "block_table"),
     ),
     Operator(
-        name=_SPARSE,
+        name="sparse_flash_attention",
         schema="(Tensor query, Tensor key, Tensor value, Tensor sparse_indices, float softmax_scale, Tensor block_table,"
         " Tensor cu_seqlens_q, Tensor kv_lengths, Tensor? query_rope=None, Tensor? key_rope=None) -> Tensor",
         summary="Attention of each token over the keys that were chosen for it. One head of keys serves all heads of queries;"

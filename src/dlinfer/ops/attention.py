@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dlinfer.errors import DlinferArgumentError
+from dlinfer.errors import wrong
 from dlinfer.ops.cache import pages, rows
 from dlinfer.ops.calling import OVERLOADS, bits_of, explained
 from dlinfer.ops.lengths import check_cumulative, check_even, cumulative, cumulative_beside, cumulative_of
@@ -91,15 +91,14 @@ def prefill_attention_0_16(
     causal: bool | None = None,
 ) -> Tensor:
     """Lengths and starts as tensors; masks hide where they are true."""
-    name = "prefill_attention"
-    cu_seqlens_q = cumulative_of(name, q_start_loc, q_seq_len)
+    cu_seqlens_q = cumulative_of(q_start_loc, q_seq_len)
     masks = given(attn_mask)
-    mask = by_token(name, masks, q_seq_len, kv_seq_len) if masks else None
+    mask = by_token(masks, q_seq_len, kv_seq_len) if masks else None
     if causal is None:
         causal = mask is None and key_cache is not None
     return _run_prefill(
         (query, key, value), cu_seqlens_q, kv_seq_len, max_q_seq_len, (num_q_heads, num_kv_heads), mask, causal,
-        mask_parameters(name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
+        mask_parameters(query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
     )  # fmt: skip
 
 
@@ -126,16 +125,15 @@ def prefill_attention_0_18(
     causal: bool | None = None,
 ) -> Tensor:
     """Lengths as tensors, and on the CPU where each sequence ends; a mask is a template that says 'causal'."""
-    name = "prefill_attention"
     masks = given(attn_mask)
     if masks:
-        check_template(name, masks, query)
+        check_template(masks, query)
     if causal is None:
         causal = bool(masks) or key_cache is not None
-    cu_seqlens_q = cumulative_beside(name, actual_seq_lengths_cpu, q_seqlens)
+    cu_seqlens_q = cumulative_beside(actual_seq_lengths_cpu, q_seqlens)
     return _run_prefill(
         (query, key, value), cu_seqlens_q, kv_seqlens, max_q_seq_len, (num_q_heads, num_kv_heads), None, causal,
-        mask_parameters(name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
+        mask_parameters(query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
     )  # fmt: skip
 
 
@@ -170,18 +168,17 @@ def paged_prefill_attention_0_16(
     causal: bool | None = None,
 ) -> Tensor:
     """Lengths and starts as tensors; masks hide where they are true. The keys must be in the cache already."""
-    name = "paged_prefill_attention"
-    cu_seqlens_q = cumulative_of(name, q_start_loc, q_seq_len)
+    cu_seqlens_q = cumulative_of(q_start_loc, q_seq_len)
     if cu_seq_lens_kv is not None:
-        check_cumulative(name, cu_seq_lens_kv, kv_seq_len)
+        check_cumulative(cu_seq_lens_kv, kv_seq_len)
     masks = given(attn_mask)
-    mask = by_token(name, masks, q_seq_len, kv_seq_len) if masks else None
+    mask = by_token(masks, q_seq_len, kv_seq_len) if masks else None
     return _run_paged(
         query, (key_cache, value_cache), (block_table, block_size), (cu_seqlens_q, kv_seq_len),
         (max_q_seq_len, max_kv_seq_len), (num_q_heads, num_kv_heads), mask,
         mask is None if causal is None else causal, head_size_v,
-        mask_parameters(name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
-        (kv_scales, kv_zeros, quant_bits if type(quant_bits) is int else bits_of(name, quant_bits)),
+        mask_parameters(query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
+        (kv_scales, kv_zeros, quant_bits if type(quant_bits) is int else bits_of(quant_bits)),
     )  # fmt: skip
 
 
@@ -214,15 +211,14 @@ def paged_prefill_attention_0_18(
     causal: bool | None = None,
 ) -> Tensor:
     """Cumulative query lengths and key lengths, mostly on the CPU; a mask is a template that says 'causal'."""
-    name = "paged_prefill_attention"
     masks = given(attn_mask)
     if masks:
-        check_template(name, masks, query)
+        check_template(masks, query)
     return _run_paged(
         query, (key_cache, value_cache), (block_table, block_size), (cumulative(actual_q_seqlens_cpu), kv_seqlens_cpu),
         (max_q_seq_len, max_kv_seq_len), (num_q_heads, num_kv_heads), None, causal is None or causal, head_size_v,
-        mask_parameters(name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
-        (kv_scales, kv_zeros, quant_bits if type(quant_bits) is int else bits_of(name, quant_bits)),
+        mask_parameters(query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
+        (kv_scales, kv_zeros, quant_bits if type(quant_bits) is int else bits_of(quant_bits)),
     )  # fmt: skip
 
 
@@ -250,21 +246,18 @@ def paged_decode_attention(
     logit_softcapping: float | None = None,
 ) -> Tensor:
     """Attention of the newest tokens; `q_seq_len` are lengths (0.16) or cumulative lengths (0.18), equal for all sequences."""
-    name = "paged_decode_attention"
-    query_rows = _heads(name, query, num_q_heads, "query", "num_q_heads")
-    bits = quant_bits if type(quant_bits) is int else bits_of(name, quant_bits)
-    key_pages, value_pages = _caches(
-        name, (key_cache, value_cache), block_size, num_kv_heads, head_size_v, bits
-    )
+    query_rows = _heads(query, num_q_heads, "query", "num_q_heads")
+    bits = quant_bits if type(quant_bits) is int else bits_of(quant_bits)
+    key_pages, value_pages = _caches((key_cache, value_cache), block_size, num_kv_heads, head_size_v, bits)
     if q_seq_len is not None:
-        check_even(name, q_seq_len, query_rows.shape[0], block_table)
+        check_even(q_seq_len, query_rows.shape[0], block_table)
     output = _output(query, attn_output, value_pages, bits)
     scale, slopes, left, _, cap = mask_parameters(
-        name, query, softmax_scale, alibi_slopes, window_size, logit_softcapping
+        query, softmax_scale, alibi_slopes, window_size, logit_softcapping
     )
     _decode(
         query_rows, key_pages, value_pages, block_table, kv_seq_len, max_kv_seq_len or 0,
-        rows(name, "attn_output", output), scale, slopes, left, cap, kv_scales, kv_zeros, bits,
+        rows("attn_output", output), scale, slopes, left, cap, kv_scales, kv_zeros, bits,
     )  # fmt: skip
     return output
 
@@ -291,19 +284,17 @@ def fused_attention(
 ) -> Tensor:
     """Attention of a batch of equal lengths [batch, length, heads, size]; without a mask it is causal."""
     batch = query_states.shape[0] if query_states.dim() else 0
-    return _fused(query_states, key_states, value_states, for_batch("fused_attention", given(mask), batch))
+    return _fused(query_states, key_states, value_states, for_batch(given(mask), batch))
 
 
 # ---- from the call forms to the interface ----
 
 
-def _heads(name: str, states: Tensor, heads: int, argument: str, count: str) -> Tensor:
-    found = rows(name, argument, states)
+def _heads(states: Tensor, heads: int, argument: str, count: str) -> Tensor:
+    found = rows(argument, states)
     if found.shape[1] != heads:
-        raise DlinferArgumentError(
-            name,
-            count,
-            f"is {heads}, but {argument} has shape {list(states.shape)} with {found.shape[1]} heads",
+        raise wrong(
+            count, f"is {heads}, but {argument} has shape {list(states.shape)} with {found.shape[1]} heads"
         )
     return found
 
@@ -313,24 +304,19 @@ def _head_size(cache: Tensor, bits: int) -> int:
 
 
 def _caches(
-    name: str, caches: tuple[Tensor, Tensor], block_size: int, heads: int, head_size_v: int, bits: int
+    caches: tuple[Tensor, Tensor], block_size: int, heads: int, head_size_v: int, bits: int
 ) -> tuple[Tensor, Tensor]:
     """Both caches as the interface has them. Values of latent attention are the first part of the keys."""
     key_cache, value_cache = pages(caches[0]), pages(caches[1])
     shape = key_cache.shape
     if len(shape) != 4 or shape[1] != block_size:
-        raise DlinferArgumentError(
-            name, "block_size", f"is {block_size}, but key_cache has shape {list(caches[0].shape)}"
-        )
+        raise wrong("block_size", f"is {block_size}, but key_cache has shape {list(caches[0].shape)}")
     if shape[2] != heads:
-        raise DlinferArgumentError(
-            name, "num_kv_heads", f"is {heads}, but key_cache has shape {list(caches[0].shape)}"
-        )
+        raise wrong("num_kv_heads", f"is {heads}, but key_cache has shape {list(caches[0].shape)}")
     if head_size_v and value_cache.dim() == 4 and _head_size(value_cache, bits) != head_size_v:
         whole = value_cache if value_cache.shape[-1] else key_cache
         if bits == 4 or not 0 < head_size_v <= whole.shape[-1]:
-            raise DlinferArgumentError(
-                name,
+            raise wrong(
                 "head_size_v",
                 f"is {head_size_v}, but value_cache has shape {list(caches[1].shape)} (quant_bits {bits})",
             )
@@ -359,14 +345,13 @@ def _run_prefill(
     scores: tuple[float, Tensor | None, int, int, float],
     attn_output: Tensor | None,
 ) -> Tensor:
-    name = "prefill_attention"
-    query = _heads(name, states[0], heads[0], "query", "num_q_heads")
-    key = _heads(name, states[1], heads[1], "key", "num_kv_heads")
-    value = rows(name, "value", states[2])
+    query = _heads(states[0], heads[0], "query", "num_q_heads")
+    key = _heads(states[1], heads[1], "key", "num_kv_heads")
+    value = rows("value", states[2])
     output = _output(states[0], attn_output, value)
     scale, *rest = scores
     _prefill(
-        query, key, value, cu_seqlens_q, kv_lengths, max_q_len or 0, rows(name, "attn_output", output), scale, causal,
+        query, key, value, cu_seqlens_q, kv_lengths, max_q_len or 0, rows("attn_output", output), scale, causal,
         mask, *rest,
     )  # fmt: skip
     return output
@@ -386,13 +371,12 @@ def _run_paged(
     attn_output: Tensor | None,
     quantised: tuple[Tensor | None, Tensor | None, int],
 ) -> Tensor:
-    name = "paged_prefill_attention"
-    query = _heads(name, states, heads[0], "query", "num_q_heads")
-    key_pages, value_pages = _caches(name, caches, blocks[1], heads[1], head_size_v, quantised[2])
+    query = _heads(states, heads[0], "query", "num_q_heads")
+    key_pages, value_pages = _caches(caches, blocks[1], heads[1], head_size_v, quantised[2])
     output = _output(states, attn_output, value_pages, quantised[2])
     scale, *rest = scores
     _paged(
         query, key_pages, value_pages, blocks[0], *lengths, longest[0] or 0, longest[1] or 0,
-        rows(name, "attn_output", output), scale, causal, mask, *rest, *quantised,
+        rows("attn_output", output), scale, causal, mask, *rest, *quantised,
     )  # fmt: skip
     return output

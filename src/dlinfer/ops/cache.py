@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from dlinfer.errors import DlinferArgumentError
+from dlinfer.errors import DlinferArgumentError, wrong
 from dlinfer.ops.calling import OVERLOADS, bits_of, derived, explained
 from dlinfer.settings import CACHE_LAYOUT
 
@@ -52,15 +52,13 @@ def pages(cache: Tensor) -> Tensor:
     return cache if _LAYOUT == "BSND" or cache.dim() != 4 else cache.transpose(1, 2)
 
 
-def rows(name: str, argument: str, states: Tensor) -> Tensor:
+def rows(argument: str, states: Tensor) -> Tensor:
     """[tokens, heads, size]; one more dimension of length 1 in front is dropped."""
     if states.dim() == 3:
         return states
     if states.dim() != 4 or states.shape[0] != 1:
-        raise DlinferArgumentError(
-            name,
-            argument,
-            f"has shape {list(states.shape)}, expected [tokens, heads, size] or a 1 in front of it",
+        raise wrong(
+            argument, f"has shape {list(states.shape)}, expected [tokens, heads, size] or a 1 in front of it"
         )
     return states.squeeze(0)
 
@@ -70,9 +68,7 @@ def _pair(name: str, values: Sequence[Tensor | None]) -> tuple[Tensor | None, Te
     if not values:
         return None, None
     if len(values) > 2:
-        raise DlinferArgumentError(
-            "fill_kv_cache", name, f"has {len(values)} elements, expected scale and zero, or none"
-        )
+        raise wrong(name, f"has {len(values)} elements, expected scale and zero, or none")
     padded = [*values, None, None]
     return padded[0], padded[1]
 
@@ -89,26 +85,22 @@ def fill_kv_cache(
     quant_bits: int | None = 0,
 ) -> tuple[Tensor, Tensor]:
     """Writes keys and values into their slots of the paged caches, and returns the caches."""
-    bits = quant_bits if type(quant_bits) is int else bits_of("fill_kv_cache", quant_bits)
+    bits = quant_bits if type(quant_bits) is int else bits_of(quant_bits)
     if value is None or value_cache is None:
         missing = "value" if value is None else "value_cache"
-        raise DlinferArgumentError(
-            "fill_kv_cache", missing, "is None, expected a tensor (for keys only: of size 0)"
-        )
+        raise wrong(missing, "is None, expected a tensor (for keys only: of size 0)")
     key_scale, key_zero = _pair("k_scales_zeros", k_scales_zeros)
     value_scale, value_zero = _pair("v_scales_zeros", v_scales_zeros)
     # Keys only: the cache of an indexer, given twice, or values that are part of the keys and have no cache.
     keys_only = value_cache is key_cache or (value_cache.dim() > 0 and not value_cache.shape[-1])
     if value_cache is key_cache and value is not key:
-        raise DlinferArgumentError(
-            "fill_kv_cache",
-            "value_cache",
-            "is key_cache itself, expected another cache for values that are not the keys",
+        raise wrong(
+            "value_cache", "is key_cache itself, expected another cache for values that are not the keys"
         )
     _fill(
-        rows("fill_kv_cache", "key", key),
+        rows("key", key),
         pages(key_cache),
-        None if keys_only else rows("fill_kv_cache", "value", value),
+        None if keys_only else rows("value", value),
         None if keys_only else pages(value_cache),
         kv_indices if kv_indices.dim() == 1 else kv_indices.reshape(-1),
         key_scale if bits else None,

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_typ
 import torch
 from torch import Tensor
 
-from dlinfer.errors import DlinferArgumentError
+from dlinfer.errors import DlinferArgumentError, wrong
 from dlinfer.interface import OPERATORS
 from dlinfer.interface.registry import OVERLOADS
 
@@ -37,12 +37,10 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def bits_of(name: str, quant_bits: Any) -> int:
+def bits_of(quant_bits: Any) -> int:
     """`quant_bits` as a number: None is 0, and frameworks have enumerations of policies."""
     if not isinstance(quant_bits, int | None):
-        raise DlinferArgumentError(
-            name, "quant_bits", f"is {quant_bits!r}, expected 0, 8 or 4 bits an element"
-        )
+        raise wrong("quant_bits", f"is {quant_bits!r}, expected 0, 8 or 4 bits an element")
     # Not operator.index: the compiler runs in circles there when it is given an enumeration.
     return int(quant_bits or 0)
 
@@ -61,13 +59,14 @@ def explained(
                 return run(*args, **kwargs)
             try:
                 return run(*args, **kwargs)
-            except DlinferArgumentError:
+            except DlinferArgumentError as error:
+                error.operator = error.operator or name
                 raise
             except Exception as error:
                 problem = _problem(function, args, kwargs) or _said_by_torch(error)
                 if problem is None:
                     raise
-                raise DlinferArgumentError(name, *problem) from error
+                raise wrong(*problem) from error
 
         return called
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dlinfer.errors import DlinferArgumentError
+from dlinfer.errors import wrong
 from dlinfer.interface.sharing import lies_over_itself, overlap
 from dlinfer.ops.calling import OVERLOADS, derived, explained
 from dlinfer.ops.lengths import is_tensor
@@ -66,9 +66,7 @@ def apply_rotary_pos_emb(
     """
     if cos is None or sin is None:
         missing = "cos" if cos is None else "sin"
-        raise DlinferArgumentError(
-            "apply_rotary_pos_emb", missing, "is None, expected one row of the table for each token"
-        )
+        raise wrong(missing, "is None, expected one row of the table for each token")
     if not embedded:
         return _rotary(query, key, cos, sin)
     if len(embedded) != 2:
@@ -82,12 +80,11 @@ def apply_rotary_pos_emb(
 
 def _check_targets(q_embed: Tensor, k_embed: Tensor, query: Tensor, key: Tensor) -> None:
     """Where rotated states go: as many elements, of the same kind, each in a place of its own."""
-    operator = "apply_rotary_pos_emb"
     for argument, target, name, states in (
         ("q_embed", q_embed, "query", query),
         ("k_embed", k_embed, "key", key),
     ):
-        is_tensor(operator, argument, target)
+        is_tensor(argument, target)
         if target.numel() != states.numel():
             text = f"has shape {list(target.shape)}, expected {list(states.shape)} like {name}"
         elif target.dtype != states.dtype or target.device != states.device or target.layout != torch.strided:
@@ -96,11 +93,9 @@ def _check_targets(q_embed: Tensor, k_embed: Tensor, query: Tensor, key: Tensor)
             text = f"has strides {list(target.stride())}: elements share memory, expected memory of its own"
         else:
             continue
-        raise DlinferArgumentError(operator, argument, text)
+        raise wrong(argument, text)
     if not torch.compiler.is_compiling() and overlap(q_embed, k_embed):
-        raise DlinferArgumentError(
-            operator, "k_embed", "overlaps q_embed in memory, expected memory of its own"
-        )
+        raise wrong("k_embed", "overlaps q_embed in memory, expected memory of its own")
 
 
 @explained("apply_rotary_pos_emb_interleaved")

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dlinfer.errors import DlinferArgumentError
+from dlinfer.errors import wrong
 from dlinfer.ops.calling import OVERLOADS, derived, explained
 from dlinfer.settings import LINEAR_USE_NN_LAYOUT
 
@@ -24,13 +24,11 @@ _weight_quant_matmul = OVERLOADS["weight_quant_matmul"]
 _TRANSPOSED = LINEAR_USE_NN_LAYOUT.get_or_default() == "1"
 
 
-def reduced(name: str, value: Tensor, group: str | dist.ProcessGroup | None) -> Tensor:
+def reduced(value: Tensor, group: str | dist.ProcessGroup | None) -> Tensor:
     """The sum of `value` over the ranks of a group; an empty name is the group of all."""
     if not dist.is_available() or not dist.is_initialized():
-        raise DlinferArgumentError(
-            name,
-            "all_reduce",
-            "is set, but torch.distributed has no process group: call init_process_group first",
+        raise wrong(
+            "all_reduce", "is set, but torch.distributed has no process group: call init_process_group first"
         )
     if isinstance(group, str):
         # Private: torch resolves names of groups for its own functional collectives only.
@@ -46,7 +44,7 @@ def linear(
 ) -> Tensor:
     """x times weight transposed plus bias, summed over the ranks of a group if asked for."""
     result = _linear(x, weight.t() if _TRANSPOSED else weight, bias)
-    return reduced("linear", result, group) if all_reduce else result
+    return reduced(result, group) if all_reduce else result
 
 
 @derived
@@ -110,4 +108,4 @@ def weight_quant_matmul(
 ) -> Tensor:
     """x1 times a weight of 4 or 8 bits, summed over all ranks if asked for."""
     result = _weight_quant_matmul(x1, x2, scale, offset, bias, group_size)
-    return reduced("weight_quant_matmul", result, "") if all_reduce else result
+    return reduced(result, "") if all_reduce else result

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dlinfer.errors import DlinferArgumentError
+from dlinfer.errors import wrong
 from dlinfer.ops.calling import OVERLOADS, explained
 from dlinfer.ops.matmul import reduced
 from dlinfer.utils.type_annotation import MoeMetadata
@@ -39,14 +39,10 @@ def fused_moe(
 ) -> Tensor:
     """The weighted sum of each token's experts; with expert parallelism over all ranks of the group."""
     if chunked_moe_layout is not None:
-        raise DlinferArgumentError(
-            "fused_moe",
-            "chunked_moe_layout",
-            "is given, expected None: experts are stored one after the other",
-        )
+        raise wrong("chunked_moe_layout", "is given, expected None: experts are stored one after the other")
     return _experts(
-        "fused_moe", _moe, hidden_states, (gate_up_weights, down_weights), topk_weights, topk_ids, topk, renormalize,
-        moe_metadata,
+        _moe, hidden_states, (gate_up_weights, down_weights), topk_weights, topk_ids, topk, renormalize,
+        moe_metadata
     )  # fmt: skip
 
 
@@ -66,20 +62,11 @@ def fused_moe_w8a8(
     """`fused_moe` with int8 weights and activations."""
     weights = (gate_up_weights, gate_up_scales, down_weights, down_scales)
     return _experts(
-        "fused_moe_w8a8",
-        _moe_w8a8,
-        hidden_states,
-        weights,
-        topk_weights,
-        topk_ids,
-        topk,
-        renormalize,
-        moe_metadata,
+        _moe_w8a8, hidden_states, weights, topk_weights, topk_ids, topk, renormalize, moe_metadata
     )
 
 
 def _experts(
-    name: str,
     overload: Any,
     hidden_states: Tensor,
     weights: tuple[Tensor, ...],
@@ -90,17 +77,15 @@ def _experts(
     metadata: MoeMetadata | None,
 ) -> Tensor:
     if topk_ids.dim() == 0 or topk_ids.shape[-1] != topk:
-        raise DlinferArgumentError(
-            name,
-            "topk",
-            f"is {topk}, but topk_ids has shape {list(topk_ids.shape)}: expected [tokens, {topk}]",
+        raise wrong(
+            "topk", f"is {topk}, but topk_ids has shape {list(topk_ids.shape)}: expected [tokens, {topk}]"
         )
     here, first, total = len(weights[0]) if weights[0].dim() else 0, 0, 0
     parallel = metadata is not None and metadata.ep_size > 1
     if metadata is not None and parallel:
         if metadata.dp_size > 1:
-            raise DlinferArgumentError(
-                name, "moe_metadata", f"has dp_size {metadata.dp_size}, expected 1: tokens are not exchanged"
+            raise wrong(
+                "moe_metadata", f"has dp_size {metadata.dp_size}, expected 1: tokens are not exchanged"
             )
         first, total = metadata.ep_rank * here, metadata.ep_size * here
     tokens = hidden_states.flatten(0, -2) if hidden_states.dim() > 2 else hidden_states
@@ -108,5 +93,5 @@ def _experts(
     shares = topk_weights.flatten(0, -2) if topk_weights.dim() > 2 else topk_weights
     result = overload(tokens, *weights, shares, ids, renormalize, first, total)
     if metadata is not None and parallel:
-        result = reduced(name, result, metadata.ep_group)
+        result = reduced(result, metadata.ep_group)
     return result.view(hidden_states.shape)
