@@ -210,40 +210,33 @@ def _decode_values(
     _within(kv, max_kv_len)
 
 
-_QUERY = "[tokens, heads, size], floating; the tokens of all sequences one after the other"
-_CU_SEQLENS = (
-    "[sequences + 1], int32 or int64, CPU or device: cumulative query lengths; tokens of sequence i are those from"
-    " element i on, up to element i + 1"
-)
-_KV_LENGTHS = (
-    "[sequences], int32 or int64, CPU or device: keys of each sequence, those of its query tokens included; a sequence"
-    " of 0 keys gets zeros"
-)
-_MAX_Q = "at least the longest query length; 0 or less: unknown"
-_MAX_KV = "at least the longest key length; 0 or less: unknown"
-_OUTPUT = (
-    "written: [tokens, heads, value_size], dtype of query. It may share memory with query, row over row"
-    " (attn_output[t, h] on query[t, h, :value_size])"
-)
-_SCALE = "factor of the scores, which are computed in float32; weights may be rounded to the dtype of query"
-_MASK = "[tokens, at least the longest key length]: bool, true hides a key; or floating, added to the scores. On top of causal"
-_CACHE_K = (
-    "[blocks, block_size, kv_heads, size], dtype of query, or quantised as `fill_kv_cache` does; any strides"
-)
-_CACHE_V = "[blocks, block_size, kv_heads, value_size], the same; may be a view of key_cache"
-_TABLE = "[sequences, columns], int32 or int64: the blocks of each sequence in order; behind its last block anything"
-_EXTRAS = {
+_SHAPES = {
+    "query": "[tokens, heads, size], floating; the tokens of all sequences one after the other",
+    "key": "[kv_tokens, kv_heads, size]",
+    "value": "[kv_tokens, kv_heads, value_size]",
+    "key_cache": "[blocks, block_size, kv_heads, size], dtype of query, or quantised as `fill_kv_cache` does; any strides",
+    "value_cache": "[blocks, block_size, kv_heads, value_size], the same; may be a view of key_cache",
+    "block_table": "[sequences, columns], int32 or int64: the blocks of each sequence in order; behind its last block anything",
+    "cu_seqlens_q": "[sequences + 1], int32 or int64, CPU or device: cumulative query lengths; tokens of sequence i are those"
+    " from element i on, up to element i + 1",
+    "kv_lengths": "[sequences], int32 or int64, CPU or device: keys of each sequence, those of its query tokens included; a"
+    " sequence of 0 keys gets zeros",
+    "max_q_len": "at least the longest query length; 0 or less: unknown",
+    "max_kv_len": "at least the longest key length; 0 or less: unknown",
+    "attn_output": "written: [tokens, heads, value_size], dtype of query. It may share memory with query, row over row"
+    " (attn_output[t, h] on query[t, h, :value_size])",
+    "softmax_scale": "factor of the scores, which are computed in float32; weights may be rounded to the dtype of query",
+    "causal": "a query sees keys up to its own position; the last query of a sequence stands at its last key",
+    "mask": "[tokens, at least the longest key length]: bool, true hides a key; or floating, added to the scores. On top of"
+    " causal",
     "alibi_slopes": "[heads]: -slope * distance is added to the scores",
     "window_left": "keys more than this many positions before a query are hidden; -1: none are",
     "window_right": "keys more than this many positions behind a query are hidden; -1: none are (causal hides all of them)",
     "soft_cap": "scores become soft_cap * tanh(score / soft_cap); 0: they stay",
-}
-_QUANT = {
     "kv_scales": "[2], [2, kv_heads] or [2, kv_heads * size], floating: for keys, then for values; needed with quant_bits",
     "kv_zeros": "as kv_scales; 0 if not given. An element is (stored - zero) * scale",
     "quant_bits": "0, 8 or 4",
 }
-_CAUSAL = "a query sees keys up to its own position; the last query of a sequence stands at its last key"
 
 _OVER = {"attn_output": (("attn_output", "query"),)}
 
@@ -324,19 +317,7 @@ OPERATORS = (
         " Tensor(a!) attn_output, float softmax_scale, bool causal=True, Tensor? mask=None, Tensor? alibi_slopes=None,"
         " SymInt window_left=-1, SymInt window_right=-1, float soft_cap=0.) -> ()",
         summary="Attention of each sequence over its own fresh keys and values. Heads of queries share heads of keys evenly.",
-        shapes={
-            "query": _QUERY,
-            "key": "[kv_tokens, kv_heads, size]",
-            "value": "[kv_tokens, kv_heads, value_size]",
-            "cu_seqlens_q": _CU_SEQLENS,
-            "kv_lengths": "[sequences], int32 or int64, CPU or device: keys of each sequence",
-            "max_q_len": _MAX_Q,
-            "attn_output": _OUTPUT,
-            "softmax_scale": _SCALE,
-            "causal": _CAUSAL,
-            "mask": _MASK,
-            **_EXTRAS,
-        },
+        shapes=_SHAPES | {"kv_lengths": "[sequences], int32 or int64, CPU or device: keys of each sequence"},
         results="nothing",
         check=_check_prefill,
         fake=nothing,
@@ -353,22 +334,7 @@ OPERATORS = (
         " float soft_cap=0., Tensor? kv_scales=None, Tensor? kv_zeros=None, int quant_bits=0) -> ()",
         summary="Attention of each sequence over a paged cache, which holds its earlier keys (a shared prefix, earlier"
         " chunks) and those of its query tokens. Prefix caching and chunked prefill are this operator.",
-        shapes={
-            "query": _QUERY,
-            "key_cache": _CACHE_K,
-            "value_cache": _CACHE_V,
-            "block_table": _TABLE,
-            "cu_seqlens_q": _CU_SEQLENS,
-            "kv_lengths": _KV_LENGTHS,
-            "max_q_len": _MAX_Q,
-            "max_kv_len": _MAX_KV,
-            "attn_output": _OUTPUT,
-            "softmax_scale": _SCALE,
-            "causal": _CAUSAL,
-            "mask": _MASK,
-            **_EXTRAS,
-            **_QUANT,
-        },
+        shapes=_SHAPES,
         results="nothing",
         check=_check_paged,
         fake=nothing,
@@ -384,18 +350,7 @@ OPERATORS = (
         " SymInt window_left=-1, float soft_cap=0., Tensor? kv_scales=None, Tensor? kv_zeros=None, int quant_bits=0) -> ()",
         summary="Attention of the newest tokens over a paged cache that holds them already: one token for each sequence, or"
         " the same small number for all (speculative decoding), which then see each other causally.",
-        shapes={
-            "query": "[sequences * new, heads, size], floating",
-            "key_cache": _CACHE_K,
-            "value_cache": _CACHE_V,
-            "block_table": _TABLE,
-            "kv_lengths": _KV_LENGTHS,
-            "max_kv_len": _MAX_KV,
-            "attn_output": _OUTPUT,
-            "softmax_scale": _SCALE,
-            **{name: text for name, text in _EXTRAS.items() if name != "window_right"},
-            **_QUANT,
-        },
+        shapes=_SHAPES | {"query": "[sequences * new, heads, size], floating"},
         results="nothing",
         check=_check_decode,
         fake=nothing,
@@ -408,13 +363,13 @@ OPERATORS = (
         name="incre_flash_attention",
         schema="(Tensor query, Tensor key, Tensor value, int num_heads, str input_layout, float softmax_scale) -> Tensor",
         summary="Attention of new tokens over whole caches without pages; every key is visible.",
-        shapes={
+        shapes=_SHAPES
+        | {
             "query": "BSH: [batch, new, heads * size]; BSND: [batch, new, heads, size]; BNSD: [batch, heads, new, size]",
             "key": "the same with its own length and kv_heads",
             "value": "like key, perhaps with another head size",
             "num_heads": "heads of query",
             "input_layout": "BSH, BSND or BNSD, for all of them",
-            "softmax_scale": "factor of the scores, which are computed in float32; weights may be rounded to the dtype of query",
         },
         results="like query, with the size of value heads",
         check=_check_increment,

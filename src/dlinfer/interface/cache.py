@@ -138,7 +138,7 @@ OPERATORS = (
         schema="(Tensor key, Tensor(a!) key_cache, Tensor? value, Tensor(b!)? value_cache, Tensor kv_indices,"
         " Tensor? key_scale=None, Tensor? key_zero=None, Tensor? value_scale=None, Tensor? value_zero=None,"
         " int quant_bits=0) -> ()",
-        summary="Writes each token into its slot of paged caches; nothing else changes. Slot s is place s % block_size of"
+        summary="Writes each token into its slot of paged caches; nothing else changes. Slot s is token s % block_size of"
         " block s // block_size; -1 leaves the token out. A quantised element is"
         " round(x / scale + zero), halves to even, clamped to the range of the cache: -128 to 127 (int8), 0 to 255 (uint8),"
         " 0 to 15 (4 bits; byte j has element j in its low and element j + size / 2 in its high half).",

@@ -59,7 +59,7 @@ class Operator:
     summary: str
     """One sentence, then whatever else must be known."""
     shapes: Mapping[str, str]
-    """For each argument its shape and meaning."""
+    """For each argument its shape and meaning. What is not in the schema is left out: a family may describe its own once."""
     results: str
     check: Kernel
     """Cheap checks: shapes, dtypes, devices. Raises DlinferArgumentError; reads no values, so never waits for a device."""
@@ -74,8 +74,9 @@ class Operator:
     """For a written argument that may lie over another: the pairs that must then start and step alike, that one first."""
 
     def __post_init__(self) -> None:
+        # The class is frozen for everybody else.
+        object.__setattr__(self, "shapes", {n: self.shapes[n] for n in self.arguments if n in self.shapes})
         for part in ("check", "fake", "values"):
-            # The class is frozen for everybody else.
             object.__setattr__(self, part, self.bind(getattr(self, part)))
 
     def bind(self, function: Kernel) -> Kernel:

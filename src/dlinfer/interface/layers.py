@@ -93,10 +93,13 @@ def _fake_add_rms_norm_w8a8(hidden_states: Tensor, quant_dtype: torch.dtype) -> 
     return *fake_quantised(hidden_states, quant_dtype), fake_hidden(hidden_states)
 
 
-_HIDDEN = "[..., hidden], floating"
-_WEIGHT = "[hidden], floating"
-_EPSILON = "added to the mean of squares"
-_QUANT_DTYPE = "int8 or float8_e4m3fn"
+_NORM_SHAPES = {
+    "hidden_states": "[..., hidden], floating",
+    "residual": "like hidden_states",
+    "weight": "[hidden], floating",
+    "epsilon": "added to the mean of squares",
+    "quant_dtype": "int8 or float8_e4m3fn",
+}
 _SCALED = "the norm, quantised as `dynamic_quant` does it per token, and its scales [...] in float32"
 
 
@@ -194,9 +197,10 @@ def _fake_interleaved(states: Tensor) -> Tensor:
     return states.new_empty(states.shape)
 
 
-_TABLE = (
+_ANGLES = (
     "one row for each token, last dimension rotary: the angles' {} twice, [f0 .. fn, f0 .. fn]; any float"
 )
+_TABLES = {"cos": _ANGLES.format("cosines"), "sin": _ANGLES.format("sines")}
 
 
 # ---- declarations ----
@@ -206,7 +210,7 @@ OPERATORS = (
         name="rms_norm",
         schema="(Tensor hidden_states, Tensor weight, float epsilon) -> Tensor",
         summary="hidden_states / sqrt(mean of squares + epsilon) * weight, over the last dimension, computed in float32.",
-        shapes={"hidden_states": _HIDDEN, "weight": _WEIGHT, "epsilon": _EPSILON},
+        shapes=_NORM_SHAPES,
         results="like hidden_states",
         check=_check_rms_norm,
         fake=fake_hidden,
@@ -216,12 +220,7 @@ OPERATORS = (
         name="add_rms_norm",
         schema="(Tensor hidden_states, Tensor residual, Tensor weight, float epsilon) -> (Tensor, Tensor)",
         summary="The sum of hidden_states and residual, rounded to their dtype, and the RMS norm of that sum.",
-        shapes={
-            "hidden_states": _HIDDEN,
-            "residual": "like hidden_states",
-            "weight": _WEIGHT,
-            "epsilon": _EPSILON,
-        },
+        shapes=_NORM_SHAPES,
         results="(norm, sum), both like hidden_states",
         check=_check_add_rms_norm,
         fake=_fake_add_rms_norm,
@@ -231,12 +230,7 @@ OPERATORS = (
         name="rms_norm_w8a8",
         schema="(Tensor hidden_states, Tensor weight, float epsilon, ScalarType quant_dtype) -> (Tensor, Tensor)",
         summary="The RMS norm, quantised row by row.",
-        shapes={
-            "hidden_states": _HIDDEN,
-            "weight": _WEIGHT,
-            "epsilon": _EPSILON,
-            "quant_dtype": _QUANT_DTYPE,
-        },
+        shapes=_NORM_SHAPES,
         results=_SCALED,
         check=_check_rms_norm_w8a8,
         fake=fake_quantised,
@@ -247,13 +241,7 @@ OPERATORS = (
         schema="(Tensor hidden_states, Tensor residual, Tensor weight, float epsilon, ScalarType quant_dtype)"
         " -> (Tensor, Tensor, Tensor)",
         summary="`add_rms_norm` with the norm quantised row by row.",
-        shapes={
-            "hidden_states": _HIDDEN,
-            "residual": "like hidden_states",
-            "weight": _WEIGHT,
-            "epsilon": _EPSILON,
-            "quant_dtype": _QUANT_DTYPE,
-        },
+        shapes=_NORM_SHAPES,
         results=f"{_SCALED}, then the sum like hidden_states",
         check=_check_add_rms_norm_w8a8,
         fake=_fake_add_rms_norm_w8a8,
@@ -280,8 +268,7 @@ OPERATORS = (
         shapes={
             "query": "[..., heads, head_size], floating; all in front of heads are tokens",
             "key": "[..., kv_heads, head_size], the same tokens",
-            "cos": _TABLE.format("cosines"),
-            "sin": _TABLE.format("sines"),
+            **_TABLES,
         },
         results="(query, key), new tensors",
         check=_check_rotary,
@@ -295,8 +282,7 @@ OPERATORS = (
         " all first elements of the pairs, then all second ones; without, pairs stay where they were.",
         shapes={
             "states": "[tokens, ..., size], floating; size is even",
-            "cos": _TABLE.format("cosines"),
-            "sin": _TABLE.format("sines"),
+            **_TABLES,
             "native_layout": "halves instead of pairs in the result",
         },
         results="like states",

@@ -131,8 +131,8 @@ def _check_moe_w8a8(
     _check_part(gate_up_weights, routing)
 
 
-_HIDDEN = "[tokens, hidden], floating"
 _ROUTING = {
+    "hidden_states": "[tokens, hidden], floating",
     "topk_weights": "[tokens, topk], floating",
     "topk_ids": "[tokens, topk], int32 or int64: numbers of experts among all",
     "renormalize": "weights of a token are divided by their sum first",
@@ -164,7 +164,6 @@ OPERATORS = (
         summary="The weighted sum of each token's experts; an expert is linear, silu_and_mul, linear. Experts that are not here"
         " (expert parallelism) add nothing.",
         shapes={
-            "hidden_states": _HIDDEN,
             "gate_up_weights": "[experts here, 2 * intermediate, hidden], dtype of hidden_states",
             "down_weights": "[experts here, hidden, intermediate], dtype of hidden_states",
             **_ROUTING,
@@ -184,7 +183,6 @@ OPERATORS = (
         summary="`fused_moe` with int8 weights; tokens, and what goes into the second linear, are quantised per token as"
         " `dynamic_quant` does.",
         shapes={
-            "hidden_states": _HIDDEN,
             "gate_up_weights": "[experts here, 2 * intermediate, hidden], int8",
             "gate_up_scales": "[experts here, 2 * intermediate] or with a last 1, floating",
             "down_weights": "[experts here, hidden, intermediate], int8",

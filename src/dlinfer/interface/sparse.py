@@ -134,6 +134,8 @@ def _fake_sparse(query: Tensor, value: Tensor) -> Tensor:
 
 
 _PAGES = {
+    "query": "[tokens, heads, size], floating",
+    "key": "[blocks, block_size, 1, size], a paged cache, dtype of query",
     "cu_seqlens_q": "[sequences + 1], int32 or int64, CPU or device: cumulative query lengths, from 0",
     "kv_lengths": "[sequences], int32 or int64, CPU or device: keys of each sequence",
     "block_table": "[sequences, columns], int32 or int64: the blocks of each sequence in order",
@@ -147,8 +149,6 @@ OPERATORS = (
         summary="For each token the keys with the largest scores, where a score is the sum over heads of"
         " weight * relu(query times key), and keys behind the token's own position are not visible.",
         shapes={
-            "query": "[tokens, heads, size], floating",
-            "key": "[blocks, block_size, 1, size], a paged cache, dtype of query",
             "weights": "[tokens, heads], floating",
             **_PAGES,
             "sparse_count": "keys chosen for each token",
@@ -167,8 +167,6 @@ OPERATORS = (
         summary="Attention of each token over the keys that were chosen for it. One head of keys serves all heads of queries;"
         " a score is query times key, plus query_rope times key_rope. A token without keys gets zeros.",
         shapes={
-            "query": "[tokens, heads, size], floating",
-            "key": "[blocks, block_size, 1, size], a paged cache, dtype of query",
             "value": "[blocks, block_size, 1, value_size], the same; often key itself",
             "sparse_indices": "[tokens, 1, chosen], int32 or int64: positions in the token's sequence, each once; -1: none",
             "softmax_scale": "factor of the scores, which are computed in float32; weights may be rounded to the dtype of query",

@@ -66,7 +66,7 @@ def explained(
                 problem = _problem(function, args, kwargs) or _said_by_torch(error)
                 if problem is None:
                     raise
-                raise wrong(*problem) from error
+                raise DlinferArgumentError(name, *problem) from error
 
         return called
 
