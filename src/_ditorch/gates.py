@@ -111,7 +111,7 @@ class GateChecker:
                 lines += [f"    {text}" for text in found[:_SHOWN]]
                 if len(found) > _SHOWN:
                     lines.append(f"    and {len(found) - _SHOWN} more")
-            elif problem := problem or tool_named(gate.tool).nothing_known(rows):
+            elif problem := problem or tool_named(gate.tool).inconclusive(rows):
                 code = code or NOTHING_KNOWN
                 lines.append(f"gate {gate.tool}: {problem}")
         return code, lines

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,11 +19,8 @@ import torch
 __all__ = [
     "Row",
     "as_plain",
-    "capture_grad_rows",
     "capture_rows",
     "compare_grad_rows",
-    "compare_rows",
-    "fallback_rows",
     "leaves",
     "numbered",
     "printable",
@@ -118,7 +115,8 @@ def _is_container(value: object) -> bool:
 
 def _nested(label: str, container: Any) -> list[Row]:
     rows: list[Row] = []
-    for count, (key, value) in enumerate(_items(container)):
+    items = container.items() if isinstance(container, dict) else enumerate(container)
+    for count, (key, value) in enumerate(items):
         if count == MOST_ITEMS:
             rows.append({"name": f"{label}[...]", "value": f"{len(container) - count} more"})
             break
@@ -127,10 +125,6 @@ def _nested(label: str, container: Any) -> list[Row]:
         else:
             rows.append(_row(f"{label}[{key}]", value))
     return rows
-
-
-def _items(container: Any) -> Iterator[tuple[object, Any]]:
-    return iter(container.items()) if isinstance(container, dict) else enumerate(container)
 
 
 def leaves(value: Any) -> list[Any]:
@@ -149,72 +143,30 @@ def numbered(name: str, what: str, count: int) -> list[str]:
     return [f"{name} {what}[{index}]" for index in range(count)]
 
 
-# --- the forms of the published tables, one function each -------------------------------------------------
+# --- forms of the published tables that several tools print -----------------------------------------------
 
 
-def capture_rows(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> list[Row]:
-    """Inputs and outputs of a call, as capture, observation and time measurement print them."""
-    return rows_of(name, "inputs", args, kwargs) + rows_of(name, "outputs", (result,))
-
-
-def capture_grad_rows(name: str, grad_outputs: Sequence[Any], grad_inputs: Sequence[Any]) -> list[Row]:
-    return rows_of(name, "grad_output", grad_outputs) + rows_of(name, "grad_inputs", grad_inputs)
+def capture_rows(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, side: str = ""
+) -> list[Row]:
+    """Inputs and outputs of a call; `side` tells those of a reference apart: 'inputs(cpu)[0]', 'outputs(cpu)'."""
+    return rows_of(name, f"inputs{side}", args, kwargs) + rows_of(name, f"outputs{side}", (result,))
 
 
 def time_grad_rows(name: str, grad_outputs: Sequence[Any], grad_inputs: Sequence[Any]) -> list[Row]:
     """Time measurement shows the gradients as one tuple each: 'grad_outputs [0][0]'."""
-    return rows_of(name, "grad_outputs", (tuple(grad_outputs),)) + rows_of(
-        name, "grad_inputs", (tuple(grad_inputs),)
-    )
-
-
-def compare_rows(
-    name: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    result: Any,
-    reference_args: Sequence[Any],
-    reference_kwargs: Mapping[str, Any],
-    reference_result: Any,
-    where: str = "cpu",
-) -> list[Row]:
-    """The device's call, then the reference's: 'inputs(cpu)[0]', 'outputs(cpu)'."""
-    return (
-        capture_rows(name, args, kwargs, result)
-        + rows_of(name, f"inputs({where})", reference_args, reference_kwargs)
-        + rows_of(name, f"outputs({where})", (reference_result,))
-    )
+    outputs = rows_of(name, "grad_outputs", (tuple(grad_outputs),))
+    return outputs + rows_of(name, "grad_inputs", (tuple(grad_inputs),))
 
 
 def compare_grad_rows(
-    name: str,
-    grad_outputs: Sequence[Any],
-    grad_inputs: Sequence[Any],
-    reference_grad_inputs: Sequence[Any],
-    where: str = "cpu",
+    name: str, grad_outputs: Sequence[Any], grads: Sequence[Any], reference: Sequence[Any], where: str = "cpu"
 ) -> list[Row]:
+    """The gradients of a call's inputs, then the reference's."""
     return (
         rows_of(name, f"grad_output({where})", grad_outputs)
-        + rows_of(name, "grad_inputs", grad_inputs)
-        + rows_of(name, f"grad_inputs({where})", reference_grad_inputs)
-    )
-
-
-def fallback_rows(
-    name: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    cpu_args: Sequence[Any],
-    cpu_kwargs: Mapping[str, Any],
-    result: Any,
-    cpu_result: Any,
-) -> list[Row]:
-    """Both sides of a call that ran elsewhere: 'input(device)[0]', 'input(cpu)[0]', 'output(device)', ..."""
-    return (
-        rows_of(name, "input(device)", args, kwargs)
-        + rows_of(name, "input(cpu)", cpu_args, cpu_kwargs)
-        + rows_of(name, "output(device)", (result,))
-        + rows_of(name, "output(cpu)", (cpu_result,))
+        + rows_of(name, "grad_inputs", grads)
+        + rows_of(name, f"grad_inputs({where})", reference)
     )
 
 

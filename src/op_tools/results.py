@@ -19,6 +19,18 @@ from op_tools.storage.errors import CaptureError
 from op_tools.storage.log import SUFFIX, Log, read_header
 from op_tools.storage.views import CsvView
 
+# Column names of the files that users' scripts read, spelling included.
+COMPARISON_CSV_COLUMNS = (
+    "forward_id", "name", "allclose", "cosine_similarity", "max_abs_diff", "max_relative_diff", "atol", "rtol",
+    "error_info",
+)  # fmt: skip
+TIME_CSV_COLUMNS = (
+    "name", "forward_id", "forward_elasped", "backward_elasped", "unit", "input", "output", "grad_inputs",
+    "grad_outputs",
+)  # fmt: skip
+# Where the call of a row stands, as far as a CSV file says it.
+LOCATION_COLUMNS = ("call_site", "module", "step", "rank", "phase")
+
 
 class RankInfo(TypedDict):
     """Which of how many processes this is."""

@@ -10,10 +10,11 @@ import dataclasses
 import functools
 import math
 import re
+from typing import Any
 
-from dicore.settings import SettingError, Variable, flag, setting
+from dicore.settings import SettingError, Variable, flag, one_of, setting
 
-__all__ = ["PATH", "ROOT", "RUN_ID", "TOLERANCE", "NameFilter", "ToolSettings", "tolerance"]
+__all__ = ["PATH", "ROOT", "RUN_ID", "TOLERANCE", "NameFilter", "ToolSettings", "level_setting", "tolerance"]
 
 ROOT = "op_tools"
 """The table of the settings file; a tool has a table of its own below it."""
@@ -69,6 +70,11 @@ class ToolSettings:
     print_stack: bool = setting(
         False, "OP_TOOLS_PRINT_STACK", flag, "print whole call stacks instead of one line"
     )
+
+
+def level_setting(variable: str) -> Any:
+    """The setting of a tool that takes the calls of the program, or those that reach the kernels."""
+    return setting("api", variable, one_of("api", "aten"), "`api`, or `aten` for what reaches the kernels")
 
 
 @functools.lru_cache(maxsize=64)

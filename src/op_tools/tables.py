@@ -8,45 +8,12 @@ from typing import Any
 
 from dicore.console import plain_table
 
-__all__ = [
-    "COMPARISON_CSV_COLUMNS",
-    "TIME_CSV_COLUMNS",
-    "cast_table",
-    "comparison_table",
-    "describe_table",
-    "plain_table",
-    "time_table",
-]
+__all__ = ["cast_table", "comparison_table", "describe_table", "plain_table", "time_table"]
 
 _FACTS = ("shape", "stride", "numel", "dtype", "device", "requires_grad", "layout", "data_ptr")
 _CAPTURE_FACTS = ("device", "dtype", "numel", "shape", "stride", "requires_grad", "layout", "data_ptr")
 _COMPARISON = ("allclose", "max_abs_diff", "max_relative_diff", "atol", "rtol", "error_info")
 _TIMES = ("forward_elasped", "backward_elasped")
-
-# Column names of the files that users' scripts read, spelling included.
-COMPARISON_CSV_COLUMNS = (
-    "forward_id",
-    "name",
-    "allclose",
-    "cosine_similarity",
-    "max_abs_diff",
-    "max_relative_diff",
-    "atol",
-    "rtol",
-    "error_info",
-)
-TIME_CSV_COLUMNS = (
-    "name",
-    "forward_id",
-    "forward_elasped",
-    "backward_elasped",
-    "unit",
-    "input",
-    "output",
-    "grad_inputs",
-    "grad_outputs",
-)
-
 _NAME_WIDTH = 30
 _DECIMALS_OF_DIFFERENCES = 9
 _DECIMALS_OF_TIMES = 8
@@ -58,7 +25,7 @@ def describe_table(rows: Sequence[Mapping[str, Any]], *, capture: bool = False) 
     columns = ["name", *(_CAPTURE_FACTS if capture else _FACTS)]
     if any("value" in row for row in rows):
         columns.append("value")
-    return plain_table(columns, ([row.get(column, "") for column in columns] for row in rows))
+    return _table_of(columns, rows)
 
 
 def comparison_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -83,21 +50,21 @@ def _comparison_cell(column: str, row: Mapping[str, Any]) -> object:
 
 def time_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Elapsed times in milliseconds; a column that no row fills is left out."""
-    times = [column for column in _TIMES if any(_is_time(row.get(column)) for row in rows)]
+    times = [column for column in _TIMES if any(isinstance(row.get(column), int | float) for row in rows)]
     columns = ["name", "forward_id", *times, "unit"]
     return plain_table(columns, ([_time_cell(column, row) for column in columns] for row in rows))
 
 
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float)
-
-
 def _time_cell(column: str, row: Mapping[str, Any]) -> object:
     value = row.get(column, "ms" if column == "unit" else "")
-    return f"{value:.{_DECIMALS_OF_TIMES}f}" if column in _TIMES and _is_time(value) else value
+    is_time = column in _TIMES and isinstance(value, int | float)
+    return f"{value:.{_DECIMALS_OF_TIMES}f}" if is_time else value
 
 
 def cast_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """What a dtype cast did: name, target, action, config."""
-    columns = ("name", "target", "action", "config")
+    return _table_of(("name", "target", "action", "config"), rows)
+
+
+def _table_of(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     return plain_table(columns, ([row.get(column, "") for column in columns] for row in rows))

@@ -22,7 +22,6 @@ from op_tools.settings import ROOT, NameFilter, ToolSettings
 
 if TYPE_CHECKING:
     from dicore.settings import Source
-    from op_tools.engine.call import Origin
 
 
 ReportSection = Literal["rows", "operators", "findings", "overflow", "time", "memory"]
@@ -236,7 +235,7 @@ class Tool:
         ]
 
     @classmethod
-    def nothing_known(cls, rows: Sequence[Mapping[str, Any]]) -> str:
+    def inconclusive(cls, rows: Sequence[Mapping[str, Any]]) -> str:
         """Why rows without a fault say nothing; empty where they do say that all is well."""
         if all(row.get("verdict") in ("", None, "skipped") for row in rows):
             return (
@@ -249,10 +248,14 @@ class Tool:
 
     def say(self, text: str) -> None:
         """Print a line for the user."""
-        with contextlib.suppress(
-            OSError, ValueError
-        ):  # a closed or broken standard output is no reason to stop
+        # A closed or broken standard output is no reason to stop.
+        with contextlib.suppress(OSError, ValueError):
             print(text, flush=True)
+
+    def say_saved(self, path: str) -> None:
+        """Say that a file was written, when verbose."""
+        if self.settings.verbose:
+            self.say(f"{path} saved")
 
     def say_applied(self, name: str) -> None:
         """Say that the tool is used on an operator: every time when verbose, else the first time."""
@@ -277,6 +280,13 @@ class Tool:
             self.results = Results(folder, self.result_file, self.columns, size, about)
         return self.results
 
+    def close_results(self) -> Results | None:
+        """Write what waits and close the row log; it, if there was one."""
+        results, self.results = self.results, None
+        if results is not None:
+            results.close()
+        return results
+
     def _result_folder(self) -> str:
         return os.path.join(self.settings.results, self.result_folder)
 
@@ -292,7 +302,7 @@ class Tool:
 
     def location(self, call: Call) -> dict[str, Any]:
         """Where a call stands: source line, module, step, rank, thread; in backward, those of the forward call."""
-        origin: Origin | None = call.origin if call.in_backward else None
+        origin = call.origin if call.in_backward else None
         where = origin.where if origin is not None else call.where
         return {
             "call_site": where.text(),
@@ -339,17 +349,7 @@ class LevelTool(Tool):
     def uses_aten(self) -> bool:  # type: ignore[override]
         return bool(self.settings.level == "aten" and self.only is None)
 
-    @property
-    def aten_everywhere(self) -> bool:  # type: ignore[override]
-        return self.uses_aten
-
-    @property
-    def api_is_context(self) -> bool:  # type: ignore[override]
-        return self.uses_aten
-
-    @property
-    def wants_ties(self) -> bool:  # type: ignore[override]
-        return self.uses_aten
+    aten_everywhere = api_is_context = wants_ties = uses_aten  # type: ignore[assignment]
 
     def wants_api(self, name: str, func: Any) -> bool:
         if self.api_is_context and not name.startswith(COMPILED):

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from op_tools import tables
+from op_tools import results, tables
 
 pytestmark = pytest.mark.unit
 
@@ -206,10 +206,10 @@ def test_numbers_that_are_none_and_texts_with_line_breaks_keep_the_table_whole()
 
 
 def test_columns_of_files_are_those_scripts_read() -> None:
-    assert ",".join(tables.COMPARISON_CSV_COLUMNS) == (
+    assert ",".join(results.COMPARISON_CSV_COLUMNS) == (
         "forward_id,name,allclose,cosine_similarity,max_abs_diff,max_relative_diff,atol,rtol,error_info"
     )
-    assert ",".join(tables.TIME_CSV_COLUMNS) == (
+    assert ",".join(results.TIME_CSV_COLUMNS) == (
         "name,forward_id,forward_elasped,backward_elasped,unit,input,output,grad_inputs,grad_outputs"
     )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from op_tools import describe
+from op_tools import describe, tables
 from op_tools.engine import Call
 from op_tools.reference.recompute import Recomputation
 from op_tools.trees import flat_results, map_leaves, tensors_of
@@ -27,12 +27,11 @@ def forward(
     verdicts: list[Verdict],
 ) -> Rows:
     """The call on both sides, then how each value compares; the rows of the second table."""
-    from op_tools import tables
-
     exact = reference.truth()
     args, kwargs = upcast_inputs(copies, exact)
     shown = upcast_results(result, reference.own(), exact)
-    rows = describe.compare_rows(call.name, call.args, call.kwargs, result, args, kwargs, shown)
+    rows = describe.capture_rows(call.name, call.args, call.kwargs, result)
+    rows += describe.capture_rows(call.name, args, kwargs, shown, "(cpu)")
     tool.say(
         f"\n\n\n{call.name} forward_id: {call.id}{cast_text(copies, exact)}\n{tool.call_site_text(call)}"
     )
@@ -71,8 +70,6 @@ def backward(
     verdicts: dict[int, Verdict],
 ) -> Rows:
     """The gradients on both sides, then how each compares; `verdicts` by the position of the input."""
-    from op_tools import tables
-
     grad_inputs, grad_outputs = grads
     exact = reference.truth()
     theirs = dict(zip(verdicts, reference.own() if exact is None else exact, strict=True))

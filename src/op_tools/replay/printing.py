@@ -28,16 +28,8 @@ def comparison_text(judge: CallJudge, execution: Execution, found: Comparison, f
     own, exact = _both(found.recomputed)
     args, kwargs = upcast_inputs(copies, exact)
     shown = upcast_results(execution.result, own, exact)
-    rows = describe.compare_rows(
-        captured.name,
-        execution.args,
-        execution.kwargs,
-        execution.result,
-        args,
-        kwargs,
-        shown,
-        where=reference,
-    )
+    rows = describe.capture_rows(captured.name, execution.args, execution.kwargs, execution.result)
+    rows += describe.capture_rows(captured.name, args, kwargs, shown, f"({reference})")
     values = {"input": describe.leaves(execution.args), "output": flat_results(execution.result)}
     lines = [
         "",

@@ -15,9 +15,9 @@ from typing import Any
 
 from dicore.files import replaced
 from op_tools.replay.report import FAILED, GOOD, ItemReport, Row
+from op_tools.results import COMPARISON_CSV_COLUMNS, TIME_CSV_COLUMNS
 from op_tools.runs import DERIVED_LOGS
 from op_tools.storage.log import Log
-from op_tools.tables import COMPARISON_CSV_COLUMNS, TIME_CSV_COLUMNS
 
 __all__ = ["ReplayLog", "as_json", "counted", "exit_code", "write_comparisons", "write_times"]
 

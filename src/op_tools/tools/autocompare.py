@@ -16,14 +16,14 @@ from typing import Any, ClassVar
 import torch
 
 from dicore.settings import flag, setting
-from op_tools import brief, describe
+from op_tools import brief, describe, tables
 from op_tools.categories import category_of, is_random
 from op_tools.comparison import printing, sampling, views
 from op_tools.comparison.held import Held
 from op_tools.engine import ENGINE, Call, private, signature
 from op_tools.engine.call import device_types
 from op_tools.reference.recompute import Recomputation, RecomputeError
-from op_tools.results import rank_info
+from op_tools.results import COMPARISON_CSV_COLUMNS, LOCATION_COLUMNS, rank_info
 from op_tools.settings import ToolSettings
 from op_tools.storage import CallInfo, CaptureStore
 from op_tools.tool import Tool
@@ -73,9 +73,7 @@ class OpAutoCompare(Tool):
     result_folder = "op_autocompare_result"
     result_file = "op_autocompare_info"
     columns: ClassVar = (
-        "forward_id", "name", "allclose", "cosine_similarity", "max_abs_diff", "max_relative_diff", "atol", "rtol",
-        "error_info", "verdict", "reason", "error_over_bound", "call_site", "module", "step", "rank", "phase",
-        "forward_name", "level",
+        *COMPARISON_CSV_COLUMNS, "verdict", "reason", "error_over_bound", *LOCATION_COLUMNS, "forward_name", "level",
     )  # fmt: skip
 
     @property
@@ -340,14 +338,8 @@ class OpAutoCompare(Tool):
 
     def _show_summary(self) -> None:
         if self._shown:
-            from op_tools import tables
-
             self.say(tables.comparison_table(self._shown))
         self._shown = []
-
-    def _saved_file(self, path: str) -> None:
-        if self.settings.verbose:
-            self.say(f"{path} saved")
 
     def _note(self, call: Call, what: str, reason: str) -> None:
         """A call that was not compared is a row too."""
@@ -369,7 +361,7 @@ class OpAutoCompare(Tool):
             return
         self._saved += 1
         if self._store is None:
-            self._store = CaptureStore(self.settings.results, "files", None, self._saved_file)
+            self._store = CaptureStore(self.settings.results, "files", None, self.say_saved)
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
         for side, values in (("device", results), ("cpu", reference.own())):
             info = CallInfo(
@@ -388,14 +380,13 @@ class OpAutoCompare(Tool):
         if self._store is not None:
             self._store.close()
             self._store = None
-        results, self.results = self.results, None
+        results = self.close_results()
         if results is None:
             self.say("op_tools: OpAutoCompare compared nothing: no call on a watched device was listed")
             return
-        results.close()
         self._show_summary()
         counts = ", ".join(f"{count} {status}" for status, count in sorted(self.counts.items()))
-        wrong = sorted((name for name in self.failed_names), key=lambda name: -self.failed_names[name])
+        wrong = sorted(self.failed_names, key=lambda name: -self.failed_names[name])
         told = f"\n    look at {', '.join(wrong[:5])}" if wrong else ""
         self.say(
             f"op_tools: OpAutoCompare judged {results.count} values: {counts}{told}\n    rows: {results.csv_path}"

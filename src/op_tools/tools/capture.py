@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import torch
 
 from dicore.settings import flag, one_of, setting, size
-from op_tools import describe, writing
+from op_tools import describe, tables, writing
 from op_tools.engine import ENGINE, Call, signature
-from op_tools.results import rank_info
-from op_tools.settings import ToolSettings
+from op_tools.results import LOCATION_COLUMNS, rank_info
+from op_tools.settings import ToolSettings, level_setting
 from op_tools.storage import CallInfo, CaptureStore, Limits
 from op_tools.storage.store import folder_of
 from op_tools.tool import LevelTool
@@ -38,9 +38,7 @@ class CaptureSettings(ToolSettings):
 
     list: str = setting(".*", "OP_CAPTURE_LIST", str, "operators to capture")
     disable_list: str = setting("", "OP_CAPTURE_DISABLE_LIST", str, "operators to leave out")
-    level: str = setting(
-        "api", "OP_CAPTURE_LEVEL", one_of("api", "aten"), "`api`, or `aten` for what reaches the kernels"
-    )
+    level: str = level_setting("OP_CAPTURE_LEVEL")
     store: str = setting(
         "files", "OP_CAPTURE_STORE", one_of("files", "blobs"), "`files`, or `blobs`: every tensor once"
     )
@@ -72,17 +70,7 @@ class OpCapture(LevelTool):
     schema = CaptureSettings
     result_folder = "op_capture_results"
     result_file = "op_capture_info"
-    columns: ClassVar = (
-        "forward_id",
-        "name",
-        "folder",
-        "call_site",
-        "module",
-        "step",
-        "rank",
-        "phase",
-        "error_info",
-    )
+    columns: ClassVar = ("forward_id", "name", "folder", *LOCATION_COLUMNS, "error_info")
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -103,13 +91,9 @@ class OpCapture(LevelTool):
             self.settings.results,
             self.settings.store,
             limits,
-            self._saved,
+            self.say_saved,
             lambda text: self.say(f"op_tools: {text}"),
         )
-
-    def _saved(self, path: str) -> None:
-        if self.settings.verbose:
-            self.say(f"{path} saved")
 
     def _info(self, call: Call) -> CallInfo:
         kind = (
@@ -175,12 +159,11 @@ class OpCapture(LevelTool):
         self.open_results().append({**self.row_of(call), "folder": folder_of(info), "phase": "backward"})
         if self.settings.verbose:
             self.store.flush()
-            rows = describe.capture_grad_rows(call.name, _filled(grad_outputs), _filled(grad_inputs))
+            rows = describe.rows_of(call.name, "grad_output", _filled(grad_outputs))
+            rows += describe.rows_of(call.name, "grad_inputs", _filled(grad_inputs))
             self._print(f"{call.name} forward_id:{call.id}", rows)
 
     def _print(self, title: str, rows: Any) -> None:
-        from op_tools import tables
-
         self.say(title)
         self.say(tables.describe_table(rows, capture=True) + "\n\n\n")
 
@@ -193,9 +176,7 @@ class OpCapture(LevelTool):
             return
         self.store.close()
         stats, self.store = self.store.stats, None
-        if self.results is not None:
-            self.results.close()
-            self.results = None
+        self.close_results()
         state = "complete" if stats.complete else f"INCOMPLETE: {stats.reason}"
         self.say(
             f"op_tools: OpCapture saved {stats.files} files of {stats.calls} calls, {stats.written_bytes / 1e6:.1f} MB, "

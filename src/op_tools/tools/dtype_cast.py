@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from dicore.settings import setting
-from op_tools import writing
-from op_tools.categories import category_of
+from op_tools import tables, writing
+from op_tools.categories import category_of, names_in
 from op_tools.engine import Call, private, signature
 from op_tools.settings import ToolSettings
 from op_tools.tool import Tool
@@ -55,10 +55,9 @@ class CastSettings(ToolSettings):
 
 
 # The program says which dtype or memory it wants: there is nothing to compute.
-_CONVERSIONS = frozenset(
-    ("to", "type", "type_as", "float", "half", "double", "bfloat16", "int", "long", "short", "char", "byte", "bool",
-     "cpu", "cuda", "contiguous", "pin_memory")
-)  # fmt: skip
+_CONVERSIONS = names_in(
+    "to type type_as float half double bfloat16 int long short char byte bool cpu cuda contiguous pin_memory"
+)
 
 
 class OpDtypeCast(Tool):
@@ -74,9 +73,8 @@ class OpDtypeCast(Tool):
 
     def read_settings(self) -> None:
         super().read_settings()
-        self.casts = {
-            source: target for source, target in parse(self.settings.dict).items() if source != target
-        }
+        casts = parse(self.settings.dict).items()
+        self.casts = {source: target for source, target in casts if source != target}
 
     def opened(self) -> None:
         self.count: dict[str, int] = {}
@@ -143,27 +141,17 @@ class OpDtypeCast(Tool):
         self.say_applied(call.name)
         if not self.settings.verbose:
             return
-        from op_tools import tables
-
-        config = self.settings.dict
+        dtypes = [tensor.dtype for tensor in call.tensors()]
+        done = {f"input[{n}]": (own, self.casts[own]) for n, own in enumerate(dtypes) if own in self.casts}
+        done |= {f"output[{index}]": change for index, change in enumerate(cast.restored)}
         rows = [
             {
                 "name": call.name,
-                "target": f"input[{index}]",
+                "target": what,
                 "action": f"{source} -> {target}",
-                "config": config,
+                "config": self.settings.dict,
             }
-            for index, tensor in enumerate(call.tensors())
-            if (source := tensor.dtype) in self.casts and (target := self.casts[source])
-        ]
-        rows += [
-            {
-                "name": call.name,
-                "target": f"output[{index}]",
-                "action": f"{source} -> {target}",
-                "config": config,
-            }
-            for index, (source, target) in enumerate(cast.restored)
+            for what, (source, target) in done.items()
         ]
         self.say(tables.cast_table(rows))
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from dicore.settings import setting
-from op_tools import describe
-from op_tools.categories import category_of, is_random
+from op_tools import describe, tables
+from op_tools.categories import category_of, is_random, names_in
 from op_tools.device_error import DeviceError
 from op_tools.engine import Call
 from op_tools.settings import ToolSettings
@@ -34,24 +34,9 @@ class FallbackSettings(ToolSettings):
 
 
 # Operators that only move a value between devices, or read one number.
-_MOVES = frozenset(
-    [
-        "to",
-        "_to_copy",
-        "copy_",
-        "copy",
-        "_copy_from",
-        "_copy_from_and_resize",
-        "_local_scalar_dense",
-        "item",
-        "is_nonzero",
-        "_pin_memory",
-        "pin_memory",
-        "lift",
-        "lift_fresh",
-        "cpu",
-        "cuda",
-    ]
+_MOVES = names_in(
+    "to _to_copy copy_ copy _copy_from _copy_from_and_resize _local_scalar_dense item is_nonzero _pin_memory"
+    " pin_memory lift lift_fresh cpu cuda"
 )
 
 
@@ -74,9 +59,7 @@ def _names_another_device(call: Call) -> bool:
 
 
 # Take indices on the CPU beside a tensor on the device; everything else must be on one device.
-_MIXES_DEVICES = frozenset(
-    {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
-)
+_MIXES_DEVICES = names_in("index index_put index_put_ _index_put_impl_ _unsafe_index _unsafe_index_put")
 
 
 def _mixes_devices(call: Call) -> bool:
@@ -190,12 +173,11 @@ class OpFallback(Tool):
     def after(self, call: Call, result: Any) -> None:
         if call.level != "api" or not self.settings.verbose:
             return
-        from op_tools import tables
-
         args, kwargs = call.notes.pop(self)
-        rows = describe.fallback_rows(
-            call.name, call.args, call.kwargs, args, kwargs, result, Transfer("cpu").tree(result)
-        )
+        rows = describe.rows_of(call.name, "input(device)", call.args, call.kwargs)
+        rows += describe.rows_of(call.name, "input(cpu)", args, kwargs)
+        rows += describe.rows_of(call.name, "output(device)", (result,))
+        rows += describe.rows_of(call.name, "output(cpu)", (Transfer("cpu").tree(result),))
         self.say(f"\n\n\n{call.name}    forward_id: {call.id}\n{self.call_site_text(call)}")
         self.say(tables.describe_table(rows) + "\n\n")
 

@@ -83,17 +83,8 @@ class OpLayers(Tool):
     result_folder = "op_layer_result"
     result_file = "op_layer_info"
     columns: ClassVar = (
-        "forward_id",
-        "name",
-        "class",
-        "call",
-        "model",
-        "parent",
-        "step",
-        "rank",
-        "folder",
-        "call_site",
-    )
+        "forward_id", "name", "class", "call", "model", "parent", "step", "rank", "folder", "call_site",
+    )  # fmt: skip
     uses_api = False
 
     def __init__(self, **arguments: Any) -> None:
@@ -115,9 +106,8 @@ class OpLayers(Tool):
     # -- the switch ----------------------------------------------------------------------------------------
 
     def opened(self) -> None:
-        folder = os.path.join(self.settings.results, self.result_folder)
         self.store = CaptureStore(
-            folder, self.settings.store, on_problem=lambda text: self.say(f"op_tools: {text}")
+            self._result_folder(), self.settings.store, on_problem=lambda text: self.say(f"op_tools: {text}")
         )
         self.recorded = 0
         self._process = os.getpid()
@@ -153,14 +143,10 @@ class OpLayers(Tool):
         self._finish_recorders()
         self.store.close()
         stats, self.store = self.store.stats, None
-        if self.results is not None:
-            self.results.close()
-            self.results = None
+        self.close_results()
         state = "complete" if stats.complete else f"INCOMPLETE: {stats.reason}"
-        where = os.path.join(self.settings.results, self.result_folder)
-        self.say(
-            f"op_tools: OpLayers saved {self.recorded} module calls, {stats.written_bytes / 1e6:.1f} MB, under {where} ({state})"
-        )
+        written = f"{self.recorded} module calls, {stats.written_bytes / 1e6:.1f} MB"
+        self.say(f"op_tools: OpLayers saved {written}, under {self._result_folder()} ({state})")
         if not self.recorded:
             self.say(
                 "op_tools: OpLayers saw no call of a module in the steps and paths asked for (OP_LAYERS_STEPS, OP_LAYERS_LIST)"

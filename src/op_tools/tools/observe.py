@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from dicore.settings import flag, one_of, setting
-from op_tools import brief, describe
+from dicore.settings import flag, setting
+from op_tools import brief, describe, tables
 from op_tools.engine import Call
-from op_tools.settings import ToolSettings
+from op_tools.results import LOCATION_COLUMNS
+from op_tools.settings import ToolSettings, level_setting
 from op_tools.tool import LevelTool
 from op_tools.trees import tensors_of
 
@@ -22,9 +23,7 @@ class ObserveSettings(ToolSettings):
 
     list: str = setting(".*", "OP_OBSERVE_LIST", str, "operators to observe")
     disable_list: str = setting("", "OP_OBSERVE_DISABLE_LIST", str, "operators to leave out")
-    level: str = setting(
-        "api", "OP_OBSERVE_LEVEL", one_of("api", "aten"), "`api`, or `aten` for what reaches the kernels"
-    )
+    level: str = level_setting("OP_OBSERVE_LEVEL")
     statistics: bool = setting(False, "OP_OBSERVE_STATISTICS", flag, "note the statistics of every output")
 
 
@@ -55,9 +54,9 @@ class _Statistics:
         with torch.no_grad():
             read = {device: iter(torch.stack(values).tolist()) for device, values in by_device.items()}
         for row, figures in waiting:
-            row["stats"] = [
-                None if values is None else _with_count(next(read[values.device])) for values in figures
-            ]
+            # The last figure is a count.
+            found = [None if values is None else next(read[values.device]) for values in figures]
+            row["stats"] = [None if values is None else [*values[:4], int(values[4])] for values in found]
         return [row for row, _ in waiting]
 
 
@@ -77,10 +76,6 @@ def _figures(tensor: torch.Tensor) -> torch.Tensor | None:
         return None
 
 
-def _with_count(values: list[float]) -> list[float | int]:
-    return [*values[:4], int(values[4])]
-
-
 class OpObserve(LevelTool):
     """Notes shape, dtype, strides, device and values of the arguments and results of each call."""
 
@@ -92,19 +87,7 @@ class OpObserve(LevelTool):
     schema = ObserveSettings
     result_folder = "op_observe_result"
     result_file = "op_observe_info"
-    columns: ClassVar = (
-        "forward_id",
-        "name",
-        "input",
-        "output",
-        "stats",
-        "call_site",
-        "module",
-        "step",
-        "rank",
-        "phase",
-        "error_info",
-    )
+    columns: ClassVar = ("forward_id", "name", "input", "output", "stats", *LOCATION_COLUMNS, "error_info")
     takes_compiled = True
     _statistics: _Statistics | None = None
 
@@ -146,17 +129,13 @@ class OpObserve(LevelTool):
             self._statistics = _Statistics()
 
     def _print(self, call: Call, inputs: Any, result: Any) -> None:
-        from op_tools import tables
-
         rows = inputs + describe.rows_of(call.name, "outputs", (result,))
         self.say(f"{call.name}    forward_id: {call.id}\n{self.call_site_text(call)}")
         self.say(tables.describe_table(rows) + "\n")
 
     def closed(self) -> None:
         self._write_statistics()
-        if self.results is not None:
-            self.results.close()
-            self.say(
-                f"op_tools: OpObserve saw {self.calls} calls; arguments and results saved to {self.results.csv_path}"
-            )
-            self.results = None
+        results = self.close_results()
+        if results is not None:
+            told = f"{self.calls} calls; arguments and results saved to {results.csv_path}"
+            self.say(f"op_tools: OpObserve saw {told}")

@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 
-from dicore.settings import flag, one_of, setting
-from op_tools import brief, describe
+from dicore.settings import flag, setting
+from op_tools import brief, describe, tables
 from op_tools.device_error import DeviceError
 from op_tools.engine import Call, site
-from op_tools.results import RankInfo, rank_info
-from op_tools.settings import ToolSettings
+from op_tools.results import LOCATION_COLUMNS, TIME_CSV_COLUMNS, RankInfo, rank_info
+from op_tools.settings import ToolSettings, level_setting
 from op_tools.tool import Tool
 
 
@@ -31,9 +31,7 @@ class TimeSettings(ToolSettings):
 
     list: str = setting(".*", "OP_TIME_MEASURE_LIST", str, "operators to measure")
     disable_list: str = setting("", "OP_TIME_MEASURE_DISABLE_LIST", str, "operators to leave out")
-    level: str = setting(
-        "api", "OP_TIME_MEASURE_LEVEL", one_of("api", "aten"), "`api`, or `aten` for what reaches the kernels"
-    )
+    level: str = level_setting("OP_TIME_MEASURE_LEVEL")
     sync: bool = setting(
         False,
         "OP_TIME_MEASURE_SYNC",
@@ -147,10 +145,7 @@ class OpTimeMeasure(Tool):
     schema = TimeSettings
     result_folder = "op_time_measure_result"
     result_file = "op_elasped_info"
-    columns: ClassVar = (
-        "name", "forward_id", "forward_elasped", "backward_elasped", "unit", "input", "output", "grad_inputs",
-        "grad_outputs", "call_site", "module", "step", "rank", "phase", "error_info",
-    )  # fmt: skip
+    columns: ClassVar = (*TIME_CSV_COLUMNS, *LOCATION_COLUMNS, "error_info")
     wants_backward = True
     takes_compiled = True
     # Calls whose backward has not come yet; the oldest are written without it.
@@ -312,16 +307,12 @@ class OpTimeMeasure(Tool):
                     by_site[2] += back
 
     def _print(self, call: Call, entry: Entry, result: Any) -> None:
-        from op_tools import tables
-
         self.say(self.call_site_text(call))
         self.say(tables.describe_table(describe.capture_rows(call.name, call.args, call.kwargs, result)))
         row = {"name": call.name, "forward_id": call.id, "forward_elasped": entry.forward.milliseconds()}
         self.say(tables.time_table([row]) + "\n\n")
 
     def _print_backward(self, call: Call, entry: Entry, grad_inputs: Any, grad_outputs: Any) -> None:
-        from op_tools import tables
-
         self.say("\n" + tables.describe_table(describe.time_grad_rows(call.name, grad_outputs, grad_inputs)))
         assert entry.backward is not None
         row = {"name": call.name, "forward_id": call.id, "backward_elasped": entry.backward.milliseconds()}
@@ -336,18 +327,15 @@ class OpTimeMeasure(Tool):
         try:
             self._write(keep_waiting=False)
         finally:
-            results, self.results = self.results, None
+            results = self.close_results()
             if results is None or not results.count:
                 self.say("op_tools: OpTimeMeasure measured no call")
             else:
-                results.close()
                 self.say(self.summary(self.settings.top))
                 self.say(f"op elasped info saved to {results.csv_path}")
 
     def summary(self, top: int = 10) -> str:
         """The most expensive operators and call sites, as text."""
-        from op_tools import tables
-
         whole = sum(forward + back for _, forward, back in self.by_operator.values()) or 1.0
 
         def rows(table: dict[Any, list[float]]) -> list[list[Any]]:
