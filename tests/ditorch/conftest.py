@@ -29,6 +29,17 @@ finally:
 RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+@pytest.fixture(autouse=True)
+def unmapped() -> Iterator[None]:
+    """A test begins with torch as it comes, also after tests of a folder that imports torch_dipu, which maps the names of cuda."""
+    was_enabled = ditorch is not None and ditorch.enabled()
+    if was_enabled:
+        ditorch.disable()
+    yield
+    if was_enabled:
+        ditorch.enable()
+
+
 @pytest.fixture
 def mapped() -> Iterator[ModuleType]:
     """ditorch with the mapping on; afterwards torch is as it was."""
