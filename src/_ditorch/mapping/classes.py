@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.translation import Target
+from _ditorch.mapping.translation import Target, translate_leading
 
 __all__ = ["apply", "stand_in"]
 
@@ -91,17 +91,4 @@ def apply(patches: Patches, target: Target) -> None:
     patches.set(torch, "Generator", stand_in(real_generator, "Generator", build_generator))
     for name in ("Stream", "Event"):
         real = getattr(torch, name)
-        patches.set(torch, name, stand_in(real, name, _device_first(real, target)))
-
-
-def _device_first(real: type, target: Target) -> _Build:
-    """A constructor whose first argument, or keyword `device`, is a device."""
-
-    def build(*args: Any, **kwargs: Any) -> Any:
-        if args:
-            args = (target.translate(args[0]), *args[1:])
-        if "device" in kwargs:
-            kwargs["device"] = target.translate(kwargs["device"])
-        return real(*args, **kwargs)
-
-    return build
+        patches.set(torch, name, stand_in(real, name, translate_leading(real, target.translate)))

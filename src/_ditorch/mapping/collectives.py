@@ -18,12 +18,12 @@ import torch
 import torch.distributed
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.translation import Target, disguise
+from _ditorch.mapping.translation import Target
 from _ditorch.settings import FP32_COLLECTIVES
 
 __all__ = ["Finish", "PostprocessedWork", "apply", "fp32_in_use", "use_fp32"]
 
-_HALVES = (torch.float16, torch.bfloat16)
+_HALF_DTYPES = (torch.float16, torch.bfloat16)
 
 
 class _Rules:
@@ -54,7 +54,7 @@ class _Rules:
         """How to carry out a reduction of this tensor; None to leave it as it is."""
         kinds = torch.distributed.ReduceOp
         emulate = op == kinds.AVG and tensor.device.type == self.without_average
-        widen = self.fp32 and tensor.dtype in _HALVES and op in (kinds.SUM, kinds.AVG, kinds.PRODUCT)
+        widen = self.fp32 and tensor.dtype in _HALF_DTYPES and op in (kinds.SUM, kinds.AVG, kinds.PRODUCT)
         if not (emulate or widen) or torch.distributed.get_rank(group) < 0:
             return None
         return _Plan(kinds.SUM if emulate else op, emulate, widen, torch.distributed.get_world_size(group))
@@ -126,12 +126,10 @@ def _wrap_all(patches: Patches) -> None:
         original = getattr(c10d, name, None)
         if original is None:
             continue
-        wrapper = disguise(wrap(original), original, c10d.__name__, name)
-        for module in (torch.distributed, c10d):
-            if vars(module).get(name) is original:
-                patches.set(module, name, wrapper)
+        also = [torch.distributed] if vars(torch.distributed).get(name) is original else []
+        patches.wrap(c10d, wrap(original), name, also=also)
     parallel = torch.nn.parallel.DistributedDataParallel
-    patches.set(parallel, "__init__", _with_hook(parallel.__init__))
+    patches.wrap(parallel, _with_hook(parallel.__init__), "__init__")
 
 
 def _done(work: Any, group: Any, finish: Finish) -> Any:
@@ -233,10 +231,10 @@ def _with_hook(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if _RULES.fp32 and any(parameter.dtype in _HALVES for parameter in self.module.parameters()):
+        if _RULES.fp32 and any(parameter.dtype in _HALF_DTYPES for parameter in self.module.parameters()):
             self.register_comm_hook(self.process_group, _reduce_in_fp32)
 
-    return disguise(init, original, original.__module__, original.__qualname__)
+    return init
 
 
 def _reduce_in_fp32(group: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:

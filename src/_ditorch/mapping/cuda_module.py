@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from _ditorch.mapping import memory
-from _ditorch.mapping.patches import Patches, set_c_attribute
-from _ditorch.mapping.translation import RealDevice, Target, disguise, translate_all
+from _ditorch.mapping.patches import Patches, disguise, set_c_attribute
+from _ditorch.mapping.translation import RealDevice, Target, translate_all
 from _ditorch.mapping.unmapped import REFUSED_SUBMODULES, NotMappedAttribute, placeholder
 
 __all__ = ["CudaProperties", "apply", "ways"]
@@ -204,10 +204,9 @@ def _private_names(patches: Patches, target: Target) -> None:
             return device.idx
         return original(device, optional, allow_cpu)
 
-    replacement = disguise(_get_device_index, original, "torch.cuda._utils", "_get_device_index")
-    for module in (torch.cuda, torch.cuda._utils, torch.cuda.memory, torch.cuda.random):
-        if vars(module).get("_get_device_index") is original:
-            patches.set(module, "_get_device_index", replacement)
+    users = (torch.cuda, torch.cuda.memory, torch.cuda.random)
+    also = [module for module in users if vars(module).get("_get_device_index") is original]
+    patches.wrap(torch.cuda._utils, _get_device_index, also=also)
     patches.set(torch.cuda, "_lazy_init", target.module.init)
     patches.set(torch.cuda, "_is_in_bad_fork", getattr(target.module, "_is_in_bad_fork", lambda: False))
     for name, function in _device_exchange(target).items():

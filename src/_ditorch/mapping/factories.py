@@ -9,7 +9,7 @@ import torch.jit._builtins
 import torch.utils._device
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.translation import Target, disguise, translate_keyword
+from _ditorch.mapping.translation import Target, translate_keyword
 
 __all__ = ["FACTORIES", "apply"]
 
@@ -41,8 +41,8 @@ def apply(patches: Patches, target: Target) -> None:
 
 def _wrap(patches: Patches, target: Target, module: ModuleType, name: str) -> None:
     original = getattr(module, name)
-    wrapper = disguise(translate_keyword(original, target), original, module.__name__, name)
-    patches.set(module, name, wrapper)
+    wrapper = translate_keyword(original, target)
+    patches.wrap(module, wrapper, name)
     operator = torch.jit._builtins._find_builtin(original)
     if operator is not None:
         # TorchScript recognises builtins by identity; without this, scripting `torch.zeros` would try to

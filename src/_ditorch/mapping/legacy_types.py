@@ -1,8 +1,7 @@
 """The old names of tensor types: `torch.cuda.FloatTensor`, `x.type('torch.cuda.FloatTensor')`.
 
 torch registers these C types only in a build for cuda; elsewhere they are empty shells that raise. Here
-each is a
-class that makes tensors of its dtype on the mapped device and recognises them.
+each is a class that makes tensors of its dtype on the mapped device and recognises them.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.translation import RealDevice, Target, disguise
+from _ditorch.mapping.translation import RealDevice, Target
 
 __all__ = ["apply"]
 
@@ -45,7 +44,19 @@ class LegacyTensorType(type):
         device = kwargs.pop("device", cls.device_type)
         if kwargs:
             raise TypeError(f"{cls!r} takes no argument {', '.join(map(repr, kwargs))}")
-        return _make(args, cls.dtype, device)
+        return cls.make(args, device)
+
+    def make(cls, args: tuple[Any, ...], device: Any) -> torch.Tensor:
+        """The old constructor: sizes give an uninitialised tensor, data its copy, nothing no elements."""
+        if not args:
+            return torch.empty(0, dtype=cls.dtype, device=device)
+        first = args[0]
+        if len(args) == 1 and not isinstance(first, (int, torch.Size)):
+            if isinstance(first, torch.Tensor):
+                return first.to(device=device, dtype=cls.dtype)
+            return torch.tensor(first, dtype=cls.dtype, device=device)
+        sizes = tuple(first) if isinstance(first, torch.Size) else args
+        return torch.empty(sizes, dtype=cls.dtype, device=device)
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return (
@@ -81,28 +92,12 @@ class LegacySparseType(LegacyTensorType):
 
     layout = torch.sparse_coo
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> torch.Tensor:
-        device = kwargs.pop("device", cls.device_type)
-        if kwargs:
-            raise TypeError(f"{cls!r} takes no argument {', '.join(map(repr, kwargs))}")
+    def make(cls, args: tuple[Any, ...], device: Any) -> torch.Tensor:
         if args and isinstance(args[0], torch.Tensor):
             indices, values, *size = args
             return torch.sparse_coo_tensor(indices, values, *size, dtype=cls.dtype, device=device)
         sizes = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
         return torch.empty(sizes, dtype=cls.dtype, device=device, layout=cls.layout)
-
-
-def _make(args: tuple[Any, ...], dtype: torch.dtype, device: Any) -> torch.Tensor:
-    """The old constructor: sizes give an uninitialised tensor, data its copy, nothing no elements."""
-    if not args:
-        return torch.empty(0, dtype=dtype, device=device)
-    first = args[0]
-    if len(args) == 1 and not isinstance(first, (int, torch.Size)):
-        if isinstance(first, torch.Tensor):
-            return first.to(device=device, dtype=dtype)
-        return torch.tensor(first, dtype=dtype, device=device)
-    sizes = tuple(first) if isinstance(first, torch.Size) else args
-    return torch.empty(sizes, dtype=dtype, device=device)
 
 
 def apply(patches: Patches, target: Target) -> None:
@@ -136,7 +131,7 @@ def _type_method(patches: Patches, target: Target, known: dict[str, LegacyTensor
             return original(self, dtype, non_blocking, **kwargs)
         return self.to(device=RealDevice(wanted.device_type), dtype=wanted.dtype, non_blocking=non_blocking)
 
-    patches.set(torch.Tensor, "type", disguise(type_, original, "torch", "Tensor.type"))
+    patches.wrap(torch.Tensor, type_, "type")
 
 
 def _default_tensor_type(patches: Patches, target: Target, known: dict[str, LegacyTensorType]) -> None:
@@ -152,11 +147,7 @@ def _default_tensor_type(patches: Patches, target: Target, known: dict[str, Lega
         if torch.get_default_device().type == target.device_type:
             torch.set_default_device(None)
 
-    patches.set(
-        torch,
-        "set_default_tensor_type",
-        disguise(set_default_tensor_type, original, "torch", "set_default_tensor_type"),
-    )
+    patches.wrap(torch, set_default_tensor_type)
 
 
 def _legacy_type(wanted: Any, known: dict[str, LegacyTensorType]) -> LegacyTensorType | None:

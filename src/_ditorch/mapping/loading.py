@@ -10,7 +10,7 @@ import torch
 import torch.serialization
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.translation import Target, disguise
+from _ditorch.mapping.translation import Target
 
 __all__ = ["apply"]
 
@@ -29,9 +29,7 @@ def _load(patches: Patches, target: Target) -> None:
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         return original(f, _translate_location(map_location, target), *args, **kwargs)
 
-    wrapper = disguise(load, original, "torch.serialization", "load")
-    for module in (torch, torch.serialization):
-        patches.set(module, "load", wrapper)
+    patches.wrap(torch.serialization, load, also=[torch])
 
 
 def _translate_location(location: Any, target: Target) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.translation import Target, disguise
+from _ditorch.mapping.translation import Target
 from _ditorch.mapping.unmapped import placeholder
 
 __all__ = ["apply", "derived", "snapshot_in_segments"]
@@ -73,8 +73,7 @@ def apply(patches: Patches, target: Target) -> None:
     if hasattr(target.module, "memory_snapshot"):
         functions += _snapshots(target)
     for function in functions:
-        name = function.__name__
-        patches.set(module, name, disguise(function, getattr(module, name), module.__name__, name))
+        patches.wrap(module, function)
     for name in ("_get_current_allocator", "_set_allocator_settings"):
         if hasattr(module, name):
             refused = placeholder(f"memory.{name}", getattr(module, name), target.device_type)

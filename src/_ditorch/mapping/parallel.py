@@ -9,8 +9,8 @@ import torch
 import torch.utils.data
 
 from _ditorch.mapping import device_names
-from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.translation import Target, disguise, translate_all, translate_type
+from _ditorch.mapping.patches import Patches, disguise
+from _ditorch.mapping.translation import Target, translate_all, translate_type
 from _ditorch.mapping.unmapped import explain_missing
 
 __all__ = ["apply"]
@@ -44,25 +44,20 @@ def _data_loader(patches: Patches, target: Target) -> None:
             kwargs["pin_memory_device"] = target.translate(kwargs["pin_memory_device"])
         original(self, *args, **kwargs)
 
-    wrapper = disguise(init, original, original.__module__, original.__qualname__)
-    patches.set(torch.utils.data.DataLoader, "__init__", wrapper)
+    patches.wrap(torch.utils.data.DataLoader, init, "__init__")
 
 
 def _device_mesh(patches: Patches, target: Target) -> None:
     import torch.distributed.device_mesh as mesh
 
-    original = mesh.init_device_mesh
-    wrapper = disguise(translate_type(original, target), original, original.__module__, original.__qualname__)
-    for module in (torch.distributed, mesh):
-        patches.set(module, "init_device_mesh", wrapper)
+    wrapper = translate_type(mesh.init_device_mesh, target)
+    patches.wrap(mesh, wrapper, "init_device_mesh", also=[torch.distributed])
     mesh_init = mesh.DeviceMesh.__init__
 
     def init(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
         mesh_init(self, target.translate_type(device_type), *args, **kwargs)
 
-    patches.set(
-        mesh.DeviceMesh, "__init__", disguise(init, mesh_init, mesh_init.__module__, mesh_init.__qualname__)
-    )
+    patches.wrap(mesh.DeviceMesh, init, "__init__")
 
 
 def _process_groups(patches: Patches, target: Target, backend: str) -> None:
@@ -85,11 +80,8 @@ def _process_groups(patches: Patches, target: Target, backend: str) -> None:
         c10d.get_default_backend_for_device, target
     )
     for name, replacement in replacements.items():
-        original = getattr(c10d, name)
-        wrapper = disguise(replacement, original, original.__module__, name)
-        for module in (torch.distributed, c10d):
-            if hasattr(module, name):
-                patches.set(module, name, wrapper)
+        also = [torch.distributed] if hasattr(torch.distributed, name) else []
+        patches.wrap(c10d, replacement, name, also=also)
     _missing_class(patches, backend)
     if device_names.wanted():
         _shown_backend(patches, backend)
@@ -114,9 +106,7 @@ def _shown_backend(patches: Patches, backend: str) -> None:
         return shown if name == backend else name
 
     # Only under the public name: torch's own code looks the backend up in tables by the other one.
-    patches.set(
-        torch.distributed, "get_backend", disguise(get_backend, original, original.__module__, "get_backend")
-    )
+    patches.set(torch.distributed, "get_backend", disguise(get_backend, original))
 
 
 def _translate_backend(name: Any, target: Target, backend: str) -> Any:

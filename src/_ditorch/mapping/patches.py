@@ -8,23 +8,17 @@ is imported, a loop over a list instead of a second, hand-kept list of restorati
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import threading
 import warnings
 from collections.abc import Callable, Iterator, MutableMapping, MutableSet
 from contextlib import contextmanager
-from typing import Any, Protocol
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
-__all__ = [
-    "MISSING",
-    "AttributePatch",
-    "Change",
-    "EntryPatch",
-    "ItemPatch",
-    "MemberPatch",
-    "Patches",
-    "set_c_attribute",
-]
+__all__ = ["MISSING", "AttributePatch", "Patches", "disguise", "set_c_attribute"]
 
 
 class _Missing:
@@ -36,14 +30,17 @@ MISSING: Any = _Missing()
 """Stands for "there was nothing under that name": undoing such a patch removes the name."""
 
 
-class Change(Protocol):
-    """One reversible change."""
+def disguise(
+    wrapper: Callable[..., Any], original: Callable[..., Any], module: str = "", qualname: str = ""
+) -> Callable[..., Any]:
+    """Give a wrapper the name, module and documentation of what it wraps: it pickles and prints alike.
 
-    def install(self) -> None: ...
-
-    def remove(self) -> bool:
-        """Take the change back; False when somebody else has changed the same place since."""
-        ...
+    `module` and `qualname` are for functions in C, which do not tell under which name they are public.
+    """
+    functools.update_wrapper(wrapper, original)
+    wrapper.__module__ = module or wrapper.__module__
+    wrapper.__qualname__ = qualname or wrapper.__qualname__
+    return wrapper
 
 
 class AttributePatch:
@@ -62,6 +59,7 @@ class AttributePatch:
             setattr(self.owner, self.name, self.replacement)
 
     def remove(self) -> bool:
+        """Take the change back; False when somebody else has changed the same attribute since."""
         current = vars(self.owner).get(self.name, MISSING)
         if current is not self.replacement:
             return current is self.original
@@ -75,70 +73,16 @@ class AttributePatch:
         return f"{getattr(self.owner, '__name__', self.owner)!s}.{self.name}"
 
 
-class ItemPatch:
-    """`table[key] = replacement`, for torch's own lookup tables."""
+@dataclass(frozen=True)
+class _ContentPatch:
+    """A change to what a table, list or set of torch holds."""
 
-    def __init__(self, table: MutableMapping[Any, Any], key: Any, replacement: Any) -> None:
-        self.table = table
-        self.key = key
-        self.replacement = replacement
-        self.original = table.get(key, MISSING)
-
-    def install(self) -> None:
-        self.table[self.key] = self.replacement
+    install: Callable[[], None]
+    undo: Callable[[], None]
 
     def remove(self) -> bool:
-        if self.original is MISSING:
-            self.table.pop(self.key, None)
-        else:
-            self.table[self.key] = self.original
+        self.undo()
         return True
-
-    def __repr__(self) -> str:
-        return f"[{self.key!r}]"
-
-
-class EntryPatch:
-    """An entry put into a list, found again by identity when it is taken out."""
-
-    def __init__(self, entries: list[Any], entry: Any, position: Callable[[list[Any]], int]) -> None:
-        self.entries = entries
-        self.entry = entry
-        self.position = position
-
-    def install(self) -> None:
-        if not any(entry is self.entry for entry in self.entries):
-            self.entries.insert(self.position(self.entries), self.entry)
-
-    def remove(self) -> bool:
-        for index, entry in enumerate(self.entries):
-            if entry is self.entry:
-                del self.entries[index]
-                break
-        return True
-
-    def __repr__(self) -> str:
-        return f"entry {self.entry!r}"
-
-
-class MemberPatch:
-    """A member put into a set."""
-
-    def __init__(self, members: MutableSet[Any], member: Any) -> None:
-        self.members = members
-        self.member = member
-        self.was_there = member in members
-
-    def install(self) -> None:
-        self.members.add(self.member)
-
-    def remove(self) -> bool:
-        if not self.was_there:
-            self.members.discard(self.member)
-        return True
-
-    def __repr__(self) -> str:
-        return f"member {self.member!r}"
 
 
 class Patches:
@@ -148,7 +92,7 @@ class Patches:
     """
 
     def __init__(self) -> None:
-        self._changes: list[Change] = []
+        self._changes: list[AttributePatch | _ContentPatch] = []
         self._installed = False
         self._lock = threading.RLock()
         self._after_change: list[Callable[[], None]] = []
@@ -157,24 +101,51 @@ class Patches:
     def installed(self) -> bool:
         return self._installed
 
-    def __iter__(self) -> Iterator[Change]:
-        return iter(tuple(self._changes))
-
     def attributes(self) -> Iterator[AttributePatch]:
         """The attribute patches, for tables of torch that must know both original and replacement."""
-        return (change for change in self if isinstance(change, AttributePatch))
+        return (change for change in tuple(self._changes) if isinstance(change, AttributePatch))
 
     def set(self, owner: Any, name: str, replacement: Any) -> None:
         self._add(AttributePatch(owner, name, replacement))
 
+    def wrap(self, owner: Any, wrapper: Callable[..., Any], name: str = "", *, also: Any = ()) -> None:
+        """Put a function in place of the one that a module or class has under its name, disguised as that one.
+
+        `also`: other modules that hold the same function.
+        """
+        name = name or wrapper.__name__
+        module = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
+        qualname = name if isinstance(owner, ModuleType) else f"{owner.__qualname__}.{name}"
+        disguise(wrapper, getattr(owner, name), module, qualname)
+        for each in (owner, *also):
+            self.set(each, name, wrapper)
+
     def set_item(self, table: MutableMapping[Any, Any], key: Any, replacement: Any) -> None:
-        self._add(ItemPatch(table, key, replacement))
+        original = table.get(key, MISSING)
+
+        def undo() -> None:
+            if original is MISSING:
+                table.pop(key, None)
+            else:
+                table[key] = original
+
+        self._add(_ContentPatch(lambda: table.__setitem__(key, replacement), undo))
 
     def insert(self, entries: list[Any], entry: Any, position: Callable[[list[Any]], int]) -> None:
-        self._add(EntryPatch(entries, entry, position))
+        """Put an entry into a list; it is found again by identity when it is taken out."""
+
+        def install() -> None:
+            if not any(each is entry for each in entries):
+                entries.insert(position(entries), entry)
+
+        def undo() -> None:
+            entries[:] = [each for each in entries if each is not entry]
+
+        self._add(_ContentPatch(install, undo))
 
     def include(self, members: MutableSet[Any], member: Any) -> None:
-        self._add(MemberPatch(members, member))
+        if member not in members:
+            self._add(_ContentPatch(lambda: members.add(member), lambda: members.discard(member)))
 
     def after_change(self, callback: Callable[[], None]) -> None:
         """Call back each time the changes have been installed or removed (to drop torch's cached tables)."""
@@ -216,7 +187,7 @@ class Patches:
                 if was_installed:
                     self.install()
 
-    def _add(self, change: Change) -> None:
+    def _add(self, change: AttributePatch | _ContentPatch) -> None:
         with self._lock:
             self._changes.append(change)
             if self._installed:

@@ -7,53 +7,32 @@ from typing import Any
 import torch
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.translation import Target, disguise, translate_first, translate_type
+from _ditorch.mapping.translation import Target, translate_first, translate_type
 
 __all__ = ["apply"]
 
-_BY_DEVICE_TYPE = (
-    "get_autocast_dtype",
-    "is_autocast_available",
-    "set_autocast_dtype",
-)
+_BY_DEVICE_TYPE = ("get_autocast_dtype", "is_autocast_available", "set_autocast_dtype")
 
 
 def apply(patches: Patches, target: Target) -> None:
     _constructors(patches, target)
-    _autograd_functions(patches, target)
+    for name in ("custom_fwd", "custom_bwd"):
+        wrapper = translate_type(getattr(torch.amp, name), target)
+        patches.wrap(torch.amp.autocast_mode, wrapper, name, also=[torch.amp])
     _state(patches, target)
 
 
 def _constructors(patches: Patches, target: Target) -> None:
     # The classes stay themselves and torch.cuda.amp's subclasses pass 'cuda' to these, so the one patch
     # serves all.
-    autocast_init = torch.amp.autocast_mode.autocast.__init__
-    wrapper = translate_first(autocast_init, target, keyword="device_type")
-    patches.set(
-        torch.amp.autocast_mode.autocast,
-        "__init__",
-        disguise(wrapper, autocast_init, "torch.amp.autocast_mode", "autocast.__init__"),
-    )
+    autocast = torch.amp.autocast_mode.autocast
+    patches.wrap(autocast, translate_first(autocast.__init__, target, keyword="device_type"), "__init__")
     scaler_init = torch.amp.GradScaler.__init__
 
     def init(self: torch.amp.GradScaler, device: Any = "cuda", *args: Any, **kwargs: Any) -> None:
         scaler_init(self, target.translate_type(device), *args, **kwargs)
 
-    patches.set(
-        torch.amp.GradScaler,
-        "__init__",
-        disguise(init, scaler_init, "torch.amp.grad_scaler", "GradScaler.__init__"),
-    )
-
-
-def _autograd_functions(patches: Patches, target: Target) -> None:
-    for name in ("custom_fwd", "custom_bwd"):
-        original = getattr(torch.amp, name)
-        wrapper = disguise(
-            translate_type(original, target), original, "torch.amp.autocast_mode", original.__qualname__
-        )
-        for module in (torch.amp, torch.amp.autocast_mode):
-            patches.set(module, name, wrapper)
+    patches.wrap(torch.amp.GradScaler, init, "__init__")
 
 
 def _state(patches: Patches, target: Target) -> None:
@@ -61,8 +40,7 @@ def _state(patches: Patches, target: Target) -> None:
         for module in (torch, torch.amp):
             original = vars(module).get(name)
             if original is not None:
-                wrapper = translate_type(original, target)
-                patches.set(module, name, disguise(wrapper, original, module.__name__, name))
+                patches.wrap(module, translate_type(original, target), name)
     is_enabled, set_enabled = torch.is_autocast_enabled, torch.set_autocast_enabled
     get_dtype, set_dtype = torch.get_autocast_dtype, torch.set_autocast_dtype
     own = target.device_type
@@ -88,5 +66,4 @@ def _state(patches: Patches, target: Target) -> None:
         get_autocast_gpu_dtype,
         set_autocast_gpu_dtype,
     ):
-        name = wrapper.__name__
-        patches.set(torch, name, disguise(wrapper, getattr(torch, name), "torch", name))
+        patches.wrap(torch, wrapper)

@@ -13,7 +13,7 @@ import torch
 import torch.profiler
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.translation import Target, disguise
+from _ditorch.mapping.translation import Target
 from _ditorch.mapping.unmapped import NotMapped, placeholder
 
 __all__ = ["ProfilerMarkers", "apply"]
@@ -54,29 +54,20 @@ def _activities(patches: Patches, target: Target, activity: Any) -> None:
         wanted = supported() if activities is None else activities
         original(self, activities=[translate(given) for given in wanted], **kwargs)
 
-    patches.set(base, "__init__", disguise(init, original, profiler.__name__, original.__qualname__))
+    patches.wrap(base, init, "__init__")
     toggle = base.toggle_collection_dynamic
 
     def toggle_collection_dynamic(self: Any, enable: bool, activities: Iterable[Any]) -> None:
         toggle(self, enable, [translate(given) for given in activities])
 
-    patches.set(
-        base,
-        "toggle_collection_dynamic",
-        disguise(toggle_collection_dynamic, toggle, profiler.__name__, toggle.__qualname__),
-    )
+    patches.wrap(base, toggle_collection_dynamic)
 
     def supported_activities() -> set[Any]:
         # A program asks `CUDA in supported_activities()` to know whether it may ask for it.
         found = set(supported())
         return found | {_Activity.CUDA} if activity in found else found
 
-    for module in (torch.profiler, profiler):
-        patches.set(
-            module,
-            "supported_activities",
-            disguise(supported_activities, supported, profiler.__name__, "supported_activities"),
-        )
+    patches.wrap(profiler, supported_activities, also=[torch.profiler])
 
 
 def _old_profiler(patches: Patches, target: Target) -> None:
@@ -94,7 +85,7 @@ def _old_profiler(patches: Patches, target: Target) -> None:
             kwargs["use_kineto"] = True
         original(self, enabled, **kwargs)
 
-    patches.set(module.profile, "__init__", disguise(init, original, module.__name__, original.__qualname__))
+    patches.wrap(module.profile, init, "__init__")
 
 
 def _external(patches: Patches, target: Target) -> None:
@@ -103,7 +94,6 @@ def _external(patches: Patches, target: Target) -> None:
     for name in ("start", "stop"):
         original = getattr(profiler, name)
         patches.set(profiler, name, placeholder(f"profiler.{name}", original, target.device_type))
-    nvtx = torch.autograd.profiler.emit_nvtx
     message = (
         f"torch.autograd.profiler.emit_nvtx is not available on '{target.device_type}': the tool that "
         "collects its ranges knows cuda devices only; use torch.profiler.profile."
@@ -113,9 +103,7 @@ def _external(patches: Patches, target: Target) -> None:
         if self.enabled:
             raise NotMapped(message)
 
-    patches.set(
-        nvtx, "__enter__", disguise(enter, nvtx.__enter__, nvtx.__module__, nvtx.__enter__.__qualname__)
-    )
+    patches.wrap(torch.autograd.profiler.emit_nvtx, enter, "__enter__")
 
 
 # -- ranges and marks of torch.cuda.nvtx, shown by torch's own profiler ----------------------------------------

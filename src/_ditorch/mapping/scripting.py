@@ -14,7 +14,7 @@ import torch
 import torch.jit._builtins
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.translation import Target, disguise
+from _ditorch.mapping.translation import Target
 
 __all__ = ["apply"]
 
@@ -36,9 +36,7 @@ def apply(patches: Patches, target: Target) -> None:
             _translate_constants(graph, target)
         return made
 
-    wrapper = disguise(script, original, "torch.jit._script", "script")
-    for module in (torch.jit, torch.jit._script):
-        patches.set(module, "script", wrapper)
+    patches.wrap(torch.jit._script, script, also=[torch.jit])
 
 
 def _graphs(made: Any) -> Iterator[Any]:

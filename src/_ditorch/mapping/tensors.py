@@ -8,7 +8,13 @@ import torch
 import torch.utils.dlpack
 
 from _ditorch.mapping.patches import Patches
-from _ditorch.mapping.translation import Target, disguise, own_name, translate_first, translate_keyword
+from _ditorch.mapping.translation import (
+    Target,
+    own_name,
+    translate_first,
+    translate_keyword,
+    translate_leading,
+)
 from _ditorch.mapping.unmapped import NotMappedAttribute
 
 __all__ = ["apply"]
@@ -28,19 +34,14 @@ def apply(patches: Patches, target: Target) -> None:
 
 
 def _tensor_methods(patches: Patches, target: Target) -> None:
-    for name in _NEW_METHODS:
-        original = getattr(torch.Tensor, name)
-        wrapper = translate_keyword(original, target)
-        patches.set(torch.Tensor, name, disguise(wrapper, original, "torch", f"Tensor.{name}"))
-    for name in _DEVICE_FIRST_METHODS:
-        original = getattr(torch.Tensor, name)
-        wrapper = translate_first(original, target)
-        patches.set(torch.Tensor, name, disguise(wrapper, original, "torch", f"Tensor.{name}"))
+    ways = dict.fromkeys(_NEW_METHODS, translate_keyword) | dict.fromkeys(
+        _DEVICE_FIRST_METHODS, translate_first
+    )
+    for name, way in ways.items():
+        patches.wrap(torch.Tensor, way(getattr(torch.Tensor, name), target), name)
 
 
 def _cuda_method(patches: Patches, target: Target) -> None:
-    original = torch.Tensor.cuda
-
     def cuda(
         self: torch.Tensor,
         device: Any = None,
@@ -51,7 +52,7 @@ def _cuda_method(patches: Patches, target: Target) -> None:
         return self.to(device=where, non_blocking=non_blocking, memory_format=memory_format)
 
     # nn.Module.cuda needs no patch: it calls this method on every parameter and buffer.
-    patches.set(torch.Tensor, "cuda", disguise(cuda, original, "torch", "Tensor.cuda"))
+    patches.wrap(torch.Tensor, cuda)
 
 
 def _is_cuda(patches: Patches, target: Target) -> None:
@@ -84,16 +85,9 @@ def _exchange_with_other_libraries(patches: Patches, target: Target) -> None:
             return torch.utils.dlpack.DLDeviceType.kDLExtDev, self.device.index or 0
         return dlpack_device(self)
 
-    patches.set(
-        torch.Tensor,
-        "__cuda_array_interface__",
-        property(__cuda_array_interface__, doc=array_interface.__doc__),
-    )
-    patches.set(
-        torch.Tensor,
-        "__dlpack_device__",
-        disguise(__dlpack_device__, dlpack_device, "torch", "Tensor.__dlpack_device__"),
-    )
+    shown = property(__cuda_array_interface__, doc=array_interface.__doc__)
+    patches.set(torch.Tensor, "__cuda_array_interface__", shown)
+    patches.wrap(torch.Tensor, __dlpack_device__)
 
 
 def _lazy_parameters(patches: Patches) -> None:
@@ -107,30 +101,12 @@ def _lazy_parameters(patches: Patches) -> None:
 
 def _modules(patches: Patches, target: Target) -> None:
     # nn.Module.to and PackedSequence.to read their arguments with this one function.
-    original = torch._C._nn._parse_to
-    wrapper = _parse_to(original, target)
-    patches.set(torch._C._nn, "_parse_to", disguise(wrapper, original, "torch._C._nn", "_parse_to"))
-
-
-def _parse_to(original: Any, target: Target) -> Any:
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if args:
-            args = (target.translate(args[0]), *args[1:])
-        if "device" in kwargs:
-            kwargs["device"] = target.translate(kwargs["device"])
-        return original(*args, **kwargs)
-
-    return wrapper
+    parse = translate_leading(torch._C._nn._parse_to, target.translate)
+    patches.wrap(torch._C._nn, parse, "_parse_to")
 
 
 def _storages(patches: Patches, target: Target) -> None:
     # storage.cuda() and .to() build a torch.device first and so need nothing; only the constructor reads
     # names.
-    original = torch.UntypedStorage.__new__
-
-    def new(cls: type, *args: Any, **kwargs: Any) -> Any:
-        if "device" in kwargs:
-            kwargs["device"] = target.translate(kwargs["device"])
-        return original(cls, *args, **kwargs)
-
+    new = translate_keyword(torch.UntypedStorage.__new__, target)
     patches.set(torch.UntypedStorage, "__new__", staticmethod(new))

@@ -6,7 +6,6 @@ then shows the original operator with the real device, and stays whole.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -17,11 +16,11 @@ import torch
 __all__ = [
     "RealDevice",
     "Target",
-    "disguise",
     "own_name",
     "translate_all",
     "translate_first",
     "translate_keyword",
+    "translate_leading",
     "translate_type",
 ]
 
@@ -84,21 +83,13 @@ class Target:
 _Function = Callable[..., Any]
 
 
-def disguise(wrapper: _Function, original: _Function, module: str, qualname: str) -> _Function:
-    """Give a wrapper the name, module and documentation of what it wraps: it pickles and prints alike."""
-    functools.update_wrapper(wrapper, original)
-    wrapper.__module__ = module
-    wrapper.__qualname__ = qualname
-    return wrapper
-
-
-def translate_keyword(function: _Function, target: Target, keyword: str = "device") -> _Function:
+def translate_keyword(function: _Function, target: Target) -> _Function:
     """For functions that take a device by keyword only, as all factories do."""
     translate = target.translate
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if keyword in kwargs:
-            kwargs[keyword] = translate(kwargs[keyword])
+        if "device" in kwargs:
+            kwargs["device"] = translate(kwargs["device"])
         return function(*args, **kwargs)
 
     return wrapper
@@ -136,14 +127,19 @@ def translate_all(function: _Function, target: Target) -> _Function:
     return wrapper
 
 
-def translate_type(function: _Function, target: Target, keyword: str = "device_type") -> _Function:
-    """For functions whose first argument, or a keyword, names a device type."""
+def translate_leading(function: _Function, translate: _Function, keyword: str = "device") -> _Function:
+    """For functions whose first argument, or a keyword, is what `translate` translates: a device or its type."""
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if args:
-            args = (target.translate_type(args[0]), *args[1:])
+            args = (translate(args[0]), *args[1:])
         if keyword in kwargs:
-            kwargs[keyword] = target.translate_type(kwargs[keyword])
+            kwargs[keyword] = translate(kwargs[keyword])
         return function(*args, **kwargs)
 
     return wrapper
+
+
+def translate_type(function: _Function, target: Target) -> _Function:
+    """For functions whose first argument, or the keyword `device_type`, names a device type."""
+    return translate_leading(function, target.translate_type, "device_type")

@@ -34,59 +34,41 @@ class NotMappedAttribute(NotMapped, AttributeError):
     """The same for an attribute: `hasattr` and `getattr` with a default still work."""
 
 
-_GRAPHS = "work cannot be captured and replayed on this device; run the function eagerly or use torch.compile"
-_POOLS = "the device's allocator has no private pools; leave the pool out"
-_ALLOCATOR = "the device's allocator belongs to its own runtime; allocate tensors instead"
-_TELEMETRY = "it is read from the driver's management library, which describes cuda devices only"
-_HANDLES = "it returns a handle of a cuda library, and no such library is used"
-_HOST_STATS = (
-    "the device does not count pinned host memory; its device memory is in torch.cuda.memory_stats()"
-)
-_STREAMS = "a stream made by another runtime cannot be adopted"
-_HISTORY = "the device's allocator keeps no history; torch.cuda.memory._snapshot() shows what is held now"
-_COLLECTOR = "there is no external profiler to start or stop; use torch.profiler.profile"
-_COMMUNICATOR = "nccl is not used; collectives run over the device's own backend, see torch.distributed"
-
+# Names of torch.cuda -> why they cannot be offered.
 _REASONS: dict[str, str] = {
-    "CUDAGraph": _GRAPHS,
-    "graph": _GRAPHS,
-    "graph_pool_handle": _GRAPHS,
-    "make_graphed_callables": _GRAPHS,
-    "MemPool": _POOLS,
-    "use_mem_pool": _POOLS,
-    "CUDAPluggableAllocator": _ALLOCATOR,
-    "change_current_allocator": _ALLOCATOR,
-    "caching_allocator_disabled": _ALLOCATOR,
-    "caching_allocator_enable": _ALLOCATOR,
-    "clock_rate": _TELEMETRY,
-    "list_gpu_processes": _TELEMETRY,
-    "memory_usage": _TELEMETRY,
-    "power_draw": _TELEMETRY,
-    "temperature": _TELEMETRY,
-    "utilization": _TELEMETRY,
-    "check_error": _HANDLES,
-    "cudaStatus": _HANDLES,
-    "cudart": _HANDLES,
-    "current_blas_handle": _HANDLES,
-    "current_solver_handle": _HANDLES,
-    "host_memory_stats": _HOST_STATS,
-    "host_memory_stats_as_nested_dict": _HOST_STATS,
-    "reset_accumulated_host_memory_stats": _HOST_STATS,
-    "reset_peak_host_memory_stats": _HOST_STATS,
-    "ExternalStream": _STREAMS,
-    "get_stream_from_external": _STREAMS,
+    "CUDAGraph graph graph_pool_handle make_graphed_callables": (
+        "work cannot be captured and replayed on this device; run the function eagerly or use torch.compile"
+    ),
+    "MemPool use_mem_pool": "the device's allocator has no private pools; leave the pool out",
+    "CUDAPluggableAllocator change_current_allocator caching_allocator_disabled caching_allocator_enable "
+    "memory._get_current_allocator memory._set_allocator_settings": (
+        "the device's allocator belongs to its own runtime; allocate tensors instead"
+    ),
+    "clock_rate list_gpu_processes memory_usage power_draw temperature utilization": (
+        "it is read from the driver's management library, which describes cuda devices only"
+    ),
+    "check_error cudaStatus cudart current_blas_handle current_solver_handle": (
+        "it returns a handle of a cuda library, and no such library is used"
+    ),
+    "host_memory_stats host_memory_stats_as_nested_dict reset_accumulated_host_memory_stats "
+    "reset_peak_host_memory_stats": (
+        "the device does not count pinned host memory; its device memory is in torch.cuda.memory_stats()"
+    ),
+    "ExternalStream get_stream_from_external": "a stream made by another runtime cannot be adopted",
     "GreenContext": "a device cannot be divided into partitions of its processors",
     "set_sync_debug_mode": "the device does not report synchronisations",
     "_sleep": "the device has no operation that only takes time",
-    "memory._record_memory_history": _HISTORY,
-    "memory._get_current_allocator": _ALLOCATOR,
-    "memory._set_allocator_settings": _ALLOCATOR,
-    "profiler.start": _COLLECTOR,
-    "profiler.stop": _COLLECTOR,
-    "nccl.version": _COMMUNICATOR,
-    "nccl.unique_id": _COMMUNICATOR,
-    "nccl.init_rank": _COMMUNICATOR,
+    "memory._record_memory_history": (
+        "the device's allocator keeps no history; torch.cuda.memory._snapshot() shows what is held now"
+    ),
+    "profiler.start profiler.stop": (
+        "there is no external profiler to start or stop; use torch.profiler.profile"
+    ),
+    "nccl.version nccl.unique_id nccl.init_rank": (
+        "nccl is not used; collectives run over the device's own backend, see torch.distributed"
+    ),
 }
+_REASON_OF = {name: reason for names, reason in _REASONS.items() for name in names.split()}
 
 # Submodules of torch.cuda of which nothing can be offered.
 REFUSED_SUBMODULES: dict[str, str] = {
@@ -103,7 +85,7 @@ def reason_for(name: str, device_type: str) -> str:
     """One sentence for the error message of `torch.cuda.<name>`."""
     submodule = name.partition(".")[0]
     unknown = f"torch.{device_type} offers no function of that name"
-    return _REASONS.get(name) or REFUSED_SUBMODULES.get(submodule) or unknown
+    return _REASON_OF.get(name) or REFUSED_SUBMODULES.get(submodule) or unknown
 
 
 def placeholder(name: str, original: Any, device_type: str) -> Any:

@@ -49,13 +49,12 @@ def install() -> Patches:
 
 
 def _methods(patches: Patches, target: Target) -> None:
-    from _ditorch.mapping.translation import disguise, translate_first, translate_keyword
+    from _ditorch.mapping.translation import translate_first, translate_keyword, translate_leading
 
     tensor = torch.Tensor
     ways: dict[str, Callable[..., Any]] = dict.fromkeys(_NEW_METHODS, translate_keyword)
     for name, way in (ways | {"to": translate_first}).items():
-        original = getattr(tensor, name)
-        patches.set(tensor, name, disguise(way(original, target), original, "torch", f"Tensor.{name}"))
+        patches.wrap(tensor, way(getattr(tensor, name), target), name)
 
     def cuda(
         self: torch.Tensor, device: Any = None, non_blocking: bool = False, **kwargs: Any
@@ -65,18 +64,11 @@ def _methods(patches: Patches, target: Target) -> None:
     def pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
         return self  # no copy engine reads it
 
-    patches.set(tensor, "cuda", disguise(cuda, tensor.cuda, "torch", "Tensor.cuda"))
-    patches.set(tensor, "pin_memory", disguise(pin_memory, tensor.pin_memory, "torch", "Tensor.pin_memory"))
+    patches.wrap(tensor, cuda)
+    patches.wrap(tensor, pin_memory)
     # nn.Module.to reads its arguments with this private function.
-    parse = torch._C._nn._parse_to
-
-    def _parse_to(*args: Any, **kwargs: Any) -> Any:
-        args = tuple(target.translate(value) for value in args[:1]) + args[1:]
-        if "device" in kwargs:
-            kwargs["device"] = target.translate(kwargs["device"])
-        return parse(*args, **kwargs)
-
-    patches.set(torch._C._nn, "_parse_to", disguise(_parse_to, parse, "torch._C._nn", "_parse_to"))
+    parse = translate_leading(torch._C._nn._parse_to, target.translate)
+    patches.wrap(torch._C._nn, parse, "_parse_to")
 
 
 class _Stream(torch.cpu.Stream):
