@@ -31,7 +31,7 @@ RunPython = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(autouse=True)
 def unmapped() -> Iterator[None]:
-    """A test begins with torch as it comes, also after tests of a folder that imports torch_dipu, which maps the names of cuda."""
+    """A test begins with torch as it comes, also after a conftest that imports torch_dipu, which maps the names of cuda."""
     was_enabled = ditorch is not None and ditorch.enabled()
     if was_enabled:
         ditorch.disable()
