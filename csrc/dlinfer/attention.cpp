@@ -92,13 +92,13 @@ void AttentionCall::sides(const at::Tensor& key, const at::Tensor& value, const 
 }
 
 void AttentionCall::quantised(const at::Tensor& scales, const std::optional<at::Tensor>& zeros) {
-    key_scales_ = spread(scales.select(0, 0), kernel.kv_heads, kernel.keys.size);
-    value_scales_ = spread(scales.select(0, 1), kernel.kv_heads, kernel.values.size);
+    key_scales_ = expanded(scales.select(0, 0), kernel.kv_heads, kernel.keys.size);
+    value_scales_ = expanded(scales.select(0, 1), kernel.kv_heads, kernel.values.size);
     kernel.keys.scales = key_scales_.data();
     kernel.values.scales = value_scales_.data();
     if (!zeros) return;
-    key_zeros_ = spread(zeros->select(0, 0), kernel.kv_heads, kernel.keys.size);
-    value_zeros_ = spread(zeros->select(0, 1), kernel.kv_heads, kernel.values.size);
+    key_zeros_ = expanded(zeros->select(0, 0), kernel.kv_heads, kernel.keys.size);
+    value_zeros_ = expanded(zeros->select(0, 1), kernel.kv_heads, kernel.values.size);
     kernel.keys.zeros = key_zeros_.data();
     kernel.values.zeros = value_zeros_.data();
 }

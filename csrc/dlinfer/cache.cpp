@@ -22,8 +22,8 @@ void fill_side(const Tensor& states, const Tensor& cache, const Integers& slots,
     given.tokens = states.size(0), given.heads = states.size(1), given.size = states.size(2), given.block_size = cache.size(1);
     std::vector<float> scales, zeros;
     if (bits) {
-        scales = spread(*scale, given.heads, given.size);
-        if (zero) zeros = spread(*zero, given.heads, given.size);
+        scales = expanded(*scale, given.heads, given.size);
+        if (zero) zeros = expanded(*zero, given.heads, given.size);
         given.scales = scales.data();
         given.zeros = zero ? zeros.data() : nullptr;
         given.dtype = dtype_of(states.scalar_type());

@@ -79,7 +79,7 @@ void check_slots(const char* name, const Integers& slots, int64_t tokens, int64_
             refuse(name, "kv_indices", "holds ", slots[i], ", expected 0 to ", count - 1, " (slots of the cache) or -1 (left out)");
 }
 
-std::vector<float> spread(const at::Tensor& parameter, int64_t heads, int64_t size) {
+std::vector<float> expanded(const at::Tensor& parameter, int64_t heads, int64_t size) {
     const auto numbers = parameter.to(at::kFloat).contiguous();
     const auto* from = readable<float>(numbers);
     std::vector<float> all(static_cast<size_t>(heads * size));

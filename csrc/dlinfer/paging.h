@@ -59,6 +59,6 @@ void check_longest(const char* name, const Lengths& keys, int64_t max_kv_len);
 void check_slots(const char* name, const Integers& slots, int64_t tokens, int64_t count);
 
 /// A scale or zero for all, for each head or for each element becomes one for each element, [heads, size].
-std::vector<float> spread(const at::Tensor& parameter, int64_t heads, int64_t size);
+std::vector<float> expanded(const at::Tensor& parameter, int64_t heads, int64_t size);
 
 }  // namespace dlinfer

@@ -28,10 +28,10 @@ from dlinfer_call_forms import ALIASES, Form, forms
 from hostile_arguments import hostile, overlapping
 from torch import Tensor
 
-from dlinfer.conformance.case import Case
-from dlinfer.conformance.integers import positions_problem
-from dlinfer.conformance.reference_run import ReferenceRun
+from dlinfer.conformance.calls import ReferenceRun
+from dlinfer.conformance.judging import positions_problem
 from dlinfer.conformance.samples import SAMPLES, make
+from dlinfer.conformance.sampling import Case
 from dlinfer.errors import DlinferArgumentError
 from dlinfer.interface import OPERATORS
 from dlinfer.ops.calling import TYPE_ERROR
@@ -179,14 +179,14 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 def _different(form: Form, found: tuple[Any, ...], wanted: tuple[Any, ...]) -> str:
     operator = OPERATORS[form.operator]
-    for place, (one, other) in enumerate(zip(found, wanted, strict=True)):
+    for index, (one, other) in enumerate(zip(found, wanted, strict=True)):
         if not isinstance(one, Tensor):
             if one != other:
-                return f"result {place} is {one}, expected {other}"
+                return f"result {index} is {one}, expected {other}"
             continue
         if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
             return (
-                f"result {place} is {one.dtype} {list(one.shape)}, expected {other.dtype} {list(other.shape)}"
+                f"result {index} is {one.dtype} {list(one.shape)}, expected {other.dtype} {list(other.shape)}"
             )
         if one.is_meta or not one.numel():
             continue
@@ -204,7 +204,7 @@ def _different(form: Form, found: tuple[Any, ...], wanted: tuple[Any, ...]) -> s
         room = 1.0 if operator.tolerance == "quantised" else TOLERANCE * max(1.0, size)
         if not torch.allclose(one.double(), right, rtol=TOLERANCE, atol=room, equal_nan=True):
             return (
-                f"result {place} differs from the reference's by {float((one.double() - right).abs().max())}"
+                f"result {index} differs from the reference's by {float((one.double() - right).abs().max())}"
             )
     return ""
 
@@ -219,10 +219,10 @@ def _reference(form: Form) -> ReferenceRun:
 
 def _child(pipe: Connection, operator: str, number: int, start: int, vendors: tuple[str, ...]) -> None:
     torch.set_num_threads(1)
-    for place, trial in enumerate(trials(operator, number)):
-        if place >= start:
-            pipe.send((place, str(trial), None, False))
-            pipe.send((place, str(trial), *problem(trial, vendors)))
+    for index, trial in enumerate(trials(operator, number)):
+        if index >= start:
+            pipe.send((index, str(trial), None, False))
+            pipe.send((index, str(trial), *problem(trial, vendors)))
     pipe.send(None)
 
 
@@ -241,8 +241,8 @@ def answers(
         doing = ""
         try:
             while (message := pipe.recv()) is not None:
-                place, doing, text, accepted = message
-                start = place + 1
+                index, doing, text, accepted = message
+                start = index + 1
                 if text is not None:
                     yield doing, text, accepted
             alive = False

@@ -10,9 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dlinfer.conformance.case import Arguments
-from dlinfer.conformance.drawing import Draw, empty_output
 from dlinfer.conformance.samples.cache import bits_of, cache_like, scale_like, zero_like
+from dlinfer.conformance.sampling import Arguments, Draw, empty_output
 
 HEAD_SIZES = (1, 2, 5, 8, 16, 20, 33, 36, 64, 72, 80, 100, 128, 160, 192, 256)
 _KEYS = (0, 1, 1, 2, 3, 17, 31, 63, 64, 65, 70, 129)

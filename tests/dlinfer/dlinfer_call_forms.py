@@ -136,19 +136,19 @@ def _prefill(operator: str, given: Arguments) -> list[Form]:
     found = [Form(operator, "0.16", ops.prefill_attention, old, ("attn_output",), unused)]
     if not masks:
         found.append(Form(operator, "0.18", ops.prefill_attention, new, ("attn_output",), unused))
-        found.append(_positional(operator, "0.16 by place", attention.prefill_attention_0_16, found[0]))
+        found.append(_positional(operator, "0.16 by position", attention.prefill_attention_0_16, found[0]))
     return found
 
 
 def _positional(operator: str, name: str, signature: Callable[..., Any], form: Form) -> Form:
-    """The same call with the arguments in their places, as LMDeploy makes it."""
+    """The same call with the arguments in their names, as LMDeploy makes it."""
     from inspect import Parameter
     from inspect import signature as of
 
-    places = [p.name for p in of(signature).parameters.values() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    names = [p.name for p in of(signature).parameters.values() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
 
     def call(**kw: Any) -> Any:
-        given = [kw.pop(place, None) for place in places]
+        given = [kw.pop(name, None) for name in names]
         return form.call(*given, **kw)
 
     # A tensor there is what tells 0.16 from 0.18.
@@ -177,8 +177,12 @@ def _paged(operator: str, given: Arguments) -> list[Form]:
     found = [Form(operator, "0.16", ops.paged_prefill_attention, old, ("attn_output",), unused)]
     if not masks:
         found.append(Form(operator, "0.18", ops.paged_prefill_attention, new, ("attn_output",), unused))
-        found.append(_positional(operator, "0.16 by place", attention.paged_prefill_attention_0_16, found[0]))
-        found.append(_positional(operator, "0.18 by place", attention.paged_prefill_attention_0_18, found[1]))
+        found.append(
+            _positional(operator, "0.16 by position", attention.paged_prefill_attention_0_16, found[0])
+        )
+        found.append(
+            _positional(operator, "0.18 by position", attention.paged_prefill_attention_0_18, found[1])
+        )
     return found
 
 

@@ -14,8 +14,7 @@ from dlinfer_attention_calls import CALLS as ATTENTION
 from dlinfer_attention_calls import HEAD_SIZES, maybe_spaced
 from torch import Tensor
 
-from dlinfer.conformance.case import HALVES, Arguments, Case
-from dlinfer.conformance.drawing import Draw
+from dlinfer.conformance.sampling import FLOAT_DTYPES, Arguments, Case, Draw
 
 _ROWS = (0, 1, 1, 2, 3, 5, 8, 9, 12, 13, 16, 17, 20, 21, 31, 48, 49, 65, 96, 97, 130)
 # Among very many numbers some lie so near the middle of two integers that even the judge cannot say which of them is right.
@@ -26,7 +25,7 @@ _FEATURES = (1, 3, 8, 15, 16, 17, 40, 64, 100, 127, 128, 129, 257, 576, 1031)
 def random_case(operator: str, number: int, seed: int = 0) -> Case:
     """Call number `number` of an operator: the same every time."""
     identity = f"random:{operator}:{number}"
-    dtype = HALVES[number % len(HALVES)]
+    dtype = FLOAT_DTYPES[number % len(FLOAT_DTYPES)]
     return Case(identity, operator, dtype, "random", CALLS[operator](Draw(identity, seed, dtype)))
 
 

@@ -23,11 +23,9 @@ import torch
 from dlinfer_calls import CALLS, random_case
 from torch import Tensor
 
-from dlinfer.conformance.case import Case
-from dlinfer.conformance.drawing import Draw
+from dlinfer.conformance.calls import DeviceArguments, ReferenceRun, flat
 from dlinfer.conformance.judging import check
-from dlinfer.conformance.memory import Placed
-from dlinfer.conformance.reference_run import ReferenceRun, flat
+from dlinfer.conformance.sampling import Case, Draw
 from dlinfer.errors import VendorError
 from dlinfer.interface import OPERATORS
 from dlinfer.interface.registry import OVERLOADS
@@ -53,10 +51,10 @@ _PRODUCTS = ("linear", "weight_quant_matmul", "fused_moe")
 
 def results_of(case: Case, device: str, arguments: dict[str, Any] | None = None) -> list[Tensor]:
     """What a call returns and writes, on the CPU."""
-    placed = Placed(case.arguments if arguments is None else arguments, device, case.host).arguments
+    given = DeviceArguments(case.arguments if arguments is None else arguments, device, case.host).arguments
     operator = OPERATORS[case.operator]
-    returned = OVERLOADS[case.operator](*operator.bound((), placed).values())
-    return [value.cpu() for value in flat(operator, returned, placed) if isinstance(value, Tensor)]
+    returned = OVERLOADS[case.operator](*operator.bound((), given).values())
+    return [value.cpu() for value in flat(operator, returned, given) if isinstance(value, Tensor)]
 
 
 # ---- bad numbers ----
@@ -103,7 +101,7 @@ def _bad_sequence(case: Case, draw: Draw) -> tuple[dict[str, Any], Tensor] | Non
     return given, others
 
 
-def spread(case: Case, device: str, draw: Draw) -> str:
+def contamination(case: Case, device: str, draw: Draw) -> str:
     """Whether a bad number changes what it has no part in."""
     for spoil in (_bad_row, _bad_sequence):
         found = spoil(case, draw)
@@ -180,7 +178,7 @@ def problem_of(case: Case, vendor: str, device: str) -> str:
     if result.status != "pass":
         return ""
     draw = Draw(case.id, 1, case.dtype)
-    return spread(case, device, draw) or (uneven(case) if device == "cpu" else "")
+    return contamination(case, device, draw) or (uneven(case) if device == "cpu" else "")
 
 
 def cases(operators: list[str], seed: int, seconds: float, rounds: int | None = None) -> Iterator[Case]:

@@ -57,13 +57,13 @@ def _floats() -> Iterator[Hostile]:
 def _lists(values: Any) -> Iterator[Hostile]:
     yield from (("number", 3), ("text", "text"), ("list of text", ["text"]), ("list of numbers", [3, 4, 5]))
     yield from (("too many", [*values, *values, torch.ones(2, 2), torch.ones(2, 2)]), ("None", None))
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         if value is None:
             continue
         for label, other in hostile(value):
             changed = list(values)
-            changed[place] = other
-            yield f"[{place}] {label}", changed
+            changed[index] = other
+            yield f"[{index}] {label}", changed
 
 
 def _tensors(value: Tensor) -> Iterator[Hostile]:
@@ -134,10 +134,10 @@ def _memory(value: Tensor) -> Iterator[Hostile]:
 def _numbers(value: Tensor) -> Iterator[Hostile]:
     least, most = torch.iinfo(value.dtype).min, torch.iinfo(value.dtype).max
     for number in (-1, -2, 0, 1, 10**6, most, least):
-        for place in sorted({0, value.numel() - 1}):
+        for index in sorted({0, value.numel() - 1}):
             changed = value.clone().contiguous()
-            changed.view(-1)[place] = number
-            yield f"{number} at {'the end' if place else 'the start'}", changed
+            changed.view(-1)[index] = number
+            yield f"{number} at {'the end' if index else 'the start'}", changed
     yield "one more everywhere", value + 1
     yield "one less everywhere", value - 1
     yield "backwards", value.flip(0)
@@ -165,8 +165,8 @@ def _sharing(output: Tensor, other: Tensor, shift: str) -> tuple[Tensor, Tensor]
     """Both, contiguous, in one memory; `other` keeps its values at its start."""
     step = max(output.itemsize, other.itemsize)
     length = other.numel() * other.itemsize
-    places = {"at its start": 0, "one element on": step, "at its end": (length - 1) // step * step}
-    start = places[shift]
+    offsets = {"at its start": 0, "one element on": step, "at its end": (length - 1) // step * step}
+    start = offsets[shift]
     room = torch.zeros(
         -(-max(length, start + output.numel() * output.itemsize) // step) * step, dtype=torch.uint8
     )

@@ -49,8 +49,8 @@ class Again:
         results = [torch.full_like(value, float("nan")) for value in call()]
 
         def replay() -> None:
-            for place, value in zip(results, call(), strict=True):
-                place.copy_(value)
+            for result, value in zip(results, call(), strict=True):
+                result.copy_(value)
 
         return replay, results
 
@@ -118,10 +118,10 @@ def answers(name: str, backend: str) -> Answer:
                 "writes": len(graph.graphs[0].writes),
                 "sizes": sorted(
                     {
-                        place.shape[1]
+                        result.shape[1]
                         for one in RECORDED
                         for it in one.recordings.values()
-                        for place in it.results
+                        for result in it.results
                     }
                 ),
             }

@@ -88,7 +88,7 @@ class Decoder(nn.Module):
 
 
 def new_caches(layers: int = 2, blocks: int = 512, device: str = "cpu") -> list[list[Tensor]]:
-    """Caches with something in every place, so that a wrong place is seen."""
+    """Caches with something in every slot, so that a wrong slot is seen."""
     generator = torch.Generator().manual_seed(7)
     shape = (blocks, BLOCK, KV_HEADS, SIZE)
     return [[torch.randn(shape, generator=generator).to(device) for _ in range(2)] for _ in range(layers)]

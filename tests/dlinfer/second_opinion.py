@@ -19,14 +19,14 @@ def _softmax(scores: list[float]) -> list[float]:
     return [part / sum(parts) for part in parts]
 
 
-def _slot(g: Given, sequence: int, place: int, cache: str) -> tuple[int, int]:
+def _slot(g: Given, sequence: int, position: int, cache: str) -> tuple[int, int]:
     size = g[cache].shape[1]
-    return int(g["block_table"][sequence][place // size]), place % size
+    return int(g["block_table"][sequence][position // size]), position % size
 
 
-def _element(g: Given, cache: str, sequence: int, place: int, head: int, side: int) -> Array:
+def _element(g: Given, cache: str, sequence: int, position: int, head: int, side: int) -> Array:
     """One key or value out of a paged cache, restored."""
-    block, row = _slot(g, sequence, place, cache)
+    block, row = _slot(g, sequence, position, cache)
     stored = g[cache][block, row, head]
     bits = g.get("quant_bits", 0)
     if not bits:
@@ -47,9 +47,9 @@ def _element(g: Given, cache: str, sequence: int, place: int, head: int, side: i
 
 
 def _one(
-    g: Given, query: Array, head: int, place: int, row: int, keys: list[Array], values: list[Array]
+    g: Given, query: Array, head: int, position: int, row: int, keys: list[Array], values: list[Array]
 ) -> Array:
-    """One head of one query that stands at `place`."""
+    """One head of one query that stands at `position`."""
     scores: list[float] = []
     seen: list[int] = []
     for other, key in enumerate(keys):
@@ -58,12 +58,12 @@ def _one(
         if cap:
             score = cap * np.tanh(score / cap)
         if g.get("alibi_slopes") is not None:
-            score -= float(g["alibi_slopes"][head]) * abs(place - other)
-        if g.get("causal", True) and other > place:
+            score -= float(g["alibi_slopes"][head]) * abs(position - other)
+        if g.get("causal", True) and other > position:
             continue
-        if g.get("window_left", -1) >= 0 and place - other > g["window_left"]:
+        if g.get("window_left", -1) >= 0 and position - other > g["window_left"]:
             continue
-        if g.get("window_right", -1) >= 0 and other - place > g["window_right"]:
+        if g.get("window_right", -1) >= 0 and other - position > g["window_right"]:
             continue
         mask = g.get("mask")
         if mask is not None:
@@ -83,7 +83,7 @@ def _one(
 
 
 def _over(g: Given, news: list[int], kvs: list[int], read: Any) -> Array:
-    """All sequences; `read(which, sequence, place, head)` gives a key (0) or a value (1)."""
+    """All sequences; `read(which, sequence, position, head)` gives a key (0) or a value (1)."""
     heads, kv_heads = g["query"].shape[1], g["kv_heads"]
     result = np.zeros(g["attn_output"].shape)
     row = 0
@@ -91,8 +91,8 @@ def _over(g: Given, news: list[int], kvs: list[int], read: Any) -> Array:
         for number in range(new):
             for head in range(heads):
                 shared = head // (heads // kv_heads)
-                keys = [read(0, sequence, place, shared) for place in range(length)]
-                values = [read(1, sequence, place, shared) for place in range(length)]
+                keys = [read(0, sequence, position, shared) for position in range(length)]
+                values = [read(1, sequence, position, shared) for position in range(length)]
                 query = g["query"][row, head].astype(np.float64)
                 result[row, head] = _one(g, query, head, length - new + number, row, keys, values)
             row += 1
@@ -103,15 +103,15 @@ def prefill_attention(g: Given) -> Array:
     kvs = [int(length) for length in g["kv_lengths"]]
     starts = np.cumsum([0, *kvs])
 
-    def read(which: int, sequence: int, place: int, head: int) -> Array:
-        return g["value" if which else "key"][starts[sequence] + place, head].astype(np.float64)
+    def read(which: int, sequence: int, position: int, head: int) -> Array:
+        return g["value" if which else "key"][starts[sequence] + position, head].astype(np.float64)
 
     return _over({**g, "kv_heads": g["key"].shape[1]}, list(np.diff(g["cu_seqlens_q"])), kvs, read)
 
 
 def paged_prefill_attention(g: Given) -> Array:
-    def read(which: int, sequence: int, place: int, head: int) -> Array:
-        return _element(g, "value_cache" if which else "key_cache", sequence, place, head, which)
+    def read(which: int, sequence: int, position: int, head: int) -> Array:
+        return _element(g, "value_cache" if which else "key_cache", sequence, position, head, which)
 
     news, kvs = list(np.diff(g["cu_seqlens_q"])), [int(length) for length in g["kv_lengths"]]
     return _over({**g, "kv_heads": g["key_cache"].shape[2]}, news, kvs, read)
@@ -128,19 +128,19 @@ def sparse_flash_attention(g: Given) -> Array:
     row = 0
     for sequence, new in enumerate(np.diff(g["cu_seqlens_q"])):
         for _ in range(new):
-            chosen = [int(place) for place in g["sparse_indices"][row, 0] if place >= 0]
+            chosen = [int(position) for position in g["sparse_indices"][row, 0] if position >= 0]
             for head in range(g["query"].shape[1] if chosen else 0):
                 scores = []
-                for place in chosen:
+                for position in chosen:
                     score = (
                         g["query"][row, head].astype(np.float64)
-                        @ g["key"][(*_slot(g, sequence, place, "key"), 0)]
+                        @ g["key"][(*_slot(g, sequence, position, "key"), 0)]
                     )
                     if g.get("query_rope") is not None:
-                        rope = g["key_rope"][(*_slot(g, sequence, place, "key"), 0)]
+                        rope = g["key_rope"][(*_slot(g, sequence, position, "key"), 0)]
                         score += g["query_rope"][row, head].astype(np.float64) @ rope
                     scores.append(float(score) * g["softmax_scale"])
-                values = [g["value"][(*_slot(g, sequence, place, "key"), 0)] for place in chosen]
+                values = [g["value"][(*_slot(g, sequence, position, "key"), 0)] for position in chosen]
                 result[row, head] = sum(w * v for w, v in zip(_softmax(scores), values, strict=True))
             row += 1
     return result

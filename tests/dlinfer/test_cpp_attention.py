@@ -17,7 +17,7 @@ from dlinfer.vendors.cpp import VENDOR
 _cpp: Any = pytest.importorskip("dlinfer._cpp")
 pytestmark = pytest.mark.unit
 
-HALVES = (torch.bfloat16, torch.float16)
+HALF_DTYPES = (torch.bfloat16, torch.float16)
 OWN = (
     "paged_decode_attention", "paged_prefill_attention", "prefill_attention", "fused_attention", "incre_flash_attention",
     "fill_kv_cache", "fill_contiguous_kvcache", "get_cache_len", "apply_rotary_pos_emb", "apply_rotary_pos_emb_interleaved",
@@ -57,11 +57,11 @@ def _pages(
 
 def _exactly(name: str, given: list[Any], output: int | None = None) -> Tensor:
     """The reference in float64."""
-    wide = [v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for v in given]
+    upcast = [v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for v in given]
     if output is not None:
-        wide[output] = torch.empty_like(wide[output])
-    result = KERNELS[name](*wide)
-    exact: Tensor = result if output is None else wide[output]
+        upcast[output] = torch.empty_like(upcast[output])
+    result = KERNELS[name](*upcast)
+    exact: Tensor = result if output is None else upcast[output]
     return exact
 
 
@@ -77,7 +77,7 @@ def test_the_library_serves_the_family() -> None:
     assert set(OWN) <= set(VENDOR.kernels) and VENDOR.values == "own"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF_DTYPES])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "size", "size_v", "new"),
     [(9, 3, 64, 64, 1), (4, 4, 80, 80, 1), (32, 1, 40, 24, 1), (8, 2, 128, 128, 3), (2, 1, 576, 512, 2)],
@@ -103,7 +103,7 @@ def test_decode_of_long_contexts(
     _close(given[6], _exactly("paged_decode_attention", given, 6), dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF_DTYPES])
 @pytest.mark.parametrize("extra", ["causal", "window", "both sides", "alibi", "cap", "mask", "hides"])
 def test_prefill_of_many_tokens(dtype: torch.dtype, extra: str, threads: int) -> None:
     heads, kv_heads, size, lengths = 6, 2, 48, [300, 7, 129]
@@ -193,7 +193,7 @@ def test_nan_stays_and_what_sees_nothing_is_zero() -> None:
 
 
 @pytest.mark.parametrize("vendor", ["cpp", "ref"])
-@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF_DTYPES])
 @pytest.mark.parametrize("heads", [1, 8])
 def test_what_a_query_does_not_see_has_no_part_in_its_result(
     vendor: str, dtype: torch.dtype, heads: int
@@ -206,12 +206,12 @@ def test_what_a_query_does_not_see_has_no_part_in_its_result(
         position, mask = length - tokens + torch.arange(tokens), torch.zeros(tokens, length, dtype=torch.bool)
         mask[:, length - 1] = True
         last = length - 1
-        for hidden, window, places in (
+        for hidden, window, positions in (
             (None, -1, [last + 2 - tokens, last]),
             (None, 30, [0, last - 39, last]),
             (mask, -1, [last]),
         ):
-            bad, bad_key, bad_value = torch.tensor(places), key.clone(), value.clone()
+            bad, bad_key, bad_value = torch.tensor(positions), key.clone(), value.clone()
             bad_key[bad], bad_value[bad] = torch.nan, torch.inf
             outputs = [torch.empty(tokens, heads, 20, dtype=dtype) for _ in range(2)]
             for output, *sides in zip(outputs, (key, bad_key), (value, bad_value), strict=True):
@@ -257,7 +257,7 @@ def test_forms_without_a_kernel_are_served_by_the_reference(form: str) -> None:
     assert torch.equal(output, wanted)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF_DTYPES])
 @pytest.mark.parametrize("table", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("shape", [(5, 3, 64), (2, 5, 3, 20), (2, 2, 2, 3, 48)])
 def test_rotary_takes_views_and_tables_of_any_dtype(

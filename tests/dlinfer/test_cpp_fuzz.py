@@ -128,13 +128,13 @@ def test_threads_of_python_get_their_own_answers() -> None:
     def worker(first: int) -> list[tuple[int, list[Tensor]]]:
         together.wait()
         order = [*range(first, len(calls)), *range(first)]
-        return [(place, dlinfer_fuzz.results_of(calls[place], "cpu")) for place in order]
+        return [(index, dlinfer_fuzz.results_of(calls[index], "cpu")) for index in order]
 
     with ThreadPoolExecutor(4) as pool:
         for answers in pool.map(worker, range(0, len(calls), len(calls) // 4)):
-            for place, results in answers:
-                for one, other in zip(alone[place], results, strict=True):
-                    assert torch.equal(one.nan_to_num(7), other.nan_to_num(7)), calls[place].id
+            for index, results in answers:
+                for one, other in zip(alone[index], results, strict=True):
+                    assert torch.equal(one.nan_to_num(7), other.nan_to_num(7)), calls[index].id
 
 
 def _leaves_the_interpreter(call: Callable[[], Any]) -> bool:

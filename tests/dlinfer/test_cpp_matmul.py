@@ -14,7 +14,7 @@ from dlinfer.reference import KERNELS
 _cpp: Any = pytest.importorskip("dlinfer._cpp")
 pytestmark = pytest.mark.unit
 
-HALVES = (torch.float32, torch.bfloat16, torch.float16)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Beside the sizes of tiles: one row, full tiles, uneven ones, and on both sides of where a library takes over.
 ROWS = (1, 2, 3, 5, 8, 9, 12, 13, 16, 20, 21, 48, 49, 96, 97)
 SIZES = ((1, 1), (7, 5), (16, 16), (33, 17), (576, 40), (100, 130))
@@ -45,7 +45,7 @@ def _is_product(got: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = No
     assert bool(((got.double() - exact).abs() <= bound + torch.finfo(got.dtype).tiny * 2**-10).all())
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("columns", [False, True])
 def test_linear_of_every_size(dtype: torch.dtype, columns: bool) -> None:
     for size, features in SIZES:
@@ -58,7 +58,7 @@ def test_linear_of_every_size(dtype: torch.dtype, columns: bool) -> None:
         _is_product(_cpp.linear(x[:7], weight, bias), x[:7], weight, bias)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_linear_of_views(dtype: torch.dtype) -> None:
     whole, weights = torch.randn(6, 4, 50).to(dtype), (torch.randn(64, 90) / 6).to(dtype)
     for x in (
@@ -80,10 +80,10 @@ def test_linear_of_views(dtype: torch.dtype) -> None:
     assert _cpp.linear(whole[:0], weights[:, :50]).shape == (0, 4, 64)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("columns", [False, True])
 def test_a_row_has_the_same_bits_beside_any_others(dtype: torch.dtype, columns: bool) -> None:
-    # For more rows a library multiplies; where the CPU multiplies halves itself, it does so sooner.
+    # For more rows a library multiplies; where the CPU multiplies half dtypes itself, it does so sooner.
     most = 12 if columns else 48 if dtype == torch.float32 else 16
     weight = (torch.randn(75, 300) / 17).to(dtype)
     weight = weight.t().contiguous().t() if columns else weight
@@ -125,7 +125,7 @@ def _is_quantised_product(x: Tensor, *given: Any) -> Tensor:
     return got
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [1, 4, 9, 21, 97])
 def test_eight_bits_in_both_layouts(dtype: torch.dtype, rows: int) -> None:
     for size, features in ((48, 40), (63, 17), (128, 200)):
@@ -141,7 +141,7 @@ def test_eight_bits_in_both_layouts(dtype: torch.dtype, rows: int) -> None:
                 _is_quantised_product(x, x2, scales, torch.randn_like(scales), bias, group)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [1, 4, 20, 21])
 def test_four_bits_in_both_orders(dtype: torch.dtype, rows: int) -> None:
     for size, features in ((48, 8), (60, 136), (128, 640)):

@@ -28,7 +28,7 @@ def _other_decode(
     """A kernel for float32, heads before tokens, without softmax_scale, with other names and one more argument."""
     assert mode == "paged" and tables.dtype == torch.int64 and q.is_contiguous()
     assert q.dtype == k_cache.dtype == out.dtype == torch.float32
-    assert k_cache.shape[1] <= k_cache.shape[2] or k_cache.shape[1] < 4, "heads lie before places"
+    assert k_cache.shape[1] <= k_cache.shape[2] or k_cache.shape[1] < 4, "heads lie before tokens"
     KERNELS["paged_decode_attention"](
         q.transpose(0, 1), k_cache.transpose(1, 2), v_cache.transpose(1, 2), tables, lens, 0, out.transpose(0, 1), 1.0,
         rest["alibi_slopes"], rest["window_left"], cap,

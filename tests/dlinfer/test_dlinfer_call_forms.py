@@ -133,7 +133,7 @@ def test_paged_and_fresh_keys_agree(states: dict[str, Tensor]) -> None:
 def decode(s: dict[str, Tensor], q_seq_len: Tensor | None, **changes: Any) -> Tensor:
     rows = 3 if q_seq_len is None or "new" not in changes else 3 * changes.pop("new")
     # The newest tokens are in the cache already.
-    lengths = ints([max(known, rows // 3) for known in LENGTHS[1]])
+    lengths = ints([max(length, rows // 3) for length in LENGTHS[1]])
     return ops.paged_decode_attention(
         s["query"][:rows], s["key_cache"], s["value_cache"], s["table"], BLOCK, q_seq_len, lengths, 13, HEADS,
         KV_HEADS, head_size_v=SIZE, **changes,

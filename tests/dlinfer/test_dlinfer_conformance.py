@@ -17,8 +17,8 @@ from dicore.conformance.report_files import read_json
 from dicore.conformance.results import RunReport
 from dicore.conformance.runner import RunOptions, run_suite
 from dlinfer.cli import app, main
+from dlinfer.conformance.calls import DeviceArguments
 from dlinfer.conformance.judging import check
-from dlinfer.conformance.memory import Placed
 from dlinfer.conformance.samples import SAMPLES, count_of, make
 from dlinfer.conformance.suite import DlinferSuite
 from dlinfer.errors import DlinferArgumentError
@@ -53,8 +53,8 @@ def _truncates(x: Tensor, quant_dtype: torch.dtype, quant_granularity: str = "PE
     number, scale = KERNELS["dynamic_quant"](x, quant_dtype, quant_granularity)
     if quant_dtype != torch.int8:
         return number, scale
-    wide = x.float() / (scale if quant_granularity == "PER_TENSOR" else scale.unsqueeze(-1))
-    return wide.trunc().to(torch.int8), scale
+    scaled = x.float() / (scale if quant_granularity == "PER_TENSOR" else scale.unsqueeze(-1))
+    return scaled.trunc().to(torch.int8), scale
 
 
 def _off_by_one_window(*args: Any, **kwargs: Any) -> None:
@@ -90,8 +90,8 @@ def _takes_the_next_best(
 
 def _half_sums(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     total = torch.zeros(*x.shape[:-1], weight.shape[0], dtype=torch.bfloat16)
-    for place in range(x.shape[-1]):
-        total += (x[..., place : place + 1].float() * weight[:, place].float()).bfloat16()
+    for index in range(x.shape[-1]):
+        total += (x[..., index : index + 1].float() * weight[:, index].float()).bfloat16()
     result = total.to(x.dtype) * 1.01
     return result if bias is None else result + bias
 
@@ -224,13 +224,13 @@ def test_a_case_is_the_same_every_time(name: str) -> None:
 
 def test_memory_is_placed_as_it_lies_and_watched() -> None:
     whole = torch.arange(12.0).view(3, 4)
-    placed = Placed({"x": whole[:, :2], "y": whole[1], "z": torch.ones(2)}, "cpu")
-    assert placed.arguments["x"].stride() == (4, 1)
-    placed.arguments["y"][0] = -1.0
-    assert placed.arguments["x"][1, 0] == -1.0, "what shares memory shares it there too"
-    assert placed.damaged(["y"]) == [] and placed.damaged(["z"]) == ["x and y"]
-    placed.arguments["x"].as_strided((1,), (1,), 3).fill_(0.5)
-    assert placed.damaged(["x", "y"]) == ["x and y"], "a gap belongs to somebody else"
+    call = DeviceArguments({"x": whole[:, :2], "y": whole[1], "z": torch.ones(2)}, "cpu")
+    assert call.arguments["x"].stride() == (4, 1)
+    call.arguments["y"][0] = -1.0
+    assert call.arguments["x"][1, 0] == -1.0, "what shares memory shares it there too"
+    assert call.damaged(["y"]) == [] and call.damaged(["z"]) == ["x and y"]
+    call.arguments["x"].as_strided((1,), (1,), 3).fill_(0.5)
+    assert call.damaged(["x", "y"]) == ["x and y"], "a gap belongs to somebody else"
     assert whole[0, 3] == 3.0
 
 

@@ -26,30 +26,30 @@ def _blockwise_decode(*args: Any, **kwargs: Any) -> None:
     for row in range(query.shape[0]):
         sequence = row // new
         length = int(g["kv_lengths"][sequence])
-        place = length - new + row % new
+        position = length - new + row % new
         for head in range(heads):
             g["attn_output"][row, head] = _one(
-                g, query[row, head], sequence, head, head * kv_heads // heads, place
+                g, query[row, head], sequence, head, head * kv_heads // heads, position
             )
 
 
-def _one(g: dict[str, Any], query: Tensor, sequence: int, head: int, shared: int, place: int) -> Tensor:
+def _one(g: dict[str, Any], query: Tensor, sequence: int, head: int, shared: int, position: int) -> Tensor:
     size = g["key_cache"].shape[1]
     top, total = -torch.inf, torch.tensor(0.0)
     value = _block(g, "value_cache", 0, shared, 1)
     out = torch.zeros(value.shape[-1])
-    for column in range(place // size + 1):
+    for column in range(position // size + 1):
         keys = _block(g, "key_cache", int(g["block_table"][sequence, column]), shared, 0)
         values = _block(g, "value_cache", int(g["block_table"][sequence, column]), shared, 1)
-        places = torch.arange(column * size, column * size + size)
+        positions = torch.arange(column * size, column * size + size)
         scores = (keys @ query.float()) * g["softmax_scale"]
         if g["soft_cap"]:
             scores = g["soft_cap"] * torch.tanh(scores / g["soft_cap"])
         if g["alibi_slopes"] is not None:
-            scores = scores - g["alibi_slopes"][head].float() * (place - places).abs()
-        seen = places <= place
+            scores = scores - g["alibi_slopes"][head].float() * (position - positions).abs()
+        seen = positions <= position
         if g["window_left"] >= 0:
-            seen &= place - places <= g["window_left"]
+            seen &= position - positions <= g["window_left"]
         if not bool(seen.any()):
             continue
         scores, values = scores[seen], values[seen]
@@ -80,8 +80,8 @@ def _norm_of_another_order(hidden_states: Tensor, weight: Tensor, epsilon: float
     """One element after the other, in float32, and divided instead of multiplied."""
     value = hidden_states.float()
     total = torch.zeros(value.shape[:-1])
-    for place in range(value.shape[-1]):
-        total = total + value[..., place] * value[..., place]
+    for position in range(value.shape[-1]):
+        total = total + value[..., position] * value[..., position]
     root = torch.sqrt(total / max(value.shape[-1], 1) + epsilon).unsqueeze(-1)
     return (value * weight.float() / root).to(hidden_states.dtype)
 

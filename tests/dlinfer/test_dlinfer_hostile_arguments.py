@@ -141,7 +141,7 @@ def strided(draw: random.Random, room: Tensor) -> Tensor:
     return room.as_strided(shape, strides, draw.randint(0, 20))
 
 
-def places(value: Tensor) -> list[int]:
+def addresses(value: Tensor) -> list[int]:
     """The bytes of all elements, one after the other."""
     numbers = product(*(range(length) for length in value.shape))
     starts = [sum(n * s for n, s in zip(one, value.stride(), strict=True)) for one in numbers]
@@ -156,7 +156,7 @@ def test_tensors_that_overlap_are_told_from_those_that_lie_between_each_other() 
     seen = set()
     for _ in range(1500):
         one, two = strided(draw, draw.choice(rooms)), strided(draw, draw.choice(rooms))
-        mine, other = places(one), places(two)
+        mine, other = addresses(one), addresses(two)
         assert overlap(one, two) == bool(set(mine) & set(other)), (one.stride(), two.stride())
         assert lies_over_itself(one) == (len(set(mine)) < len(mine)), (one.shape, one.stride())
         between = max(min(mine), min(other)) <= min(max(mine), max(other))

@@ -83,11 +83,11 @@ def test_aten_graphs_do_not_copy_caches() -> None:
         return graph.forward
 
     model, caches, twins = Decoder(), new_caches(), new_caches()
-    places = [cache.data_ptr() for cache in _flat(caches)]
+    addresses = [cache.data_ptr() for cache in _flat(caches)]
     graph = dlinfer.graph.compile(model, Backend("seen", lowered(compiler)))
     for batch in (3, 1, 6, 20):
         _same(graph, model, caches, twins, make_step(batch, 11))
-    assert [cache.data_ptr() for cache in _flat(caches)] == places
+    assert [cache.data_ptr() for cache in _flat(caches)] == addresses
     assert len(seen) == 1
     assert seen[0]["dlinfer.fill_kv_cache.default"] == 2
     assert seen[0]["dlinfer.paged_decode_attention.default"] == 2

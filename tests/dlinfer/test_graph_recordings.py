@@ -42,8 +42,8 @@ class Recorder:
 
         def replay() -> None:
             self.replayed += 1
-            for place, value in zip(results, call(), strict=True):
-                place.copy_(value)
+            for result, value in zip(results, call(), strict=True):
+                result.copy_(value)
 
         # What a step would write while it is recorded must not stay: only replaying does something.
         with _undone():

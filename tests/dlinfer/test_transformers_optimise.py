@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
-from transformers_models import KNOWN, counted_runs, generated, padded, same, small
+from transformers_models import SUPPORTED, counted_runs, generated, padded, same, small
 
 from dlinfer.framework import transformers_ext
 from dlinfer.framework.transformers_ext import describe, optimise, restore
@@ -42,7 +42,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", SUPPORTED)
 def test_generates_what_transformers_does(name: str, way: str, runs: list[int]) -> None:
     model = small(name)
     expected = generated(model, padded(), **WAYS[way])
@@ -54,7 +54,7 @@ def test_generates_what_transformers_does(name: str, way: str, runs: list[int]) 
         assert len(runs) == len(expected.scores)
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", SUPPORTED)
 def test_restored_models_are_transformers_own(name: str, runs: list[int]) -> None:
     model = small(name)
     before = {key: value.clone() for key, value in model.state_dict().items()}
@@ -110,7 +110,7 @@ def test_sequences_of_which_nothing_is_seen() -> None:
         assert model(**inputs).logits.isfinite().all()
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", SUPPORTED)
 def test_a_mask_that_changes_its_mind(name: str, runs: list[int]) -> None:
     """Tokens that were stored are hidden later: both paths on one cache."""
     model = small(name)

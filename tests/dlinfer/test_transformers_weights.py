@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 
 import torch
 from torch import nn
-from transformers_models import KNOWN, counted_runs, generated, padded, same, small
+from transformers_models import SUPPORTED, counted_runs, generated, padded, same, small
 
 from dlinfer.framework.transformers_ext import optimise, restore
 from dlinfer.framework.transformers_ext.kernels import kernels
@@ -25,7 +25,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("weights", ["int8", "int4"])
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", SUPPORTED)
 def test_few_bits_are_the_rounded_weights(name: str, weights: Any, runs: list[int]) -> None:
     """Beside transformers with each weight rounded by another account of the same rule."""
     model, other = small(name), small(name)

@@ -29,17 +29,17 @@ class _Step:
 
     def __init__(self) -> None:
         torch.manual_seed(0)
-        place = {"device": "cuda", "dtype": torch.bfloat16}
-        self.hidden = torch.randn(BATCH, 128, **place)
-        self.residual = torch.randn(BATCH, 128, **place)
-        self.norm = torch.randn(128, **place)
-        self.projection = torch.randn((HEADS + 2 * KV_HEADS) * SIZE, 128, **place)
-        self.caches = torch.randn(2, BATCH * COLUMNS, BLOCK, KV_HEADS, SIZE, **place)
+        options = {"device": "cuda", "dtype": torch.bfloat16}
+        self.hidden = torch.randn(BATCH, 128, **options)
+        self.residual = torch.randn(BATCH, 128, **options)
+        self.norm = torch.randn(128, **options)
+        self.projection = torch.randn((HEADS + 2 * KV_HEADS) * SIZE, 128, **options)
+        self.caches = torch.randn(2, BATCH * COLUMNS, BLOCK, KV_HEADS, SIZE, **options)
         self.table = torch.randperm(BATCH * COLUMNS, device="cuda").view(BATCH, COLUMNS).to(torch.int32)
         self.lengths = torch.tensor([1, 17, 300, 640], device="cuda", dtype=torch.int32)
         angles = torch.rand(BATCH, SIZE, device="cuda")
         self.cos, self.sin = angles.cos(), angles.sin()
-        self.experts = torch.randn(4, 64, 128, **place), torch.randn(4, 128, 32, **place)
+        self.experts = torch.randn(4, 64, 128, **options), torch.randn(4, 128, 32, **options)
 
     def run(self) -> Tensor:
         hidden, _ = ops.add_rms_norm(self.hidden, self.residual, self.norm, 1e-6)

@@ -34,7 +34,7 @@ class Engine:
         self.cache = memory.transpose(1, 2) if token_major else memory
         self.random = torch.Generator().manual_seed(0)
         self.table = torch.randperm(BLOCKS, generator=self.random).view(3, -1).int()
-        self.known = [(torch.empty(0, KV_HEADS, SIZE), torch.empty(0, KV_HEADS, SIZE)) for _ in range(3)]
+        self.cached = [(torch.empty(0, KV_HEADS, SIZE), torch.empty(0, KV_HEADS, SIZE)) for _ in range(3)]
 
     def _draw(self, tokens: int, heads: int) -> Tensor:
         return torch.randn(tokens, heads, SIZE, generator=self.random)
@@ -47,11 +47,14 @@ class Engine:
         slots, right, start = [], [], 0
         for sequence, count in enumerate(new):
             rows = slice(start, start + count)
-            keys, values = self.known[sequence]
-            places = range(len(keys), len(keys) + count)
-            slots += [int(self.table[sequence, place // BLOCK]) * BLOCK + place % BLOCK for place in places]
-            self.known[sequence] = torch.cat((keys, key[rows])), torch.cat((values, value[rows]))
-            right.append(self._plain(query[rows], *self.known[sequence], causal))
+            keys, values = self.cached[sequence]
+            positions = range(len(keys), len(keys) + count)
+            slots += [
+                int(self.table[sequence, position // BLOCK]) * BLOCK + position % BLOCK
+                for position in positions
+            ]
+            self.cached[sequence] = torch.cat((keys, key[rows])), torch.cat((values, value[rows]))
+            right.append(self._plain(query[rows], *self.cached[sequence], causal))
             start += count
         metadata = self._metadata(new, torch.tensor(slots + [-1] * padding), causal)
         self.layer.do_kv_cache_update(None, key, value, self.cache, metadata.slots)
@@ -63,7 +66,7 @@ class Engine:
 
     def _metadata(self, new: list[int], slots: Tensor, causal: bool) -> object:
         ends = torch.tensor([0, *new]).cumsum(0).int()
-        lengths = torch.tensor([len(keys) for keys, _ in self.known], dtype=torch.int32)
+        lengths = torch.tensor([len(keys) for keys, _ in self.cached], dtype=torch.int32)
         common = stand_in.CommonAttentionMetadata(
             ends, ends, lengths, len(new), sum(new), max(new), int(lengths.max()), self.table, slots, causal
         )
@@ -77,14 +80,14 @@ class Engine:
         cap = self.options.get("logits_soft_cap")
         slopes = self.options.get("alibi_slopes")
         rows = []
-        for place, row in enumerate(query.double(), start=len(keys) - len(query)):
+        for position, row in enumerate(query.double(), start=len(keys) - len(query)):
             heads = []
             for head in range(HEADS):
                 shared = head * KV_HEADS // HEADS
                 scores = keys[:, shared].double() @ row[head] * SIZE**-0.5
                 if cap:
                     scores = cap * torch.tanh(scores / cap)
-                far = place - torch.arange(len(keys))
+                far = position - torch.arange(len(keys))
                 if slopes:
                     scores = scores - slopes[head] * far.abs()
                 hidden = (far < 0) if causal else torch.zeros(len(keys), dtype=torch.bool)

@@ -37,7 +37,7 @@ SHAPE: dict[str, Any] = {
     "pad_token_id": 0,
 }
 #: What is special about each: biases, a window in all layers, a window in some layers, norms of heads, soft caps.
-KNOWN = {
+SUPPORTED = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True)),
     "mistral": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=7)),
     "qwen2": lambda: Qwen2ForCausalLM(
@@ -45,7 +45,7 @@ KNOWN = {
     ),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=16)),
 }
-UNKNOWN = {
+UNSUPPORTED = {
     "gemma2": lambda: Gemma2ForCausalLM(
         Gemma2Config(
             **SHAPE,
@@ -61,7 +61,7 @@ UNKNOWN = {
 
 def small(name: str) -> Any:
     """A model by its name, in eval mode, the same weights each time."""
-    model = (KNOWN | UNKNOWN)[name]()
+    model = (SUPPORTED | UNSUPPORTED)[name]()
     draw_weights(model, seed=1)
     return model.eval()
 

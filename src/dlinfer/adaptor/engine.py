@@ -58,7 +58,7 @@ class _Adapted:
         if index is not None and rule.argument not in self._operator.arguments:
             self._add_result(rule, int(index[1] or 0))
             return
-        self._known(rule, rule.argument)
+        self._require_declared(rule, rule.argument)
         if isinstance(rule, Rename):
             if rule.argument in self._names:
                 raise self._wrong(rule, "the argument is renamed twice")
@@ -66,7 +66,7 @@ class _Adapted:
         elif isinstance(rule, Drop):
             self._drops.append(rule)
         elif isinstance(rule, Fold):
-            self._known(rule, rule.into)
+            self._require_declared(rule, rule.into)
             if rule.into in self._operator.writes:
                 raise self._wrong(rule, "the kernel writes to that tensor")
             self._folds.append(rule)
@@ -88,10 +88,10 @@ class _Adapted:
             raise self._wrong(rule, "leave out the dtype: the interface says which it must become")
         self._results.setdefault(index, []).append(rule)
 
-    def _known(self, rule: Rule, argument: str) -> None:
+    def _require_declared(self, rule: Rule, argument: str) -> None:
         if argument not in self._operator.arguments:
-            known = ", ".join(self._operator.arguments)
-            raise self._wrong(rule, f"there is no argument {argument!r}; there are {known}")
+            declared = ", ".join(self._operator.arguments)
+            raise self._wrong(rule, f"there is no argument {argument!r}; there are {declared}")
 
     def _validate(self) -> None:
         gone = [rule.argument for rule in self._drops] + [rule.argument for rule in self._folds]

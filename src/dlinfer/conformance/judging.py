@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from dicore.conformance.results import CaseResult
-from dlinfer.conformance.case import Case
-from dlinfer.conformance.integers import positions_problem, quantised_problem
-from dlinfer.conformance.memory import Placed
-from dlinfer.conformance.reference_run import ReferenceRun, flat, titles
+from dlinfer.conformance.calls import DeviceArguments, ReferenceRun, flat, titles
+from dlinfer.conformance.sampling import Case
 from dlinfer.errors import DlinferArgumentError
 from dlinfer.interface import OPERATORS
 from dlinfer.interface.declaration import Operator
 from dlinfer.interface.registry import OVERLOADS
+from dlinfer.reference.sparse import index_scores
 from dlinfer.vendors.dispatch import Values, resolve, served_by
 from op_tools.categories import Category
 from op_tools.conformance import add_wrong_tensor, describe_value, record_verdict
@@ -25,6 +24,10 @@ from op_tools.verdict import Verdict, judge_all, tolerance_for
 
 # What the reference may be off by, beside the largest element: roundings to the dtype of the case, and inner ones.
 _ROUNDINGS, _INNER_ROUNDINGS = 8.0, 64.0
+# Where an exact value is a tie within rounding, half of such runs come out on either side of it.
+RUNS = 20
+# Scores of picks that tie: relative to the largest, a few roundings of float32 sums.
+TIE = 1e-5
 _CATEGORIES: dict[str, Category] = {"exact": "movement", "elementwise": "other", "sum": "matmul"}
 
 
@@ -63,9 +66,9 @@ def _refused(case: Case, device: str, result: CaseResult) -> None:
             f"{case.refuses} is not looked at on {kind} (DLINFER_CHECK=1 does)",
         )
         return
-    placed = Placed(case.arguments, device, case.host)
+    call = DeviceArguments(case.arguments, device, case.host)
     try:
-        _called(OPERATORS[case.operator], placed.arguments)
+        _called(OPERATORS[case.operator], call.arguments)
     except DlinferArgumentError as error:
         if error.argument == case.refuses:
             return
@@ -94,10 +97,10 @@ class _Check:
         if problem := self._reference_problem():
             self._result.status, self._result.reason = "fail", problem
             return
-        placed = Placed(self._case.arguments, self._device, self._case.host)
+        call = DeviceArguments(self._case.arguments, self._device, self._case.host)
         try:
-            returned = _called(self._operator, placed.arguments)
-            got = [_on_cpu(value) for value in flat(self._operator, returned, placed.arguments)]
+            returned = _called(self._operator, call.arguments)
+            got = [_on_cpu(value) for value in flat(self._operator, returned, call.arguments)]
         except NotImplementedError as error:
             self._result.status, self._result.reason = "unsupported", _line(error)
             return
@@ -108,7 +111,7 @@ class _Check:
             )
             return
         self._judge(got)
-        for name in placed.damaged(self._operator.writes):
+        for name in call.damaged(self._operator.writes):
             self._reasons.append(f"{name}: changed where nothing may be written")
         if self._reasons:
             self._result.status, self._result.reason = "fail", "; ".join(self._reasons)
@@ -136,15 +139,15 @@ class _Check:
             self._reasons.append(f"gave {len(got)} results, expected {len(own)}")
             return
         verdicts: list[Verdict] | None = None
-        for place, (name, value, mine) in enumerate(zip(names, got, own, strict=True)):
-            if problem := self._unlike(value, mine) or self._special(place, value, mine):
+        for index, (name, value, mine) in enumerate(zip(names, got, own, strict=True)):
+            if problem := self._unlike(value, mine) or self._special(index, value, mine):
                 self._reasons.append(add_wrong_tensor(self._result, name, value, mine, problem))
             elif not self._is_special(mine):
                 if verdicts is None:
                     first = next((v for v in own if isinstance(v, Tensor)), None)
                     tolerance = tolerance_for(self._operator.name, None if first is None else first.dtype)
                     verdicts = judge_all(got, self._reference, category=self._category(), tolerance=tolerance)
-                self._record(name, value, mine, verdicts[place])
+                self._record(name, value, mine, verdicts[index])
 
     def _category(self) -> Category:
         if self._operator.name == "fill_kv_cache":
@@ -169,12 +172,12 @@ class _Check:
             not mine.is_floating_point() or mine.element_size() == 1
         )
 
-    def _special(self, place: int, value: Any, mine: Any) -> str:
+    def _special(self, index: int, value: Any, mine: Any) -> str:
         if not isinstance(mine, Tensor) or not self._is_special(mine):
             return ""
         if self._operator.tolerance == "positions":
             return positions_problem(self._reference, value)
-        return quantised_problem(self._reference, place, value)
+        return quantised_problem(self._reference, index, value)
 
     def _record(self, name: str, value: Any, mine: Any, verdict: Verdict) -> None:
         if not verdict.ok and self._leans_by_rows(verdict, value):
@@ -186,7 +189,7 @@ class _Check:
         """A row of a norm shares one root: where it is rounded down, all elements of the row err to the same side.
 
         The verdict takes that for truncation if there are few rows. Every error and their mean must be within bounds; and
-        in the halves, where elements are rounded far more coarsely than roots, it is truncation.
+        in half dtypes, where elements are rounded far more coarsely than roots, it is truncation.
         """
         shared = "norm" in self._operator.name and value.dtype == torch.float32
         return shared and verdict.error_over_bound <= 1 and verdict.rms_ratio <= 1
@@ -194,3 +197,91 @@ class _Check:
 
 def _on_cpu(value: Any) -> Any:
     return value.detach().cpu().clone() if isinstance(value, Tensor) else value
+
+
+# ---- results that are not plain arithmetic: quantised numbers, and chosen positions ----
+
+
+def quantised_problem(reference: ReferenceRun, index: int, got: Tensor) -> str:
+    """Each element must be one that the reference gives too, in float64 or from inputs moved by about one rounding."""
+    own = reference.own()[index]
+    if torch.equal(_numbers(got), _numbers(own)):
+        return ""
+    low = high = _numbers(own)
+    truth = reference.truth()
+    runs = [truth] if truth is not None else []
+    for seed in range(RUNS):
+        moved = reference.perturbed(seed)
+        runs += [moved] if moved is not None else []
+    for run in runs:
+        low, high = torch.minimum(low, _numbers(run[index])), torch.maximum(high, _numbers(run[index]))
+    wrong = (_numbers(got) < low) | (_numbers(got) > high) | (_numbers(got).isnan() != low.isnan())
+    count = int(wrong.sum())
+    return f"{count} of {got.numel()} quantised elements differ where no tie explains it" if count else ""
+
+
+def _numbers(value: Tensor) -> Tensor:
+    """As numbers; each half of a byte that holds two elements is a number of its own."""
+    if value.dtype == torch.uint8:
+        return torch.stack((value & 15, value >> 4), -1).to(torch.float64)
+    return value.to(torch.float64)
+
+
+def positions_problem(reference: ReferenceRun, got: Tensor) -> str:
+    """Whether chosen positions are as good as the reference's."""
+    arguments = {name: _upcast(value) for name, value in reference.kwargs.items()}
+    if reference.operator.name == "lightning_indexer":
+        return _indexed(arguments, got)
+    return _routed(arguments, got)
+
+
+def _upcast(value: Any) -> Any:
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _indexed(arguments: dict[str, Any], got: Tensor) -> str:
+    names = ("query", "key", "weights", "cu_seqlens_q", "kv_lengths", "block_table")
+    start = 0
+    for scores in index_scores(*(arguments[name] for name in names)):
+        for row in scores:
+            chosen = got[start, 0].to(torch.int64)
+            chosen = chosen[chosen != -1]
+            visible = int((row > -torch.inf).sum())
+            wanted = min(visible, got.shape[-1])
+            if len(chosen) != wanted:
+                return f"token {start} has {len(chosen)} keys, expected {wanted}"
+            if len(chosen.unique()) != wanted:
+                return f"token {start} has a key twice"
+            if wanted and (int(chosen.min()) < 0 or int(chosen.max()) >= row.numel()):
+                return f"token {start} has a key outside of its sequence"
+            best = row.topk(wanted).values
+            if not _tie(row[chosen].sort(descending=True).values, best, row[row > -torch.inf]):
+                return f"token {start} has keys of smaller scores than it could have"
+            start += 1
+    return ""
+
+
+def _routed(arguments: dict[str, Any], got: Tensor) -> str:
+    logits, groups = arguments["router_logits"], max(arguments["n_groups"], 1)
+    weights = torch.softmax(logits, -1).flatten(0, -2)
+    ids = got.flatten(0, -2)
+    experts = weights.shape[-1]
+    if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= experts):
+        return "a number of an expert that does not exist"
+    if ids.numel() and bool((ids.sort(-1).values.diff(dim=-1) == 0).any()):
+        return "a token has an expert twice"
+    size, each = experts // groups, ids.shape[-1] // groups
+    for group in range(groups):
+        mine = ids[:, group * each : (group + 1) * each]
+        if bool((mine // size != group).any()):
+            return f"group {group} has an expert of another group"
+        best = weights[:, group * size : (group + 1) * size].topk(each).values
+        if not _tie(weights.gather(1, mine), best, weights):
+            return "an expert was chosen before one of larger weight"
+    return ""
+
+
+def _tie(got: Tensor, best: Tensor, among: Tensor) -> bool:
+    if not got.numel():
+        return True
+    return bool(((got - best).abs() <= TIE * among.abs().max()).all())

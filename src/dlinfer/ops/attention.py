@@ -2,7 +2,7 @@
 
 `prefill_attention` and `paged_prefill_attention` have two forms each, written out as `..._0_16` and `..._0_18`; the public
 function takes the arguments of either. Beyond what the frameworks pass, every form takes the keywords `window_size` (a
-number of keys, or (left, right) as places on both sides), `logit_softcapping` and `causal`.
+number of keys, or (left, right) as positions on both sides), `logit_softcapping` and `causal`.
 
 Without a mask, fresh keys beside a cache are those of a decoder: causal. Fresh keys without a cache (`key_cache` is None)
 are those of an encoder, of images for instance: every key is seen. `causal` says it outright.

@@ -79,7 +79,7 @@ def apply_rotary_pos_emb(
 
 
 def _check_targets(q_embed: Tensor, k_embed: Tensor, query: Tensor, key: Tensor) -> None:
-    """Where rotated states go: as many elements, of the same kind, each in a place of its own."""
+    """Where rotated states go: as many elements, of the same kind, each in memory of its own."""
     for argument, target, name, states in (
         ("q_embed", q_embed, "query", query),
         ("k_embed", k_embed, "key", key),

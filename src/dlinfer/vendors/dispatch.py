@@ -135,9 +135,8 @@ _ADAPTED: dict[int, tuple[Vendor, dict[str, Kernel]]] = {}
 
 def _kernels(vendor: Vendor) -> dict[str, Kernel]:
     """The vendor's kernels behind its rules, made once; an operator that does not exist is an error."""
-    known = _ADAPTED.get(id(vendor))
-    if known is not None:
-        return known[1]
+    if id(vendor) in _ADAPTED:
+        return _ADAPTED[id(vendor)][1]
     strangers = sorted((set(vendor.kernels) | set(vendor.rules)) - set(OPERATORS))
     if strangers:
         raise VendorError(f"{vendor.name} has kernels or rules for unknown operators: {', '.join(strangers)}")
@@ -168,7 +167,7 @@ def _choose(wanted: list[str]) -> None:
 
 @contextmanager
 def using(vendor: str | Vendor) -> Iterator[None]:
-    """`use` for a while. A `Vendor` need not be installed: it is known for as long as this lasts."""
+    """`use` for a while. A `Vendor` need not be installed: it is installed for as long as this lasts."""
     before = list(_WANTED)
     name = vendor if isinstance(vendor, str) else vendor.name
     # Other threads look vendors up meanwhile: one name is added and taken away, the others stay.
@@ -201,8 +200,8 @@ def chosen(device: str) -> Vendor:
 def _named(name: str, origin: str) -> Vendor:
     found = installed().get(name)
     if found is None:
-        known = ", ".join(sorted(installed()))
-        raise VendorError(f"{origin} names no installed vendor of dlinfer: {name!r}; installed are: {known}")
+        names = ", ".join(sorted(installed()))
+        raise VendorError(f"{origin} names no installed vendor of dlinfer: {name!r}; installed are: {names}")
     if found.vendor is None or found.problem is not None:
         raise VendorError(f"the vendor {name!r} cannot be used: {found.problem}")
     return found.vendor

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dlinfer.conformance.case import Arguments, Samples
-from dlinfer.conformance.drawing import Draw
+from dlinfer.conformance.sampling import Arguments, Draw, Samples
 
 _FILL = (
     "plain",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dlinfer.conformance.case import Arguments, Samples
-from dlinfer.conformance.drawing import Draw
+from dlinfer.conformance.sampling import Arguments, Draw, Samples
 
 _LEADS = ((1,), (5,), (2, 3), (17,), (1, 4))
 _SIZES = ((16, 8), (64, 48), (128, 24), (96, 64), (8, 8))

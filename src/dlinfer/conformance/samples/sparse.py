@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from dlinfer.conformance.case import Arguments, Samples
-from dlinfer.conformance.drawing import Draw
 from dlinfer.conformance.samples.attention import paged
+from dlinfer.conformance.sampling import Arguments, Draw, Samples
 
 _HOST = ("cu_seqlens_q", "kv_lengths", "block_table")
 

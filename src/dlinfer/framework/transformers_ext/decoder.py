@@ -43,7 +43,7 @@ class DecoderForward(StandIn):
         # generate and others look at the signature.
         update_wrapper(self, self._plain)
         self.layers: list[Layer] = []
-        self._known: list[tuple[int, int]] = []
+        self._weights_read: list[tuple[int, int]] = []
         self.refresh()
 
     def refresh(self) -> None:
@@ -64,16 +64,16 @@ class DecoderForward(StandIn):
         if not self.keep:
             leave_file(self.decoder)
         self._windowed = any(layer.window_left >= 0 for layer in self.layers)
-        self._known = self._fingerprint()
+        self._weights_read = self._fingerprint()
 
     def _fingerprint(self) -> list[tuple[int, int]]:
         """Where the weights lie, and for those that were rounded whether they were written since."""
         rounded = self.precision is not None and self.keep
-        known = [(p.data_ptr(), version_of(p) if rounded else 0) for p in self.decoder.parameters()]
+        found = [(p.data_ptr(), version_of(p) if rounded else 0) for p in self.decoder.parameters()]
         if not self.keep:
             packed = (module for module in self.decoder.modules() if isinstance(module, PackedLinear))
-            known += [(held.data_ptr(), 0) for module in packed for held in module.buffers()]
-        return known
+            found += [(held.data_ptr(), 0) for module in packed for held in module.buffers()]
+        return found
 
     def _way_back(self) -> str:
         return "call restore(model) first" if self.keep else "change the model before optimise"
@@ -120,7 +120,7 @@ class DecoderForward(StandIn):
     def _look(self, cache: Any) -> None:
         """Reads weights that moved. They do not change within a text; to look at all for every token would cost."""
         begins = cache is None or not cache.get_seq_length()
-        if begins and self._fingerprint() != self._known:
+        if begins and self._fingerprint() != self._weights_read:
             self.refresh()
 
     def _fits(self, states: Tensor, positions: Tensor | None) -> bool:

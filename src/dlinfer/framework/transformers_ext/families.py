@@ -1,4 +1,4 @@
-"""Decoders whose layers are known, and what the operators need of each layer.
+"""Decoders whose layers are supported, and what the operators need of each layer.
 
 All of them share one form: RMS norm, attention with rotary embedding, RMS norm, gated MLP, both with a residual. What is not
 exactly that form is not touched: adapters, quantised or sharded layers, hooks, subclasses with code of their own.
@@ -67,7 +67,7 @@ class Layer:
 
 
 def family_of(module: nn.Module) -> str | None:
-    """Which known decoder a module is."""
+    """Which supported decoder a module is."""
     kind = type(module)
     for name in FAMILIES:
         if kind.__name__ == f"{name}Model" and kind.__module__.startswith("transformers.models."):
@@ -87,7 +87,7 @@ def _parts_of(layer: Any) -> Parts:
 
 
 def problem_of(decoder: Any) -> str | None:
-    """Why a decoder of a known family cannot run on the operators, or None."""
+    """Why a decoder of a supported family cannot run on the operators, or None."""
     family = family_of(decoder)
     if getattr(decoder.config, "hidden_act", None) != "silu":
         return f"its activation is {getattr(decoder.config, 'hidden_act', None)!r}, not 'silu'"
@@ -111,8 +111,10 @@ def problem_of(decoder: Any) -> str | None:
 
 def _problem_of_kind(module: nn.Module, family: str | None) -> str | None:
     kind = type(module)
-    known = kind.__module__.startswith("transformers.") and kind.__name__.startswith((str(family), "SiLU"))
-    if known or kind in (nn.Linear, PackedLinear, nn.Embedding, nn.ModuleList, nn.SiLU):
+    supported = kind.__module__.startswith("transformers.") and kind.__name__.startswith(
+        (str(family), "SiLU")
+    )
+    if supported or kind in (nn.Linear, PackedLinear, nn.Embedding, nn.ModuleList, nn.SiLU):
         return None
     return f"is a {kind.__module__}.{kind.__qualname__}"
 

@@ -101,7 +101,7 @@ class Head(StandIn):
     def __init__(self, linear: nn.Linear, precision: Precision | None) -> None:
         self.linear = linear
         self.precision = precision
-        self._known = (0, 0)
+        self._weight_read = (0, 0)
         self._rounded: RoundedLinear | None = None
 
     def __call__(self, input: Tensor) -> Tensor:
@@ -116,9 +116,9 @@ class Head(StandIn):
     def _in_few_bits(self) -> RoundedLinear:
         linear = self.linear
         state = (linear.weight.data_ptr(), version_of(linear.weight))
-        if self._rounded is None or state != self._known:
+        if self._rounded is None or state != self._weight_read:
             self._rounded = RoundedLinear(rounded_head(linear))
-            self._known = state
+            self._weight_read = state
         return self._rounded
 
 

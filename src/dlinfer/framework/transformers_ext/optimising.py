@@ -49,7 +49,7 @@ class _NoSaving(StandIn):
 def optimise(model: Any, weights: Precision | None = None, *, keep_originals: bool = True) -> Any:
     """Puts a model of transformers on the operators of dlinfer, in place, and returns it. `restore` takes it back.
 
-    Decoders of known families (Llama, Mistral, Qwen2, Qwen3; also inside larger models) run as a whole: joined linear
+    Decoders of supported families (Llama, Mistral, Qwen2, Qwen3; also inside larger models) run as a whole: joined linear
     layers, fused norms and activations, a paged cache. Any other model gets dlinfer's attention only, and a warning says so.
 
     Args:
@@ -129,7 +129,7 @@ def _warn(model: Any, state: _State) -> None:
     if state.decoders and not state.left:
         return
     reasons = "; ".join(f"{name or type(model).__name__}: {why}" for name, why in state.left.items())
-    reasons = reasons or f"its layers are of no known family ({', '.join(FAMILIES)})"
+    reasons = reasons or f"its layers are of no supported family ({', '.join(FAMILIES)})"
     whose = f"a part of {type(model).__name__}" if state.decoders else type(model).__name__
     warnings.warn(f"dlinfer: {whose} gets dlinfer's attention only; {reasons}", stacklevel=3)
 

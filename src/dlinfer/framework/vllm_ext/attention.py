@@ -135,7 +135,7 @@ class DlinferAttention(AttentionImpl[DlinferMetadata]):
         self.kv_cache_dtype = kv_cache_dtype
         self.kv_sharing_target_layer_name = kv_sharing_target_layer_name
         self.alibi_slopes = None if alibi_slopes is None else torch.tensor(alibi_slopes, dtype=torch.float32)
-        # vLLM counts the keys of a window, the query's own too; the interface the places before it.
+        # vLLM counts the keys of a window, the query's own too; the interface the positions before it.
         self.window_left = -1 if sliding_window is None else sliding_window - 1
         self.soft_cap = float(logits_soft_cap or 0.0)
 

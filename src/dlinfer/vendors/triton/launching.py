@@ -91,7 +91,7 @@ kernel = Kernels(_prepared)
 # ---- launches ----
 
 # How a compiled kernel is called is Triton's own business, and was read in this version. Any other launches as documented.
-_KNOWN_VERSION = "3.6."
+_DIRECT_VERSION = "3.6."
 # Lengths of prompts are numbers too, and there is no end of them.
 _MOST = 2048
 
@@ -99,11 +99,11 @@ _MOST = 2048
 class Launcher:
     """A kernel. Its signature has tensors (or None) first, then numbers, then constants."""
 
-    direct = triton.__version__.startswith(_KNOWN_VERSION) and not INTERPRETED
+    direct = triton.__version__.startswith(_DIRECT_VERSION) and not INTERPRETED
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.jit = triton.jit(function)
-        self._known: dict[tuple[Any, ...], tuple[Any, Any, Any]] = {}
+        self._compiled: dict[tuple[Any, ...], tuple[Any, Any, Any]] = {}
         # Profilers that hook into launches must see them.
         self._hooks = triton.knobs.runtime.launch_enter_hook if self.direct else None
 
@@ -138,7 +138,7 @@ class Launcher:
         if together & 15:
             # Rare: kernels are compiled for the alignment of each tensor.
             key += [address is not None and address & 15 for address in addresses]
-        found = self._known.get(tuple(key))
+        found = self._compiled.get(tuple(key))
         if found is None:
             self._first(tuple(key), grid, (*tensors, *numbers), constants, num_warps, num_stages)
             return
@@ -160,6 +160,6 @@ class Launcher:
         if tuple(names[len(args) :]) != tuple(constants):
             raise TypeError(f"constants of {names} are not in the order of the signature: {list(constants)}")
         kernel = self.jit[grid](*args, num_warps=warps, num_stages=stages, **constants)
-        if len(self._known) >= _MOST:
-            self._known.clear()
-        self._known[key] = (kernel.run, kernel.function, kernel.packed_metadata)
+        if len(self._compiled) >= _MOST:
+            self._compiled.clear()
+        self._compiled[key] = (kernel.run, kernel.function, kernel.packed_metadata)

@@ -156,7 +156,7 @@ def _w8a8_kernel(
         left = tl.load(a_at, mask=(m < M)[:, None] & within, other=none)
         right = tl.load(b_at, mask=(n < N)[:, None] & within, other=none)
         if FLOAT8:
-            # Products of 8-bit floats are summed with few bits by matrix units; those of halves are not.
+            # Products of 8-bit floats are summed with few bits by matrix units; those of half dtypes are not.
             acc = tl.dot(left.to(tl.float16), tl.trans(right.to(tl.float16)), acc)
         else:
             acc = tl.dot(left, tl.trans(right), acc, out_dtype=tl.int32)

@@ -172,5 +172,5 @@ def padded(inputs: dict[str, Any], size: int) -> dict[str, Any]:
 
 def cannot_be_padded(inputs: dict[str, Any]) -> list[str]:
     """Arguments that some models have and that this file does not know."""
-    known = {*_TOKENS, "attn_metadata", "past_key_values"}
-    return [name for name, value in inputs.items() if value is not None and name not in known]
+    supported = {*_TOKENS, "attn_metadata", "past_key_values"}
+    return [name for name, value in inputs.items() if value is not None and name not in supported]

@@ -1,15 +1,19 @@
-"""Draws the values of cases: the same for the same name and seed, on every machine."""
+"""What a case is, how the samples of an operator are described, and how values are drawn: the same on every machine."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 from zlib import crc32
 
 import torch
 from torch import Tensor
 
+SOURCE = "own"
+FLOAT_DTYPES = ("float32", "bfloat16", "float16")
+Arguments = dict[str, Any]
 _T = TypeVar("_T")
 
 
@@ -60,3 +64,36 @@ class Draw:
 def empty_output(*shape: int, dtype: torch.dtype) -> Tensor:
     """Memory for a result, in which anything that is left unwritten is seen."""
     return torch.full(shape, torch.nan, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The cases of one operator. Case n always has the same dtype, label and values, whatever else is run."""
+
+    count: int
+    labels: tuple[str, ...]
+    build: Callable[[Draw, str], Arguments]
+    """Arguments by name, for a label; tensors on the CPU, which may share memory and have any strides."""
+    dtypes: tuple[str, ...] = FLOAT_DTYPES
+    host: tuple[str, ...] = ()
+    """Arguments that may stay on the CPU when the case runs on a device; every other case keeps them there."""
+
+    def described(self, number: int) -> tuple[str, str]:
+        """(dtype, label): dtypes change fastest, then labels."""
+        dtype = self.dtypes[number % len(self.dtypes)]
+        return dtype, self.labels[number // len(self.dtypes) % len(self.labels)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of one operator."""
+
+    id: str
+    operator: str
+    dtype: str
+    label: str
+    arguments: Arguments
+    host: frozenset[str] = field(default=frozenset())
+    """Tensors that stay on the CPU."""
+    refuses: str = ""
+    """The argument that is wrong; the call must be refused with an error that names it."""
