@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from diopi.conformance.samples import Maker, Sample, samples
-from diopi.conformance.samples.elementwise import LARGE, both_forms, number, operand, pairs, written
+from diopi.conformance.samples import Maker, Sample, number, samples
+from diopi.conformance.samples.elementwise import LARGE, both_forms, operand, pairs, scalar_forms, written
 
 _COMPARISONS = [f"diopi{name}" for name in ("Eq", "Ne", "Ge", "Gt", "Le", "Lt")]
 
@@ -31,14 +31,13 @@ def compared(make: Maker) -> Iterator[Sample]:
     for shape in [(5, 7), (LARGE,)]:
         left, right = _equal_in_half(make, *shape)
         yield {"input": left, "other": right}
-    if make.dtype == torch.float32 and not written(
-        make
-    ):  # operands of two dtypes, a result that is no boolean
+    if make.dtype == torch.float32 and not written(make):
+        # operands of two dtypes, a result that is no boolean
         yield {"input": make(4, 6), "other": make.index(4, 6, low=-2, high=3)}
         yield {"input": make(4, 6), "other": make(4, 6), "out": make.out(4, 6)}
 
 
-@samples(*(name + form for name in _COMPARISONS for form in ("Scalar", "InpScalar")))
+@samples(*scalar_forms(*_COMPARISONS))
 def compared_with_number(make: Maker) -> Iterator[Sample]:
     """Numbers that occur among the elements, and others."""
     for shape, other in [((5, 7), 0), ((), 1), ((0, 4), 2), ((LARGE,), 3), ((2, 3, 9), True)]:
@@ -76,14 +75,7 @@ def negated(make: Maker) -> Iterator[Sample]:
     yield {"input": _half_zero(make, 4, 6)}
 
 
-@samples(*both_forms("diopiBitwiseAnd", "diopiBitwiseOr"))
-def bitwise(make: Maker) -> Iterator[Sample]:
-    """Two tensors, broadcast."""
-    for first, second in pairs(make):
-        yield {"input": operand(make, *first), "other": make(*second)}
-
-
-@samples(*(f"diopiBitwise{name}{form}" for name in ("And", "Or") for form in ("Scalar", "InpScalar")))
+@samples(*scalar_forms("diopiBitwiseAnd", "diopiBitwiseOr"))
 def bitwise_with_number(make: Maker) -> Iterator[Sample]:
     """Masks of few and of many bits."""
     numbers = [True, False] if make.dtype == torch.bool else [3, 0, 85, 127]

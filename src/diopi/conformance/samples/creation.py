@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
-from diopi.conformance.samples import Maker, Sample, samples
-from diopi.conformance.samples.elementwise import LARGE, both_forms, number, operand, written
+from diopi.conformance.samples import Maker, Sample, number, samples, table
+from diopi.conformance.samples.elementwise import BROADCAST, LARGE, both_forms, operand, scalar_forms, written
 
 # ---- sequences ----
 
@@ -48,40 +48,26 @@ def complex_of_parts(make: Maker) -> Iterator[Sample]:
     """Two parts, broadcast; the interface has complex numbers of float32 and float64 parts."""
     if make.dtype not in (torch.float32, torch.float64):
         return
-    for first, second in [
-        ((3, 17), (3, 17)),
-        ((4, 5, 6), (6,)),
-        ((LARGE,), (LARGE,)),
-        ((), ()),
-        ((0, 3), (3,)),
-    ]:
+    for first, second in BROADCAST:
         yield {"real": make(*first), "imag": make(*second)}
 
 
-@samples("diopiReal", "diopiImag")
-def part(make: Maker) -> Iterator[Sample]:
-    """One part of every number."""
-    for shape in [(5, 7), (2, 3, 4, 5), (), (0, 3), (LARGE,)]:
-        yield {"input": make(*shape)}
+table("diopiReal diopiImag", "input", ((5, 7),), ((2, 3, 4, 5),), ((),), ((0, 3),), ((LARGE,),))
 
 
 # ---- limits ----
 
 
-@samples("diopiClampScalar", "diopiClampInpScalar")
-def clamped(make: Maker) -> Iterator[Sample]:
-    """Either limit may be missing; where they cross, the upper one holds."""
-    yield {"input": operand(make, 5, 7), "min": 0, "max": 3}
-    yield {"input": operand(make, 2, 3, 9), "min": 1}
-    yield {"input": operand(make, 2, 3, 9), "max": 2}
-    yield {"input": operand(make), "min": 0, "max": 1}
-    yield {"input": operand(make, 0, 3), "min": 0, "max": 1}
-    yield {"input": operand(make, LARGE), "min": 5, "max": 2}
-    if make.floating:
-        yield {"input": operand(make, 4, 6), "min": -0.25, "max": 0.5}
+# Either limit may be missing; where they cross, the upper one holds.
+table(
+    "diopiClampScalar diopiClampInpScalar",
+    "input min max",
+    *[((5, 7), 0, 3), ((2, 3, 9), 1), ((2, 3, 9), None, 2), ((), 0, 1), ((0, 3), 0, 1), ((LARGE,), 5, 2)],
+    floating=[((4, 6), -0.25, 0.5)],
+)
 
 
-@samples("diopiClampMinScalar", "diopiClampMinInpScalar", "diopiClampMaxScalar", "diopiClampMaxInpScalar")
+@samples(*scalar_forms("diopiClampMin", "diopiClampMax"))
 def clamped_on_one_side(make: Maker) -> Iterator[Sample]:
     """One limit."""
     side = "min" if "Min" in make.function else "max"
@@ -92,13 +78,7 @@ def clamped_on_one_side(make: Maker) -> Iterator[Sample]:
 @samples(*both_forms("diopiClamp"))
 def clamped_by_tensors(make: Maker) -> Iterator[Sample]:
     """Limits of every element, broadcast; either may be missing."""
-    for first, second in [
-        ((5, 7), (5, 7)),
-        ((4, 5, 6), (6,)),
-        ((LARGE,), (LARGE,)),
-        ((), ()),
-        ((0, 3), (3,)),
-    ]:
+    for first, second in [((5, 7), (5, 7)), *BROADCAST[1:]]:
         yield {"input": operand(make, *first), "min": make(*second), "max": make(*second)}
     yield {"input": operand(make, 4, 6), "min": make(4, 1)}
     yield {"input": operand(make, 4, 6), "max": make(6)}
@@ -110,13 +90,7 @@ def clamped_by_tensors(make: Maker) -> Iterator[Sample]:
 def clamped_by_tensor(make: Maker) -> Iterator[Sample]:
     """One limit of every element."""
     side = "min" if "Min" in make.function else "max"
-    for first, second in [
-        ((5, 7), (5, 7)),
-        ((4, 5, 6), (6,)),
-        ((LARGE,), (LARGE,)),
-        ((), ()),
-        ((0, 3), (3,)),
-    ]:
+    for first, second in [((5, 7), (5, 7)), *BROADCAST[1:]]:
         yield {"input": operand(make, *first), side: make(*second)}
     if not written(make):
         yield {"input": make(4, 1), side: make(6)}
@@ -133,9 +107,7 @@ def _tensors(make: Maker) -> Iterator[list[torch.Tensor]]:
     yield [operand(make, LARGE), operand(make, 33)]
 
 
-@samples(
-    "diopiForeachaddScalar", "diopiForeachaddInpScalar", "diopiForeachmulScalar", "diopiForeachmulInpScalar"
-)
+@samples(*scalar_forms("diopiForeachadd", "diopiForeachmul"))
 def each_with_number(make: Maker) -> Iterator[Sample]:
     """Every tensor of a list with one number."""
     others = [2, 3, 1, number(make, -0.5, 4)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from diopi.conformance.samples import Maker, Sample, samples
+from diopi.conformance.samples import Maker, Sample, number, samples, table
 
 LARGE = 5003  # more elements than any short way of a kernel takes, and no multiple of a vector's length
 
@@ -16,14 +16,14 @@ def both_forms(*names: str) -> list[str]:
     return [form for name in names for form in (name, f"{name}Inp")]
 
 
+def scalar_forms(*names: str) -> list[str]:
+    """The same with a number as the second operand."""
+    return [name + form for name in names for form in ("Scalar", "InpScalar")]
+
+
 def written(make: Maker) -> bool:
     """Whether the first operand is written: then no two of its elements may share memory."""
     return "Inp" in make.function
-
-
-def number(make: Maker, real: float, whole: int) -> float | int:
-    """A number that the dtype can hold."""
-    return real if make.floating else whole
 
 
 def operand(make: Maker, *shape: int, low: float | None = None, high: float | None = None) -> torch.Tensor:
@@ -74,19 +74,16 @@ def of_more_than_one(make: Maker) -> Iterator[Sample]:
 # ---- activations with attributes ----
 
 
-@samples(*both_forms("diopiThreshold"))
-def threshold(make: Maker) -> Iterator[Sample]:
-    """What does not exceed the threshold becomes the value."""
-    for shape, limit, value in [
-        ((5, 7), 0, 0),
-        ((3, 2, 9), 1, 7),
-        ((), 0, 3),
-        ((0, 2), 0, 1),
-        ((LARGE,), 2, 5),
-    ]:
-        yield {"input": operand(make, *shape), "threshold": limit, "value": value}
-    if make.floating:
-        yield {"input": operand(make, 4, 6), "threshold": -0.5, "value": 0.25}
+table(
+    "diopiThreshold diopiThresholdInp",
+    "input threshold value",
+    ((5, 7), 0, 0),
+    ((3, 2, 9), 1, 7),
+    ((), 0, 3),
+    ((0, 2), 0, 1),
+    ((LARGE,), 2, 5),
+    floating=[((4, 6), -0.5, 0.25)],
+)
 
 
 @samples("diopiThresholdBackward")
@@ -116,36 +113,26 @@ def _maybe_gradient(make: Maker, shape: tuple[int, ...]) -> Sample:
     return sample
 
 
-@samples(*both_forms("diopiLeakyRelu"))
-def leaky_relu(make: Maker) -> Iterator[Sample]:
-    """Slopes small, none, whole and negative."""
-    for shape, slope in [
-        ((5, 7), 0.01),
-        ((2, 3, 4, 5), 0.5),
-        ((), 2),
-        ((0, 4), 0.01),
-        ((LARGE,), -0.25),
-        ((9,), 0),
-    ]:
-        yield {"input": operand(make, *shape), "negative_slope": slope}
-
-
-@samples("diopiLeakyReluBackward")
-def leaky_relu_backward(make: Maker) -> Iterator[Sample]:
-    """From the input and from the result, which have the same signs where the slope is positive."""
-    for shape, slope, of_result in [
-        ((5, 7), 0.01, False),
-        ((2, 3, 9), 0.5, True),
-        ((), 2, False),
-        ((0, 4), 0.01, False),
-        ((LARGE,), -0.25, False),
-    ]:
-        yield {
-            "grad_output": make(*shape),
-            "input": make(*shape),
-            "negative_slope": slope,
-            "input_is_result": of_result,
-        }
+table(
+    "diopiLeakyRelu diopiLeakyReluInp",
+    "input negative_slope",
+    ((5, 7), 0.01),
+    ((2, 3, 4, 5), 0.5),
+    ((), 2),
+    ((0, 4), 0.01),
+    ((LARGE,), -0.25),
+    ((9,), 0),
+)
+# From the input and from the result, which have the same signs where the slope is positive.
+table(
+    "diopiLeakyReluBackward",
+    "grad_output input negative_slope input_is_result",
+    ((5, 7), (5, 7), 0.01, False),
+    ((2, 3, 9), (2, 3, 9), 0.5, True),
+    ((), (), 2, False),
+    ((0, 4), (0, 4), 0.01, False),
+    ((LARGE,), (LARGE,), -0.25, False),
+)
 
 
 @samples(*both_forms("diopiHardtanh"), "diopiHardtanhBackward")
@@ -180,7 +167,8 @@ def from_result(make: Maker) -> Iterator[Sample]:
 # ---- two operands ----
 
 # The shapes of two operands that broadcast; an in-place form takes those whose result has the first one's.
-PAIRS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+Shapes = list[tuple[tuple[int, ...], tuple[int, ...]]]
+PAIRS: Shapes = [
     ((3, 17), (3, 17)),
     ((4, 5, 6), (6,)),
     ((2, 3, 4, 5), (1, 3, 1, 1)),
@@ -191,6 +179,8 @@ PAIRS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((0, 3), (3,)),
     ((4, 3), ()),
 ]
+# A few of them: the result always has the first one's shape.
+BROADCAST: Shapes = [((3, 17), (3, 17)), ((4, 5, 6), (6,)), ((LARGE,), (LARGE,)), ((), ()), ((0, 3), (3,))]
 
 
 def pairs(make: Maker, *, count: int = 9) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -212,7 +202,7 @@ def additive(make: Maker) -> Iterator[Sample]:
         yield {"input": operand(make, 4, 6), "other": other, "alpha": 1}
 
 
-@samples("diopiAddScalar", "diopiSubScalar", "diopiAddInpScalar", "diopiSubInpScalar")
+@samples(*scalar_forms("diopiAdd", "diopiSub"))
 def additive_scalar(make: Maker) -> Iterator[Sample]:
     """A number as the second operand."""
     for shape, other, alpha in [((5, 7), 2, 1), ((), 3, 2), ((0, 4), 1, 1), ((LARGE,), 5, 1)]:
@@ -223,20 +213,19 @@ def additive_scalar(make: Maker) -> Iterator[Sample]:
         yield {"input": operand(make, 4, 6), "other": -0.75, "alpha": 0.5}
 
 
-@samples(*both_forms("diopiMul"), "diopiMaximum", "diopiMinimum")
+@samples(*both_forms("diopiMul", "diopiBitwiseAnd", "diopiBitwiseOr"), "diopiMaximum", "diopiMinimum")
 def binary(make: Maker) -> Iterator[Sample]:
     """Two tensors, broadcast."""
     for first, second in pairs(make):
         yield {"input": operand(make, *first), "other": make(*second)}
 
 
-@samples("diopiMulScalar", "diopiMulInpScalar")
-def times_number(make: Maker) -> Iterator[Sample]:
-    """A number as the second operand."""
-    for shape, other in [((5, 7), 2), ((), 3), ((0, 4), 1), ((LARGE,), 5), ((2, 3, 9), 0)]:
-        yield {"input": operand(make, *shape), "other": other}
-    if make.floating:
-        yield {"input": operand(make, 4, 6), "other": -0.75}
+table(
+    "diopiMulScalar diopiMulInpScalar",
+    "input other",
+    *[((5, 7), 2), ((), 3), ((0, 4), 1), ((LARGE,), 5), ((2, 3, 9), 0)],
+    floating=[((4, 6), -0.75)],
+)
 
 
 def _roundings(make: Maker) -> list[int]:
@@ -255,7 +244,7 @@ def divided(make: Maker) -> Iterator[Sample]:
             yield {"input": operand(make, *first), "other": other, "rounding_mode": mode}
 
 
-@samples("diopiDivScalar", "diopiDivInpScalar")
+@samples(*scalar_forms("diopiDiv"))
 def divided_by_number(make: Maker) -> Iterator[Sample]:
     """Each rounding, a number as the divisor."""
     for mode in _roundings(make):
@@ -337,54 +326,35 @@ def power_of_number(make: Maker) -> Iterator[Sample]:
 @samples(*both_forms("diopiAddcmul", "diopiAddcdiv"))
 def product_added(make: Maker) -> Iterator[Sample]:
     """The first operand plus a factor times the product or quotient of two."""
-    shapes = [((3, 17), (3, 17)), ((4, 5, 6), (6,)), ((LARGE,), (LARGE,)), ((), ()), ((0, 3), (3,))]
-    for position, (first, second) in enumerate(shapes):
-        value = [1, 2, number(make, -0.5, 3)][position % 3]
-        yield {
-            "input": operand(make, *first),
-            "tensor1": make(*first),
-            "tensor2": make.positive(*second),
-            "value": value,
-        }
+    for (first, second), value in zip(BROADCAST, [1, 2, number(make, -0.5, 3), 1, 2], strict=True):
+        added = operand(make, *first)
+        yield {"input": added, "tensor1": make(*first), "tensor2": make.positive(*second), "value": value}
     yield {"input": operand(make, 5, 4), "tensor1": make(5, 1), "tensor2": make(4), "value": 1}
 
 
 @samples("diopiLerpTensor")
 def between_tensors(make: Maker) -> Iterator[Sample]:
     """Weights of every element."""
-    for first, second in [
-        ((3, 17), (3, 17)),
-        ((4, 5, 6), (6,)),
-        ((LARGE,), (LARGE,)),
-        ((), ()),
-        ((0, 3), (3,)),
-    ]:
+    for first, second in BROADCAST:
         yield {"input": make(*first), "end": make(*first), "weight": make(*second, low=0.0, high=1.0)}
     yield {"input": make(5, 1), "end": make(1, 4), "weight": make(5, 4)}
 
 
-@samples("diopiLerpScalar")
-def between(make: Maker) -> Iterator[Sample]:
-    """One weight; kernels take another formula from a half on."""
-    for shape, weight in [
-        ((3, 17), 0.25),
-        ((4, 5, 6), 0.75),
-        ((LARGE,), 0.5),
-        ((), 1),
-        ((0, 3), 0.1),
-        ((7,), -2),
-    ]:
-        yield {"input": make(*shape), "end": make(*shape), "weight": weight}
-    yield {"input": make(5, 1), "end": make(4), "weight": 0.3}
-
-
-@samples("diopiAddcmul", "diopiAddcmulInp", "diopiAddcdiv", "diopiAddcdivInp")
-def factor_of_double_precision(make: Maker) -> Iterator[Sample]:
-    """A factor that float32 does not hold: it must arrive as the double that it is."""
-    if make.floating:
-        yield {
-            "input": make(9, 7, written=True),
-            "tensor1": make(9, 7),
-            "tensor2": make.positive(9, 7),
-            "value": 1 / 3,
-        }
+# One weight; kernels take another formula from a half on.
+table(
+    "diopiLerpScalar",
+    "input end weight",
+    ((3, 17), (3, 17), 0.25),
+    ((4, 5, 6), (4, 5, 6), 0.75),
+    ((LARGE,), (LARGE,), 0.5),
+    ((), (), 1),
+    ((0, 3), (0, 3), 0.1),
+    ((7,), (7,), -2),
+    ((5, 1), (4,), 0.3),
+)
+# A factor that float32 does not hold: it must arrive as the double that it is.
+table(
+    "diopiAddcmul diopiAddcmulInp diopiAddcdiv diopiAddcdivInp",
+    "input tensor1 tensor2 value",
+    floating=[((9, 7), (9, 7), lambda make: make.positive(9, 7), 1 / 3)],
+)
