@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from diopi.conformance.samples import Maker, Sample, samples
+from diopi.conformance.samples import Maker, Sample, samples, table
 
 _SORTED: tuple[tuple[tuple[int, ...], int, bool], ...] = (
     ((3, 7), 1, False),
@@ -41,33 +41,27 @@ def argsort(make: Maker) -> Iterator[Sample]:
 @samples("diopiSortBackward")
 def sort_backward(make: Maker) -> Iterator[Sample]:
     for rows, columns in ((3, 7), (1, 1), (5, 0), (13, 101)):
-        indices, sizes = torch.stack([make.permutation(columns) for _ in range(rows)]), [rows, columns]
-        yield {
-            "grad_output": make(rows, columns),
-            "dim": 1,
-            "indices": indices,
-            "sizes": sizes,
-            "keepdim": True,
-        }
+        indices = torch.stack([make.permutation(columns) for _ in range(rows)])
+        of = {"dim": 1, "indices": indices, "sizes": [rows, columns], "keepdim": True}
+        yield {"grad_output": make(rows, columns), **of}
     picked = make.index(5, high=7)
     yield {"grad_output": make(5), "dim": 1, "indices": picked, "sizes": [5, 7], "keepdim": False}
     picked = make.index(1, 4, high=6)
     yield {"grad_output": make(1, 4), "dim": -2, "indices": picked, "sizes": [6, 4], "keepdim": True}
 
 
-@samples("diopiTopk")
-def topk(make: Maker) -> Iterator[Sample]:
-    for shape, k, dim, largest, ordered in (
-        ((3, 7), 3, 1, True, True),
-        ((3, 7), 2, 0, False, True),
-        ((2, 3, 9), 9, -1, True, True),
-        ((9,), 1, 0, False, False),
-        ((), 1, 0, True, True),
-        ((3, 5), 0, 1, True, True),
-        ((7, 501), 20, -1, True, True),
-        ((4, 6), 1, 1, True, False),
-    ):
-        yield {"input": make(*shape), "k": k, "dim": dim, "largest": largest, "sorted": ordered}
+table(
+    "diopiTopk",
+    "input k dim largest sorted",
+    ((3, 7), 3, 1, True, True),
+    ((3, 7), 2, 0, False, True),
+    ((2, 3, 9), 9, -1, True, True),
+    ((9,), 1, 0, False, False),
+    ((), 1, 0, True, True),
+    ((3, 5), 0, 1, True, True),
+    ((7, 501), 20, -1, True, True),
+    ((4, 6), 1, 1, True, False),
+)
 
 
 @samples("diopiUnique")

@@ -9,12 +9,8 @@ from collections.abc import Iterator
 
 import torch
 
-from diopi.conformance.samples import Maker, Sample, samples
-
-
-def _number(make: Maker) -> float:
-    return -2.5 if make.floating else 1
-
+from diopi.conformance.samples import Maker, Sample, number, samples
+from diopi.conformance.samples.elementwise import both_forms, operand, scalar_forms, written
 
 # ---- by mask ----
 
@@ -32,7 +28,8 @@ def where(make: Maker) -> Iterator[Sample]:
         yield {"condition": make.mask(*condition), "input": make(*first), "other": make(*second)}
 
 
-_MASKED: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+Shape = tuple[int, ...]
+_MASKED: tuple[tuple[Shape, Shape], ...] = (
     ((3, 5), (3, 5)),
     ((3, 5), (5,)),
     ((2, 3, 4, 5), (3, 1, 5)),
@@ -43,30 +40,18 @@ _MASKED: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 )
 
 
-@samples("diopiMaskedFillScalar")
+@samples(*scalar_forms("diopiMaskedFill"))
 def masked_fill_scalar(make: Maker) -> Iterator[Sample]:
     for shape, mask in _MASKED:
-        yield {"input": make(*shape), "mask": make.mask(*mask), "value": _number(make)}
-    yield {"input": make(3, 1), "mask": make.mask(3, 4), "value": 0}
+        yield {"input": operand(make, *shape), "mask": make.mask(*mask), "value": number(make)}
+    if not written(make):
+        yield {"input": make(3, 1), "mask": make.mask(3, 4), "value": 0}
 
 
-@samples("diopiMaskedFillInpScalar")
-def masked_fill_scalar_in_place(make: Maker) -> Iterator[Sample]:
-    for shape, mask in _MASKED:
-        yield {"input": make(*shape, written=True), "mask": make.mask(*mask), "value": _number(make)}
-
-
-@samples("diopiMaskedFill")
+@samples(*both_forms("diopiMaskedFill"))
 def masked_fill(make: Maker) -> Iterator[Sample]:
-    for shape, mask in _MASKED:
-        yield {"input": make(*shape), "mask": make.mask(*mask), "value": make()}
-    yield {"input": make(3, 1), "mask": make.mask(3, 4), "value": make()}
-
-
-@samples("diopiMaskedFillInp")
-def masked_fill_in_place(make: Maker) -> Iterator[Sample]:
-    for shape, mask in _MASKED:
-        yield {"input": make(*shape, written=True), "mask": make.mask(*mask), "value": make()}
+    for shape, mask in _MASKED if written(make) else (*_MASKED, ((3, 1), (3, 4))):
+        yield {"input": operand(make, *shape), "mask": make.mask(*mask), "value": make()}
 
 
 @samples("diopiMaskedScatter")
@@ -103,7 +88,7 @@ def nonzero(make: Maker) -> Iterator[Sample]:
 # ---- by index ----
 
 
-def _indices(make: Maker) -> Iterator[tuple[tuple[int, ...], list[torch.Tensor | None]]]:
+def _indices(make: Maker) -> Iterator[tuple[Shape, list[torch.Tensor | None]]]:
     yield (5, 4, 3), [make.index(6, high=5)]
     yield (5, 4, 3), [make.index(2, 3, high=5, low=-5), make.index(3, high=4)]
     yield (5, 4, 3), [None, make.index(7, high=4)]
@@ -128,26 +113,18 @@ def index_backward(make: Maker) -> Iterator[Sample]:
         yield {"zeros_like_input": zeros, "indices": indices, "nums": len(indices), "grad_output": grad}
 
 
-def _picked(shape: tuple[int, ...], indices: list[torch.Tensor | None]) -> torch.Size:
+def _picked(shape: Shape, indices: list[torch.Tensor | None]) -> torch.Size:
     return torch.empty(shape)[tuple(slice(None) if i is None else i for i in indices)].shape
 
 
-@samples("diopiIndexPut", "diopiIndexPutInp")
+@samples(*both_forms("diopiIndexPut"))
 def index_put(make: Maker) -> Iterator[Sample]:
-    in_place = make.function.endswith("Inp")
     for shape, indices, values, accumulate in _put(make):
-        yield {
-            "input": make(*shape, written=in_place),
-            "values": values,
-            "indices": indices,
-            "indices_counts": len(indices),
-            "accumulate": accumulate,
-        }
+        given = {"indices": indices, "indices_counts": len(indices), "accumulate": accumulate}
+        yield {"input": operand(make, *shape), "values": values, **given}
 
 
-def _put(
-    make: Maker,
-) -> Iterator[tuple[tuple[int, ...], list[torch.Tensor | None], torch.Tensor, bool]]:
+def _put(make: Maker) -> Iterator[tuple[Shape, list[torch.Tensor | None], torch.Tensor, bool]]:
     for shape, indices in _indices(make):
         yield shape, indices, make(*_picked(shape, indices)), True
     yield (5, 4, 3), [make.permutation(5)[:3]], make(3, 4, 3), False
@@ -159,7 +136,7 @@ def _put(
     yield (71, 67), [make.permutation(71)[:40]], make(67), False
 
 
-_ALONG: tuple[tuple[tuple[int, ...], int, int], ...] = (
+_ALONG: tuple[tuple[Shape, int, int], ...] = (
     ((5, 3), 0, 7),
     ((5, 3), 1, 2),
     ((2, 3, 4), -2, 5),
@@ -186,21 +163,15 @@ def index_select_backward(make: Maker) -> Iterator[Sample]:
         yield {"grad": make(*sizes), "input_sizes": list(shape), "dim": dim, "index": index}
 
 
-@samples("diopiIndexFillScalar", "diopiIndexFillInpScalar")
-def index_fill_scalar(make: Maker) -> Iterator[Sample]:
-    for shape, dim, count in _ALONG:
-        source, index = make(*shape, written="Inp" in make.function), make.index(count, high=shape[dim])
-        yield {"input": source, "dim": dim, "index": index, "value": _number(make)}
-
-
-@samples("diopiIndexFill", "diopiIndexFillInp")
+@samples(*scalar_forms("diopiIndexFill"), *both_forms("diopiIndexFill"))
 def index_fill(make: Maker) -> Iterator[Sample]:
     for shape, dim, count in _ALONG:
-        source, index = make(*shape, written="Inp" in make.function), make.index(count, high=shape[dim])
-        yield {"input": source, "dim": dim, "index": index, "value": make()}
+        source, index = operand(make, *shape), make.index(count, high=shape[dim])
+        value = number(make) if "Scalar" in make.function else make()
+        yield {"input": source, "dim": dim, "index": index, "value": value}
 
 
-_GATHERED: tuple[tuple[tuple[int, ...], int, tuple[int, ...]], ...] = (
+_GATHERED: tuple[tuple[Shape, int, Shape], ...] = (
     ((5, 3), 0, (4, 3)),
     ((5, 3), 1, (5, 6)),
     ((2, 3, 4), -1, (1, 2, 5)),
@@ -215,11 +186,8 @@ _GATHERED: tuple[tuple[tuple[int, ...], int, tuple[int, ...]], ...] = (
 @samples("diopiGather")
 def gather(make: Maker) -> Iterator[Sample]:
     for shape, dim, picked in _GATHERED:
-        yield {
-            "input": make(*shape),
-            "dim": dim,
-            "index": make.index(*picked, high=shape[dim] if shape else 1),
-        }
+        source = make(*shape)
+        yield {"input": source, "dim": dim, "index": make.index(*picked, high=shape[dim] if shape else 1)}
 
 
 @samples("diopiGatherBackward")
@@ -229,34 +197,20 @@ def gather_backward(make: Maker) -> Iterator[Sample]:
         yield {"grad_output": make(*picked), "input": make(*shape), "dim": dim, "index": index}
 
 
-@samples("diopiScatter", "diopiScatterInp")
+@samples(*both_forms("diopiScatter"))
 def scatter(make: Maker) -> Iterator[Sample]:
-    in_place = make.function.endswith("Inp")
     for shape, dim, index, reduce in _scattered(make):
-        source = make(*index.shape)
-        yield {
-            "input": make(*shape, written=in_place),
-            "dim": dim,
-            "src": source,
-            "index": index,
-            "reduce": reduce,
-        }
-    longer = make(6, 9)
-    yield {
-        "input": make(5, 7, written=in_place),
-        "dim": 1,
-        "src": longer,
-        "index": _rows(make, 5, 7),
-        "reduce": "",
-    }
+        where = {"dim": dim, "index": index, "reduce": reduce}
+        yield {"src": make(*index.shape), "input": operand(make, *shape), **where}
+    longer = {"src": make(6, 9), "input": operand(make, 5, 7)}
+    yield {**longer, "dim": 1, "index": _rows(make, 5, 7), "reduce": ""}
 
 
-@samples("diopiScatterScalar", "diopiScatterInpScalar")
+@samples(*scalar_forms("diopiScatter"))
 def scatter_scalar(make: Maker) -> Iterator[Sample]:
-    in_place = "Inp" in make.function
     for shape, dim, index, reduce in _scattered(make):
-        source = make(*shape, written=in_place)
-        yield {"input": source, "dim": dim, "value": _number(make), "index": index, "reduce": reduce}
+        where = {"dim": dim, "index": index, "reduce": reduce}
+        yield {"input": operand(make, *shape), "value": number(make), **where}
 
 
 def _rows(make: Maker, rows: int, columns: int, kept: int | None = None) -> torch.Tensor:
@@ -264,7 +218,7 @@ def _rows(make: Maker, rows: int, columns: int, kept: int | None = None) -> torc
     return torch.stack([make.permutation(columns)[:kept] for _ in range(rows)])
 
 
-def _scattered(make: Maker) -> Iterator[tuple[tuple[int, ...], int, torch.Tensor, str]]:
+def _scattered(make: Maker) -> Iterator[tuple[Shape, int, torch.Tensor, str]]:
     yield (5, 7), 1, _rows(make, 5, 7, 4), ""
     yield (5, 7), 0, _rows(make, 7, 5).T, ""
     yield (3, 9), -1, _rows(make, 2, 9, 5), ""
@@ -288,41 +242,28 @@ def one_hot(make: Maker) -> Iterator[Sample]:
 # ---- rows of a table ----
 
 
+def _lookup(padding: int, by_frequency: bool) -> Sample:
+    return {"padding_idx": padding, "scale_grad_byfreq": by_frequency, "sparse": False}
+
+
 @samples("diopiEmbedding")
 def embedding(make: Maker) -> Iterator[Sample]:
     for rows, width, shape, padding in _LOOKED_UP:
-        yield {
-            "weight": make(rows, width),
-            "indices": make.index(*shape, high=rows),
-            "padding_idx": padding,
-            "scale_grad_byfreq": False,
-            "sparse": False,
-        }
+        weight, indices = make(rows, width), make.index(*shape, high=rows)
+        yield {"weight": weight, "indices": indices, **_lookup(padding, False)}
     indices = make.index(4, high=10, dtype=torch.int32)
-    yield {
-        "weight": make(10, 4),
-        "indices": indices,
-        "padding_idx": -1,
-        "scale_grad_byfreq": True,
-        "sparse": False,
-    }
+    yield {"weight": make(10, 4), "indices": indices, **_lookup(-1, True)}
 
 
 @samples("diopiEmbeddingBackward")
 def embedding_backward(make: Maker) -> Iterator[Sample]:
     for rows, width, shape, padding in _LOOKED_UP:
         for by_frequency in (False, True):
-            yield {
-                "grad": make(*shape, width),
-                "indices": make.index(*shape, high=rows),
-                "num_weights": rows,
-                "padding_idx": padding,
-                "scale_grad_byfreq": by_frequency,
-                "sparse": False,
-            }
+            grad, indices = make(*shape, width), make.index(*shape, high=rows)
+            yield {"grad": grad, "indices": indices, "num_weights": rows, **_lookup(padding, by_frequency)}
 
 
-_LOOKED_UP: tuple[tuple[int, int, tuple[int, ...], int], ...] = (
+_LOOKED_UP: tuple[tuple[int, int, Shape, int], ...] = (
     (10, 4, (3, 5), -1),
     (10, 4, (7,), 2),
     (5, 3, (), -1),
