@@ -59,7 +59,7 @@ def samples(*functions: str) -> Callable[[SampleFunction], SampleFunction]:
 
 def table(
     functions: str, columns: str, *rows: Row, floating: Sequence[Row] = (), **ranges: tuple[float, float]
-) -> None:
+) -> SampleFunction:
     """Registers a sample for each row, whose values are the arguments `columns`, the last of which may be missing.
 
     A tuple is the shape of a tensor (drawn between the limits that `ranges` has for its column), a list may hold such
@@ -84,7 +84,7 @@ def table(
                 column: argument(column, value) for column, value in zip(columns.split(), row, strict=False)
             }
 
-    samples(*functions.split())(made)
+    return samples(*functions.split())(made)
 
 
 def number(make: Maker, real: float = -2.5, whole: int = 1) -> float | int:

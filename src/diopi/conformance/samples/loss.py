@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
-from diopi.conformance.samples import Maker, Sample, samples
+from diopi.conformance.samples import Maker, Sample, SampleFunction, samples, table
 
 NONE, MEAN, SUM = 0, 1, 2
 _SHAPES = ((), (5,), (3, 7), (2, 3, 4, 5), (0, 3), (41, 123))
 
 
-def _grad_of(make: Maker, reduction: int, *shape: int) -> torch.Tensor:
-    """What comes from behind: of the loss's shape."""
-    return make(*shape) if reduction == NONE else make()
+def _backward(function: str, forward: SampleFunction) -> None:
+    """Registers the samples of a loss with what comes from behind: of the loss's shape."""
+
+    @samples(function)
+    def backward(make: Maker) -> Iterator[Sample]:
+        for sample in forward(make):
+            shape = list(sample["target"].shape) if sample["reduction"] == NONE else []
+            if "label_smoothing" in sample and sample["target"].is_floating_point():
+                del shape[1:2]  # probabilities of classes
+            yield {**sample, "grad_output": make(*shape)}
 
 
 @samples("diopiMSELoss")
@@ -25,123 +32,85 @@ def mse(make: Maker) -> Iterator[Sample]:
             yield {"input": make(*shape), "target": make(*shape), "reduction": reduction}
 
 
-@samples("diopiMSELossBackward")
-def mse_backward(make: Maker) -> Iterator[Sample]:
-    for sample in mse(make):
-        yield {**sample, "grad_output": _grad_of(make, sample["reduction"], *sample["input"].shape)}
-
-
 @samples("diopiSmoothL1Loss")
 def smooth_l1(make: Maker) -> Iterator[Sample]:
     for number, sample in enumerate(mse(make)):
         yield {**sample, "beta": (1.0, 0.5, 2.5, 1.0, 0.11, 0.0)[number % 6]}
 
 
-@samples("diopiSmoothL1LossBackward")
-def smooth_l1_backward(make: Maker) -> Iterator[Sample]:
-    for sample in smooth_l1(make):
-        yield {**sample, "grad_output": _grad_of(make, sample["reduction"], *sample["input"].shape)}
+_backward("diopiMSELossBackward", mse)
+_backward("diopiSmoothL1LossBackward", smooth_l1)
 
 
 # ---- binary cross entropy ----
 
 
-@samples("diopiBCELoss")
-def binary(make: Maker) -> Iterator[Sample]:
-    def probability(*shape: int) -> torch.Tensor:
-        return make(*shape, low=0.02, high=0.98)
-
-    for reduction in (NONE, MEAN, SUM):
-        yield {"input": probability(4, 5), "target": probability(4, 5), "reduction": reduction}
-    weight = make(4, 5, low=0.5, high=2)
-    yield {"input": probability(4, 5), "target": probability(4, 5), "weight": weight, "reduction": MEAN}
-    weight = make(5, low=0.5, high=2)
-    yield {
-        "input": probability(3, 4, 5),
-        "target": make.mask(3, 4, 5).to(make.dtype),
-        "weight": weight,
-        "reduction": NONE,
-    }
-    sure = make.laid_out(torch.tensor([0, 0, 1, 1, 0.5]).to(make.dtype), written=True)
-    right = make.laid_out(torch.tensor([0, 1, 0, 1, 1.0]).to(make.dtype), written=True)
-    yield {"input": sure, "target": right, "reduction": NONE}
-    yield {"input": probability(), "target": probability(), "reduction": SUM}
-    yield {"input": probability(37, 135), "target": probability(37, 135), "reduction": MEAN}
+def _labels(*shape: int) -> Callable[[Maker], torch.Tensor]:
+    return lambda make: make.mask(*shape).to(make.dtype)
 
 
-@samples("diopiBCELossBackward")
-def binary_backward(make: Maker) -> Iterator[Sample]:
-    for sample in binary(make):
-        yield {**sample, "grad_output": _grad_of(make, sample["reduction"], *sample["input"].shape)}
+def _values(*numbers: float) -> Callable[[Maker], torch.Tensor]:
+    return lambda make: make.laid_out(torch.tensor(numbers).to(make.dtype), written=True)
+
+
+binary = table(
+    "diopiBCELoss",
+    "weight input target reduction",
+    (None, (4, 5), (4, 5), NONE),
+    (None, (4, 5), (4, 5), MEAN),
+    (None, (4, 5), (4, 5), SUM),
+    ((4, 5), (4, 5), (4, 5), MEAN),
+    ((5,), (3, 4, 5), _labels(3, 4, 5), NONE),
+    (None, _values(0, 0, 1, 1, 0.5), _values(0, 1, 0, 1, 1.0), NONE),
+    (None, (), (), SUM),
+    (None, (37, 135), (37, 135), MEAN),
+    input=(0.02, 0.98),
+    target=(0.02, 0.98),
+    weight=(0.5, 2),
+)
+_backward("diopiBCELossBackward", binary)
 
 
 @samples("diopiBCEWithLogits")
 def logits(make: Maker) -> Iterator[Sample]:
-    def target(*shape: int) -> torch.Tensor:
-        return make(*shape, low=0, high=1)
+    def given(*shape: int) -> Sample:
+        return {"input": make(*shape), "target": make(*shape, low=0, high=1)}
 
     for reduction in (NONE, MEAN, SUM):
-        yield {"input": make(4, 5), "target": target(4, 5), "reduction": reduction}
+        yield {**given(4, 5), "reduction": reduction}
     positive = make(5, low=0.5, high=3)
-    yield {"input": make(4, 5), "target": target(4, 5), "pos_weight": positive, "reduction": MEAN}
+    yield {**given(4, 5), "pos_weight": positive, "reduction": MEAN}
     weight = make(4, 1, low=0.5, high=2)
-    yield {
-        "input": make(4, 5),
-        "target": target(4, 5),
-        "weight": weight,
-        "pos_weight": positive,
-        "reduction": NONE,
-    }
-    yield {
-        "input": make(2, 3, 4),
-        "target": target(2, 3, 4),
-        "weight": make(4, low=0, high=2),
-        "reduction": SUM,
-    }
+    yield {**given(4, 5), "weight": weight, "pos_weight": positive, "reduction": NONE}
+    yield {**given(2, 3, 4), "weight": make(4, low=0, high=2), "reduction": SUM}
     far = make(3, 9, low=-90, high=90)
     yield {"input": far, "target": make.mask(3, 9).to(make.dtype), "reduction": NONE}
-    yield {"input": make(), "target": target(), "reduction": MEAN}
-    yield {"input": make(37, 135), "target": target(37, 135), "reduction": MEAN}
+    yield {**given(), "reduction": MEAN}
+    yield {**given(37, 135), "reduction": MEAN}
 
 
-@samples("diopiBCEWithLogitsBackward")
-def logits_backward(make: Maker) -> Iterator[Sample]:
-    for sample in logits(make):
-        yield {**sample, "grad_output": _grad_of(make, sample["reduction"], *sample["input"].shape)}
+_backward("diopiBCEWithLogitsBackward", logits)
+
+focal = table(
+    "diopiSigmoidFocalLoss",
+    "inputs targets alpha gamma reduction",
+    ((4, 7), _labels(4, 7), 0.25, 2.0, NONE),
+    ((4, 7), _labels(4, 7), 0.25, 2.0, MEAN),
+    ((4, 7), _labels(4, 7), 0.25, 2.0, SUM),
+    ((4, 7), _labels(4, 7), -1.0, 1.5, NONE),
+    ((2, 3, 5), _labels(2, 3, 5), 0.6, 0.0, SUM),
+    ((9,), lambda make: make(9, low=0, high=1), 0.3, 3.0, NONE),
+    ((29, 171), _labels(29, 171), 0.25, 2.0, MEAN),
+)
 
 
-@samples("diopiSigmoidFocalLoss")
-def focal(make: Maker) -> Iterator[Sample]:
-    def target(*shape: int) -> torch.Tensor:
-        return make.mask(*shape).to(make.dtype)
-
-    for reduction in (NONE, MEAN, SUM):
-        yield {
-            "inputs": make(4, 7),
-            "targets": target(4, 7),
-            "alpha": 0.25,
-            "gamma": 2.0,
-            "reduction": reduction,
-        }
-    yield {"inputs": make(4, 7), "targets": target(4, 7), "alpha": -1.0, "gamma": 1.5, "reduction": NONE}
-    yield {"inputs": make(2, 3, 5), "targets": target(2, 3, 5), "alpha": 0.6, "gamma": 0.0, "reduction": SUM}
-    soft = make(9, low=0, high=1)
-    yield {"inputs": make(9), "targets": soft, "alpha": 0.3, "gamma": 3.0, "reduction": NONE}
-    yield {
-        "inputs": make(29, 171),
-        "targets": target(29, 171),
-        "alpha": 0.25,
-        "gamma": 2.0,
-        "reduction": MEAN,
-    }
-
-
-@samples("diopiSigmoidFocalLossBackward")
-def focal_backward(make: Maker) -> Iterator[Sample]:
+def _renamed(make: Maker) -> Iterator[Sample]:
+    """As the backward function calls its arguments."""
     for sample in focal(make):
-        inputs, targets = sample.pop("inputs"), sample.pop("targets")
-        grad = _grad_of(make, sample["reduction"], *inputs.shape)
-        yield {**sample, "input": inputs, "target": targets, "grad_output": grad}
+        yield {"input": sample.pop("inputs"), "target": sample.pop("targets"), **sample}
+
+
+_backward("diopiSigmoidFocalLossBackward", _renamed)
 
 
 # ---- classes ----
@@ -159,101 +128,68 @@ def _classes(make: Maker, *shape: int, classes: int, ignored: int | None = None)
     return make.laid_out(torch.where(where, ignored, drawn))
 
 
-def _nll(make: Maker) -> Iterator[Sample]:
-    for reduction in (NONE, MEAN, SUM):
-        target = _classes(make, 6, classes=5, ignored=-100)
-        yield {"input": make(6, 5), "target": target, "reduction": reduction, "ignore_index": -100}
-        weight = make(5, low=0.2, high=2)
-        target = _classes(make, 7, classes=5, ignored=2)
-        yield {
-            "input": make(7, 5),
-            "target": target,
-            "weight": weight,
-            "reduction": reduction,
-            "ignore_index": 2,
-        }
-    yield {"input": make(5), "target": _classes(make, classes=5), "reduction": SUM, "ignore_index": -100}
-    yield {
-        "input": make(61, 83),
-        "target": _classes(make, 61, classes=83),
-        "reduction": MEAN,
-        "ignore_index": -100,
-    }
-    weight = make(3, low=0.2, high=2)
-    target = _classes(make, 2, 4, 5, classes=3, ignored=-1)
-    yield {
-        "input": make(2, 3, 4, 5),
-        "target": target,
-        "weight": weight,
-        "reduction": MEAN,
-        "ignore_index": -1,
-    }
-    target = _classes(make, 2, 4, 5, classes=3)
-    yield {"input": make(2, 3, 4, 5), "target": target, "reduction": NONE, "ignore_index": 1}
-    target = _classes(make, 2, 6, classes=3)
-    yield {"input": make(2, 3, 6), "target": target, "weight": weight, "reduction": SUM, "ignore_index": -100}
-
-
-def _class_grad(make: Maker, sample: Sample) -> Sample:
-    shape = [] if sample["reduction"] else sample["target"].shape
-    return {**sample, "grad_output": make(*shape)}
-
-
 @samples("diopiNLLLoss")
 def nll(make: Maker) -> Iterator[Sample]:
-    yield from _nll(make)
+    def given(
+        target: torch.Tensor,
+        shape: tuple[int, ...],
+        reduction: int,
+        ignored: int = -100,
+        weight: torch.Tensor | None = None,
+    ) -> Sample:
+        sample = {"input": make(*shape), "target": target, "weight": weight}
+        return {**sample, "reduction": reduction, "ignore_index": ignored}
+
+    for reduction in (NONE, MEAN, SUM):
+        yield given(_classes(make, 6, classes=5, ignored=-100), (6, 5), reduction)
+        weight = make(5, low=0.2, high=2)
+        yield given(_classes(make, 7, classes=5, ignored=2), (7, 5), reduction, 2, weight)
+    yield given(_classes(make, classes=5), (5,), SUM)
+    yield given(_classes(make, 61, classes=83), (61, 83), MEAN)
+    weight = make(3, low=0.2, high=2)
+    yield given(_classes(make, 2, 4, 5, classes=3, ignored=-1), (2, 3, 4, 5), MEAN, -1, weight)
+    yield given(_classes(make, 2, 4, 5, classes=3), (2, 3, 4, 5), NONE, 1)
+    yield given(_classes(make, 2, 6, classes=3), (2, 3, 6), SUM, weight=weight)
 
 
-@samples("diopiNLLLossBackward")
-def nll_backward(make: Maker) -> Iterator[Sample]:
-    for sample in _nll(make):
-        yield _class_grad(make, sample)
+_backward("diopiNLLLossBackward", nll)
 
 
 @samples("diopiNLLLossV2")
 def nll_with_weight(make: Maker) -> Iterator[Sample]:
     """With the total weight, which the reference leaves open where nothing is reduced."""
-    for sample in _nll(make):
+    for sample in nll(make):
         if sample["input"].dim() not in _WITH_WEIGHT:
             continue
         yield {**sample, "totalWeight": make.out()} if sample["reduction"] == NONE else sample
 
 
-@samples("diopiNLLLossV2Backward")
-def nll_with_weight_backward(make: Maker) -> Iterator[Sample]:
-    for sample in _nll(make):
+def _nll_saved(make: Maker) -> Iterator[Sample]:
+    """With the total weight that the forward function gave."""
+    for sample in nll(make):
         if sample["input"].dim() not in _WITH_WEIGHT:
             continue
         counted = sample["target"][sample["target"] != sample["ignore_index"]]
-        weight = sample.get("weight")
+        weight = sample["weight"]
         total = torch.tensor(float(counted.numel())) if weight is None else weight[counted].sum()
-        yield {**_class_grad(make, sample), "totalWeight": make.laid_out(total.to(make.dtype))}
+        yield {**sample, "totalWeight": make.laid_out(total.to(make.dtype))}
+
+
+_backward("diopiNLLLossV2Backward", _nll_saved)
 
 
 @samples("diopiCrossEntropyLoss")
 def cross_entropy(make: Maker) -> Iterator[Sample]:
-    for number, sample in enumerate(_nll(make)):
+    for number, sample in enumerate(nll(make)):
         yield {**sample, "label_smoothing": (0.0, 0.1, 0.0, 0.3)[number % 4]}
     for reduction, smoothing in ((NONE, 0.0), (MEAN, 0.2), (SUM, 0.0)):
         shape = (4, 5) if reduction != SUM else (2, 3, 7)
-        probabilities = make(*shape, low=0, high=1)
-        yield {
-            "input": make(*shape),
-            "target": probabilities,
-            "weight": make(shape[1], low=0.2, high=2) if reduction != NONE else None,
-            "reduction": reduction,
-            "ignore_index": -100,
-            "label_smoothing": smoothing,
-        }
+        sample = {"target": make(*shape, low=0, high=1), "input": make(*shape)}
+        sample["weight"] = make(shape[1], low=0.2, high=2) if reduction != NONE else None
+        yield {**sample, "reduction": reduction, "ignore_index": -100, "label_smoothing": smoothing}
 
 
-@samples("diopiCrossEntropyLossBackward")
-def cross_entropy_backward(make: Maker) -> Iterator[Sample]:
-    for sample in cross_entropy(make):
-        shape = sample["target"].shape
-        if sample["target"].is_floating_point():
-            shape = torch.Size((shape[0], *shape[2:]))
-        yield {**sample, "grad_output": make(*([] if sample["reduction"] else shape))}
+_backward("diopiCrossEntropyLossBackward", cross_entropy)
 
 
 # ---- connectionist temporal classification ----
@@ -267,43 +203,18 @@ def _sequences(make: Maker) -> Iterator[Sample]:
     def lengths(*values: int) -> torch.Tensor:
         return make.laid_out(torch.tensor(values), written=True)
 
-    full = {"input_lengths": lengths(9, 9), "target_lengths": lengths(3, 3), "blank": 0}
+    full = {"input_lengths": lengths(9, 9), "target_lengths": lengths(3, 3)}
     for reduction in (NONE, MEAN, SUM):
-        target = make.index(2, 3, low=1, high=5)
-        yield {
-            "log_probs": log_probs(9, 2, 5),
-            "targets": target,
-            **full,
-            "reduction": reduction,
-            "zero_infinity": False,
-        }
+        given = {"targets": make.index(2, 3, low=1, high=5), "log_probs": log_probs(9, 2, 5), **full}
+        yield {**given, "blank": 0, "reduction": reduction, "zero_infinity": False}
     ragged = {"input_lengths": lengths(12, 7, 10), "target_lengths": lengths(2, 4, 0)}
-    target = make.index(3, 5, high=6)
-    yield {
-        "log_probs": log_probs(12, 3, 7),
-        "targets": target,
-        **ragged,
-        "blank": 6,
-        "reduction": MEAN,
-        "zero_infinity": False,
-    }
-    target = make.index(6, low=1, high=7)
-    yield {
-        "log_probs": log_probs(12, 3, 7),
-        "targets": target,
-        **ragged,
-        "blank": 0,
-        "reduction": NONE,
-        "zero_infinity": True,
-    }
-    short = {
-        "input_lengths": lengths(2, 8),
-        "target_lengths": lengths(4, 4),
-        "blank": 0,
-        "zero_infinity": True,
-    }
-    target = make.index(2, 4, low=1, high=4)
-    yield {"log_probs": log_probs(8, 2, 4), "targets": target, **short, "reduction": SUM}
+    given = {"targets": make.index(3, 5, high=6), "log_probs": log_probs(12, 3, 7), **ragged}
+    yield {**given, "blank": 6, "reduction": MEAN, "zero_infinity": False}
+    given = {"targets": make.index(6, low=1, high=7), "log_probs": log_probs(12, 3, 7), **ragged}
+    yield {**given, "blank": 0, "reduction": NONE, "zero_infinity": True}
+    short = {"input_lengths": lengths(2, 8), "target_lengths": lengths(4, 4)}
+    given = {"targets": make.index(2, 4, low=1, high=4), "log_probs": log_probs(8, 2, 4), **short}
+    yield {**given, "blank": 0, "reduction": SUM, "zero_infinity": True}
 
 
 @samples("diopiCTCLoss")
