@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -19,28 +20,23 @@ def _moments(x: Tensor, axes: list[int], eps: float) -> tuple[Tensor, Tensor]:
     return mean.to(x.dtype), inverse.to(x.dtype)
 
 
-def _weights(make: Maker, *shape: int) -> Tensor:
-    return make(*shape, low=0.5, high=1.5)
+def _affine(make: Maker, shape: Sequence[int], affine: bool = True) -> dict[str, Tensor | None]:
+    if not affine:
+        return {"weight": None, "bias": None}
+    return {"weight": make(*shape, low=0.5, high=1.5), "bias": make(*shape, low=-1, high=1)}
+
+
+def _forward(make: Maker, shape: Sequence[int], affine: Sequence[int], **how: Any) -> Sample:
+    return {"input": make(*shape, low=-3, high=3), **_affine(make, affine), **how}
 
 
 @samples("diopiLayerNorm")
 def layer_norms(make: Maker) -> Iterator[Sample]:
     for shape, normalized in (((3, 4, 5), 1), ((3, 4, 5), 2), ((7, 313), 1), ((5,), 1)):
         rows = list(shape[len(shape) - normalized :])
-        yield {
-            "input": make(*shape, low=-3, high=3),
-            "weight": _weights(make, *rows),
-            "bias": make(*rows, low=-1, high=1),
-            "normalized_shape": rows,
-            "eps": 1e-5,
-        }
+        yield _forward(make, shape, rows, normalized_shape=rows, eps=1e-5)
     yield {"input": make(3, 4, 5, low=-3, high=3), "normalized_shape": [4, 5], "eps": 1e-5}
-    yield {
-        "input": make(2, 9, low=-3, high=3),
-        "weight": _weights(make, 9),
-        "normalized_shape": [9],
-        "eps": 0.1,
-    }
+    yield {**_forward(make, (2, 9), (9,), normalized_shape=[9], eps=0.1), "bias": None}
 
 
 @samples("diopiLayerNormBackward")
@@ -54,58 +50,35 @@ def layer_norm_gradients(make: Maker) -> Iterator[Sample]:
         rows = list(shape[len(shape) - normalized :])
         x = make(*shape, low=-3, high=3)
         mean, rstd = _moments(x, list(range(len(shape) - normalized, len(shape))), 1e-5)
-        yield {
-            "grad_output": make(*shape, low=-2, high=2),
-            "input": x,
-            "weight": _weights(make, *rows) if affine else None,
-            "bias": make(*rows, low=-1, high=1) if affine else None,
-            "mean": make.laid_out(mean),
-            "rstd": make.laid_out(rstd),
-            "normalized_shape": rows,
-        }
+        given = {"input": x, "grad_output": make(*shape, low=-2, high=2), **_affine(make, rows, affine)}
+        yield {**given, "mean": make.laid_out(mean), "rstd": make.laid_out(rstd), "normalized_shape": rows}
+
+
+_FROM_AXIS = (((3, 4, 5), 2), ((3, 4, 5), 1), ((7, 313), -1), ((2, 3, 4), 0))
 
 
 @samples("diopiLayerNormGB")
 def layer_norms_from_axis(make: Maker) -> Iterator[Sample]:
-    for shape, axis in (((3, 4, 5), 2), ((3, 4, 5), 1), ((7, 313), -1), ((2, 3, 4), 0)):
-        rows = shape[axis:]
-        yield {
-            "input": make(*shape, low=-3, high=3),
-            "weight": _weights(make, *rows),
-            "bias": make(*rows, low=-1, high=1),
-            "eps": 1e-5,
-            "begin_norm_axis": axis,
-        }
+    for shape, axis in _FROM_AXIS:
+        yield _forward(make, shape, shape[axis:], eps=1e-5, begin_norm_axis=axis)
 
 
 @samples("diopiLayerNormGBBackward")
 def layer_norm_gradients_from_axis(make: Maker) -> Iterator[Sample]:
-    for shape, axis in (((3, 4, 5), 2), ((3, 4, 5), 1), ((7, 313), -1), ((2, 3, 4), 0)):
+    for shape, axis in _FROM_AXIS:
         rows = shape[axis:]
         x = make(*shape, low=-3, high=3)
         mean, inverse = _moments(x, list(range(len(shape) - len(rows), len(shape))), 1e-5)
-        yield {
-            "grad_output": make(*shape, low=-2, high=2),
-            "input": x,
-            "weight": _weights(make, *rows),
-            "bias": make(*rows, low=-1, high=1),
-            "running_mean": make.laid_out(mean),
-            "running_std": make.laid_out(inverse),
-            "begin_norm_axis": axis,
-        }
+        saved = {"running_mean": make.laid_out(mean), "running_std": make.laid_out(inverse)}
+        given = {"input": x, "grad_output": make(*shape, low=-2, high=2), **_affine(make, rows)}
+        yield {**given, **saved, "begin_norm_axis": axis}
 
 
 @samples("diopiInstanceNorm")
 def instance_norms(make: Maker) -> Iterator[Sample]:
     for shape, axis in (((2, 3, 4, 5), 1), ((2, 4, 5, 3), -1), ((2, 3, 41), 1), ((3, 2, 4, 4, 2), 1)):
-        channels = shape[axis]
-        yield {
-            "input": make(*shape, low=-3, high=3),
-            "axis": axis,
-            "scale": _weights(make, channels),
-            "bias": make(channels, low=-1, high=1),
-            "eps": 1e-5,
-        }
+        sample = _forward(make, shape, (shape[axis],), axis=axis, eps=1e-5)
+        yield {"scale": sample.pop("weight"), **sample}
 
 
 @samples("diopiInstanceNormBackward")
@@ -115,37 +88,25 @@ def instance_norm_gradients(make: Maker) -> Iterator[Sample]:
         yield {"grad_output": gradient, **sample}
 
 
+_GROUPS = (((2, 6, 4, 5), 3, True), ((2, 6, 7), 1, True), ((3, 4, 5, 5), 4, False))
+
+
 @samples("diopiGroupNorm")
 def group_norms(make: Maker) -> Iterator[Sample]:
-    for shape, groups, affine in (
-        ((2, 6, 4, 5), 3, True),
-        ((2, 6, 7), 1, True),
-        ((3, 4, 5, 5), 4, False),
-        ((2, 8), 2, True),
-    ):
-        yield {
-            "input": make(*shape, low=-3, high=3),
-            "weight": _weights(make, shape[1]) if affine else None,
-            "bias": make(shape[1], low=-1, high=1) if affine else None,
-            "num_groups": groups,
-            "eps": 1e-5,
-        }
+    for shape, groups, affine in (*_GROUPS, ((2, 8), 2, True)):
+        x = make(*shape, low=-3, high=3)
+        yield {"input": x, **_affine(make, shape[1:2], affine), "num_groups": groups, "eps": 1e-5}
 
 
 @samples("diopiGroupNormBackward")
 def group_norm_gradients(make: Maker) -> Iterator[Sample]:
-    for shape, groups, affine in (
-        ((2, 6, 4, 5), 3, True),
-        ((2, 6, 7), 1, True),
-        ((3, 4, 5, 5), 4, False),
-        ((2, 8, 3), 2, True),
-    ):
+    for shape, groups, affine in (*_GROUPS, ((2, 8, 3), 2, True)):
         x = make(*shape, low=-3, high=3)
         mean, rstd = _moments(x.reshape(shape[0], groups, -1), [2], 1e-5)
         yield {
             "grad_output": make(*shape, low=-2, high=2),
             "input": x,
-            "weight": _weights(make, shape[1]) if affine else None,
+            "weight": make(shape[1], low=0.5, high=1.5) if affine else None,
             "mean": make.laid_out(mean.squeeze(2)),
             "rstd": make.laid_out(rstd.squeeze(2)),
             "num_groups": groups,
@@ -171,13 +132,10 @@ def batch_norms(make: Maker) -> Iterator[Sample]:
         ((2, 3, 17, 19), True, True, True),
     ):
         channels = shape[1]
-        saved = channels if training else 0
         yield {
-            "save_mean": make.out(saved),
-            "save_invstd": make.out(saved),
+            **{name: make.out(channels if training else 0) for name in ("save_mean", "save_invstd")},
             "input": make(*shape, low=-3, high=3),
-            "weight": _weights(make, channels) if affine else None,
-            "bias": make(channels, low=-1, high=1) if affine else None,
+            **_affine(make, (channels,), affine),
             **(_running(make, channels) if tracked else {}),
             "training": training,
             "momentum": 0.1,
@@ -200,7 +158,7 @@ def batch_norm_gradients(make: Maker) -> Iterator[Sample]:
         yield {
             "grad_output": make(*shape, low=-2, high=2),
             "input": x,
-            "weight": _weights(make, channels) if affine else None,
+            "weight": make(channels, low=0.5, high=1.5) if affine else None,
             "running_mean": make(channels, low=-1, high=1),
             "running_var": make.positive(channels),
             "save_mean": make.laid_out(mean) if training else None,
@@ -216,7 +174,14 @@ _SHAPES = ((4, 3, 4, 5), (6, 5), (3, 4, 7), (2, 3, 17, 19))
 
 
 def _stat_dtype(make: Maker) -> torch.dtype:
-    return torch.float64 if make.dtype == torch.float64 else torch.float32
+    return torch.promote_types(make.dtype, torch.float32)
+
+
+def _statistics(make: Maker, channels: int, **limits: tuple[float, float]) -> dict[str, Tensor]:
+    return {
+        name: make(channels, low=low, high=high, dtype=_stat_dtype(make))
+        for name, (low, high) in limits.items()
+    }
 
 
 @samples("diopiBatchNormStats")
@@ -255,41 +220,29 @@ def reduced_gradients(make: Maker) -> Iterator[Sample]:
             **{name: make.out(channels, dtype=dtype) for name in names},
             "grad_out": make(*shape, low=-2, high=2),
             "input": x,
-            "mean": make(channels, low=-1, high=1, dtype=dtype),
-            "invstd": make(channels, low=0.5, high=2, dtype=dtype),
-            "weight": make(channels, low=0.5, high=1.5, dtype=dtype),
+            **_statistics(make, channels, mean=(-1, 1), invstd=(0.5, 2), weight=(0.5, 1.5)),
             **flags,
         }
 
 
 @samples("diopiBatchNormBackwardElemt")
 def synchronised_gradients(make: Maker) -> Iterator[Sample]:
-    dtype = _stat_dtype(make)
     for number, shape in enumerate(_SHAPES):
-        channels = shape[1]
-        stats = {
-            name: make(channels, low=-2, high=2, dtype=dtype) for name in ("mean", "sum_dy", "sum_dy_xmu")
-        }
-        yield {
-            "grad_out": make(*shape, low=-2, high=2),
-            "input": make(*shape, low=-3, high=3),
-            **stats,
-            "invstd": make(channels, low=0.5, high=2, dtype=dtype),
-            "weight": make(channels, low=0.5, high=1.5, dtype=dtype) if number != 2 else None,
-            "count": make.index(3, low=10, high=60, dtype=torch.int32),
-        }
+        limits = {"mean": (-2, 2), "sum_dy": (-2, 2), "sum_dy_xmu": (-2, 2), "invstd": (0.5, 2)}
+        if number != 2:
+            limits["weight"] = (0.5, 1.5)
+        statistics = _statistics(make, shape[1], **limits)
+        given = {"grad_out": make(*shape, low=-2, high=2), "input": make(*shape, low=-3, high=3)}
+        yield {**given, **statistics, "count": make.index(3, low=10, high=60, dtype=torch.int32)}
 
 
 @samples("diopiBatchNormElemt")
 def normalized_elements(make: Maker) -> Iterator[Sample]:
-    dtype = _stat_dtype(make)
     for number, shape in enumerate(_SHAPES):
-        channels = shape[1]
+        x = make(*shape, low=-3, high=3)
+        affine = {"weight": (0.5, 1.5), "bias": (-1, 1)} if number != 2 else {}
         yield {
-            "input": make(*shape, low=-3, high=3),
-            "weight": make(channels, low=0.5, high=1.5, dtype=dtype) if number != 2 else None,
-            "bias": make(channels, low=-1, high=1, dtype=dtype) if number != 2 else None,
-            "mean": make(channels, low=-1, high=1, dtype=dtype),
-            "invstd": make(channels, low=0.5, high=2, dtype=dtype),
+            "input": x,
+            **_statistics(make, shape[1], **affine, mean=(-1, 1), invstd=(0.5, 2)),
             "eps": 2.0**-10,
         }

@@ -22,31 +22,25 @@ def _average(make: Maker, *shape: int, low: float = 0.01, high: float = 1) -> to
 
 @samples("diopiSgd")
 def sgd(make: Maker) -> Iterator[Sample]:
+    names = ("momentum", "dampening", "weight_decay", "nesterov")
     numbers = (
-        {"momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False},
-        {"momentum": 0.9, "dampening": 0.1, "weight_decay": 0.01, "nesterov": False},
-        {"momentum": 0.9, "dampening": 0.0, "weight_decay": 0.02, "nesterov": True},
-        {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.1, "nesterov": False},
-        {"momentum": 0.5, "dampening": 0.0, "weight_decay": 0.0, "nesterov": True},
-        {"momentum": 0.99, "dampening": 0.3, "weight_decay": 0.0, "nesterov": False},
+        (0.9, 0.0, 0.0, False),
+        (0.9, 0.1, 0.01, False),
+        (0.9, 0.0, 0.02, True),
+        (0.0, 0.0, 0.1, False),
+        (0.5, 0.0, 0.0, True),
+        (0.99, 0.3, 0.0, False),
     )
     for number, (shape, given) in enumerate(zip(_SHAPES, numbers, strict=True)):
-        buf = _average(make, *shape, low=-1)
-        yield {**_step(make, *shape), "buf": buf, "lr": 0.1 / (number + 1), **given}
-    plain = {"momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False}
-    yield {**_step(make, 3, 5), "lr": 0.01, **plain}
+        state = {"buf": _average(make, *shape, low=-1), **_step(make, *shape)}
+        yield {**state, "lr": 0.1 / (number + 1), **dict(zip(names, given, strict=True))}
+    yield {**_step(make, 3, 5), "lr": 0.01, **dict(zip(names, (0.0, 0.0, 0.0, False), strict=True))}
 
 
 def _adam_numbers(number: int) -> Sample:
     step, decay = (1, 2, 10, 1000, 1, 3)[number % 6], (0.0, 0.01, 0.1)[number % 3]
-    return {
-        "lr": 0.01,
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "eps": 1e-8 if number else 1e-3,
-        "weight_decay": decay,
-        "step": step,
-    }
+    betas = {"beta1": 0.9, "beta2": 0.999}
+    return {"lr": 0.01, **betas, "eps": 1e-8 if number else 1e-3, "weight_decay": decay, "step": step}
 
 
 @samples("diopiAdam", "diopiAdamW")
@@ -57,10 +51,7 @@ def adam(make: Maker) -> Iterator[Sample]:
         if number % 2:
             sample |= {"max_exp_avg_sq": _average(make, *shape), "amsgrad": True}
         yield sample
-    averages = {
-        "exp_avg": _average(make, 4, 3, low=0, high=0),
-        "exp_avg_sq": _average(make, 4, 3, low=0, high=0),
-    }
+    averages = {name: _average(make, 4, 3, low=0, high=0) for name in ("exp_avg", "exp_avg_sq")}
     yield {**_step(make, 4, 3), **averages, **_adam_numbers(0), "amsgrad": False}
 
 
@@ -105,10 +96,8 @@ def rmsprop(make: Maker) -> Iterator[Sample]:
         if sample["centered"] or number == 4:
             sample["grad_avg"] = _average(make, *shape, low=-0.2, high=0.2)
         yield sample
-    both = {
-        "grad_avg": _average(make, 3, 4, low=-0.2, high=0.2),
-        "momentum_buf": _average(make, 3, 4, low=-1),
-    }
+    grad_avg, momentum_buf = _average(make, 3, 4, low=-0.2, high=0.2), _average(make, 3, 4, low=-1)
+    both = {"grad_avg": grad_avg, "momentum_buf": momentum_buf}
     numbers = {"lr": 0.1, "alpha": 0.9, "eps": 1e-3, "weight_decay": 0.1, "momentum": 0.5, "centered": True}
     yield {**_step(make, 3, 4), "square_avg": _average(make, 3, 4, low=0.2), **both, **numbers}
 
@@ -119,13 +108,8 @@ def clip(make: Maker) -> Iterator[Sample]:
     norms = ((1.0, 2.0), (0.5, 2.0), (3.0, 2.0), (100.0, 2.0), (0.3, float("inf")), (0.7, 1.0))
     for shapes, (most, norm) in zip(lists, norms, strict=True):
         grads = [make(*shape, low=-2, high=2, written=True) for shape in shapes]
-        yield {
-            "grads": grads,
-            "num_grads": len(grads),
-            "max_norm": most,
-            "norm_type": norm,
-            "error_if_nonfinite": norm == 1.0,
-        }
+        how = {"max_norm": most, "norm_type": norm, "error_if_nonfinite": norm == 1.0}
+        yield {"grads": grads, "num_grads": len(grads), **how}
 
 
 def _number(value: float) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from diopi.conformance.samples import Maker, Sample, samples
+from diopi.conformance.samples import Maker, Sample, samples, table
 
 
 def _boxes(make: Maker, count: int) -> torch.Tensor:
@@ -20,11 +20,8 @@ def _boxes(make: Maker, count: int) -> torch.Tensor:
 @samples("diopiNms")
 def kept_boxes(make: Maker) -> Iterator[Sample]:
     for count, threshold in ((12, 0.5), (40, 0.3), (40, 0.7), (1, 0.5), (0, 0.5), (9, 0.0)):
-        yield {
-            "boxes": _boxes(make, count),
-            "confidence": make(count, low=0, high=1),
-            "iou_threshold": threshold,
-        }
+        boxes = _boxes(make, count)
+        yield {"boxes": boxes, "confidence": make(count, low=0, high=1), "iou_threshold": threshold}
 
 
 def _regions(make: Maker, images: int, count: int, extent: float) -> torch.Tensor:
@@ -35,55 +32,45 @@ def _regions(make: Maker, images: int, count: int, extent: float) -> torch.Tenso
     return make.laid_out(torch.cat([image.unsqueeze(1), corner, corner + size], 1))
 
 
-_ROI = ((0.5, 3, 2, 2, False), (1.0, 2, 4, 0, True), (0.25, 1, 1, 3, True), (1.0, 2, 2, -1, False))
+def _pooled_regions(make: Maker) -> Iterator[Sample]:
+    for scale, height, width, ratio, aligned in (
+        (0.5, 3, 2, 2, False),
+        (1.0, 2, 4, 0, True),
+        (0.25, 1, 1, 3, True),
+        (1.0, 2, 2, -1, False),
+    ):
+        yield {
+            "rois": _regions(make, 2, 5, 10 / scale),
+            "spatial_scale": scale,
+            "pooled_height": height,
+            "pooled_width": width,
+            "sampling_ratio": ratio,
+            "aligned": aligned,
+        }
 
 
 @samples("diopiRoiAlign")
 def regions(make: Maker) -> Iterator[Sample]:
-    for scale, height, width, ratio, aligned in _ROI:
-        yield {
-            "input": make(2, 3, 9, 11, low=-2, high=2),
-            "rois": _regions(make, 2, 5, 10 / scale),
-            "spatial_scale": scale,
-            "pooled_height": height,
-            "pooled_width": width,
-            "sampling_ratio": ratio,
-            "aligned": aligned,
-        }
+    for sample in _pooled_regions(make):
+        yield {**sample, "input": make(2, 3, 9, 11, low=-2, high=2)}
 
 
 @samples("diopiRoiAlignBackward")
 def region_gradients(make: Maker) -> Iterator[Sample]:
-    for scale, height, width, ratio, aligned in _ROI:
-        yield {
-            "grad": make(5, 3, height, width, low=-2, high=2),
-            "rois": _regions(make, 2, 5, 10 / scale),
-            "spatial_scale": scale,
-            "pooled_height": height,
-            "pooled_width": width,
-            "batch_size": 2,
-            "channels": 3,
-            "height": 9,
-            "width": 11,
-            "sampling_ratio": ratio,
-            "aligned": aligned,
-        }
+    images = {"batch_size": 2, "channels": 3, "height": 9, "width": 11}
+    for sample in _pooled_regions(make):
+        grad = make(5, 3, sample["pooled_height"], sample["pooled_width"], low=-2, high=2)
+        yield {**sample, **images, "grad": grad}
 
 
-@samples("diopiGridSample")
-def grids(make: Maker) -> Iterator[Sample]:
-    for mode in ("bilinear", "nearest", "bicubic"):
-        yield {
-            "input": make(2, 3, 7, 6, low=-2, high=2),
-            "grid": make(2, 4, 5, 2, low=-1.2, high=1.2),
-            "mode": mode,
-        }
-    for mode in ("bilinear", "nearest"):
-        yield {
-            "input": make(1, 2, 4, 5, 3, low=-2, high=2),
-            "grid": make(1, 3, 2, 4, 3, low=-1.2, high=1.2),
-            "mode": mode,
-        }
+table(
+    "diopiGridSample",
+    "input grid mode",
+    *(((2, 3, 7, 6), (2, 4, 5, 2), mode) for mode in ("bilinear", "nearest", "bicubic")),
+    *(((1, 2, 4, 5, 3), (1, 3, 2, 4, 3), mode) for mode in ("bilinear", "nearest")),
+    input=(-2, 2),
+    grid=(-1.2, 1.2),
+)
 
 
 _RESIZED: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
@@ -96,20 +83,14 @@ _RESIZED: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 _MODES = {1: ("linear",), 2: ("bilinear", "bicubic"), 3: ("trilinear",)}
 
 
-@samples("diopiUpsampleNearest")
-def enlarged(make: Maker) -> Iterator[Sample]:
-    for shape, size in _RESIZED:
-        yield {"input": make(*shape), "size": list(size)}
+table("diopiUpsampleNearest", "input size", *((shape, list(size)) for shape, size in _RESIZED))
 
 
 @samples("diopiUpsampleNearestBackward")
 def enlarged_gradients(make: Maker) -> Iterator[Sample]:
     for number, (shape, size) in enumerate(_RESIZED):
-        yield {
-            "grad_output": make(*shape[:2], *size, low=-2, high=2),
-            "out_size": list(size),
-            "in_size": list(shape if number % 2 == 0 else shape[2:]),
-        }
+        grad, full = make(*shape[:2], *size, low=-2, high=2), number % 2 == 0
+        yield {"grad_output": grad, "out_size": list(size), "in_size": list(shape if full else shape[2:])}
 
 
 def _interpolations() -> Iterator[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]:
@@ -128,12 +109,9 @@ def interpolated(make: Maker) -> Iterator[Sample]:
 @samples("diopiUpsampleLinearBackward")
 def interpolated_gradients(make: Maker) -> Iterator[Sample]:
     for number, (shape, size, how) in enumerate(_interpolations()):
-        yield {
-            "grad_output": make(*shape[:2], *size, low=-2, high=2),
-            "out_size": list(size),
-            "in_size": list(shape if number % 2 == 0 else shape[2:]),
-            **how,
-        }
+        grad, full = make(*shape[:2], *size, low=-2, high=2), number % 2 == 0
+        sizes = {"out_size": list(size), "in_size": list(shape if full else shape[2:])}
+        yield {"grad_output": grad, **sizes, **how}
 
 
 _COLUMNS: tuple[tuple[tuple[int, ...], dict[str, list[int]]], ...] = (
@@ -164,39 +142,25 @@ def images(make: Maker) -> Iterator[Sample]:
         kernel = how["kernel_size"]
         column = channels * kernel[0] * kernel[1]
         windows = _window_count((height, width), how)
-        yield {
-            "input": make(*samples_, column, windows, low=-2, high=2),
-            "output_size": [height, width],
-            **how,
-        }
+        given = make(*samples_, column, windows, low=-2, high=2)
+        yield {"input": given, "output_size": [height, width], **how}
 
 
-_UNFOLDED: tuple[tuple[tuple[int, ...], int, int, int], ...] = (
-    ((4, 9), 1, 3, 2),
-    ((4, 9), -2, 2, 1),
-    ((2, 11, 3), 1, 4, 5),
-    ((53, 61), 0, 7, 3),
-    ((5,), 0, 5, 1),
+# the shape, that of the windows, dim, size, step
+_UNFOLDED = (
+    ((4, 9), (4, 4, 3), 1, 3, 2),
+    ((4, 9), (3, 9, 2), -2, 2, 1),
+    ((2, 11, 3), (2, 2, 3, 4), 1, 4, 5),
+    ((53, 61), (16, 61, 7), 0, 7, 3),
+    ((5,), (1, 5), 0, 5, 1),
 )
-
-
-@samples("diopiUnfold")
-def windows(make: Maker) -> Iterator[Sample]:
-    for shape, dim, size, step in _UNFOLDED:
-        yield {"input": make(*shape), "dim": dim, "size": size, "step": step}
-
-
-@samples("diopiUnfoldBackward")
-def window_gradients(make: Maker) -> Iterator[Sample]:
-    for shape, dim, size, step in _UNFOLDED:
-        made = torch.empty(shape).unfold(dim, size, step).shape
-        yield {
-            "grad_output": make(*made, low=-2, high=2),
-            "input_sizes": list(shape),
-            "dim": dim,
-            "size": size,
-            "step": step,
-        }
+table("diopiUnfold", "input dim size step", *((shape, *how) for shape, _, *how in _UNFOLDED))
+table(
+    "diopiUnfoldBackward",
+    "grad_output input_sizes dim size step",
+    *((windows, list(shape), *how) for shape, windows, *how in _UNFOLDED),
+    grad_output=(-2, 2),
+)
 
 
 @samples("diopiPad")
