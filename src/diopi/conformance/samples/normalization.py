@@ -228,10 +228,9 @@ def reduced_gradients(make: Maker) -> Iterator[Sample]:
 @samples("diopiBatchNormBackwardElemt")
 def synchronised_gradients(make: Maker) -> Iterator[Sample]:
     for number, shape in enumerate(_SHAPES):
-        limits = {"mean": (-2, 2), "sum_dy": (-2, 2), "sum_dy_xmu": (-2, 2), "invstd": (0.5, 2)}
-        if number != 2:
-            limits["weight"] = (0.5, 1.5)
-        statistics = _statistics(make, shape[1], **limits)
+        sums = {name: (-2, 2) for name in ("mean", "sum_dy", "sum_dy_xmu")}
+        weight = {"weight": (0.5, 1.5)} if number != 2 else {}
+        statistics = _statistics(make, shape[1], **sums, **weight, invstd=(0.5, 2))
         given = {"grad_out": make(*shape, low=-2, high=2), "input": make(*shape, low=-3, high=3)}
         yield {**given, **statistics, "count": make.index(3, low=10, high=60, dtype=torch.int32)}
 
@@ -241,8 +240,5 @@ def normalized_elements(make: Maker) -> Iterator[Sample]:
     for number, shape in enumerate(_SHAPES):
         x = make(*shape, low=-3, high=3)
         affine = {"weight": (0.5, 1.5), "bias": (-1, 1)} if number != 2 else {}
-        yield {
-            "input": x,
-            **_statistics(make, shape[1], **affine, mean=(-1, 1), invstd=(0.5, 2)),
-            "eps": 2.0**-10,
-        }
+        statistics = _statistics(make, shape[1], **affine, mean=(-1, 1), invstd=(0.5, 2))
+        yield {"input": x, **statistics, "eps": 2.0**-10}
