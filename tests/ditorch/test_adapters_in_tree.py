@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from _ditorch.adapters import all_adapters, device_view
+from _ditorch.adapters import all_adapters
+from _ditorch.adapters.base import DeviceView, names_filled_in
 from _ditorch.adapters.cuda import CudaAdapter, maker_of
 from _ditorch.adapters.in_tree import InTreeAdapter
 from _ditorch.adapters.mps import MpsAdapter
@@ -183,9 +184,11 @@ def test_a_view_adds_and_renames_and_leaves_the_module_alone() -> None:
     module = Module(
         "torch.chip", {"get_device_capability": None, "_lazy_init": "started", "ChipGraph": "graph"}
     )
+    module.CHIPPluggableAllocator = "allocator"
     before = set(vars(module))
-    view = device_view.DeviceView(module, {"CUDAGraph": "ChipGraph"}, device_view.filled(module))
+    view = DeviceView(module, "chip", {"CUDAGraph": "ChipGraph"}, names_filled_in(module))
     assert (view.init(), view.CUDAGraph(), view.get_device_capability()) == ("started", "graph", (0, 0))
+    assert view.CUDAPluggableAllocator == "allocator"
     assert view.is_bf16_supported() is False
     assert not hasattr(view, "synchronize")
     assert {"CUDAGraph", "init", "ChipGraph"} <= set(dir(view))

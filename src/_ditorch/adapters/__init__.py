@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from typing import TypeGuard
 
 from _ditorch.adapters.base import Adapter, Availability
 
@@ -17,10 +18,11 @@ __all__ = ["Adapter", "Availability", "all_adapters"]
 @functools.cache
 def all_adapters() -> tuple[Adapter, ...]:
     """Every adapter, the preferred ones first."""
-    found: list[Adapter] = []
-    for info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{info.name}")
-        adapter = getattr(module, "ADAPTER", None)
-        if isinstance(adapter, Adapter):
-            found.append(adapter)
-    return tuple(sorted(found, key=lambda adapter: (adapter.priority, adapter.name)))
+    modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
+    kinds = {kind for module in modules for kind in vars(module).values() if _is_of_a_framework(kind)}
+    return tuple(sorted((kind() for kind in kinds), key=lambda adapter: (adapter.priority, adapter.name)))
+
+
+def _is_of_a_framework(kind: object) -> TypeGuard[type[Adapter]]:
+    """The classes that others derive from have no name."""
+    return isinstance(kind, type) and issubclass(kind, Adapter) and hasattr(kind, "name")

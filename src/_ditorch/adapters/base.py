@@ -7,15 +7,24 @@ import importlib.util
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
 
 if TYPE_CHECKING:
     from _ditorch.mapping.translation import Target
 
-__all__ = ["Adapter", "Availability", "importing_framework", "is_importing_framework"]
+__all__ = [
+    "Adapter",
+    "Availability",
+    "DeviceView",
+    "importing_framework",
+    "is_importing_framework",
+    "names_filled_in",
+]
 
 _thread = threading.local()
 
@@ -56,7 +65,7 @@ class Availability:
 
 
 class Adapter(ABC):
-    """One framework. A subclass in a file of this folder, with an instance named ADAPTER, is all it takes.
+    """One framework. A subclass with a name, in a file of this folder, is all it takes.
 
     Nothing may be imported from the framework before `availability` or `load` is called, so that listing the
     adapters costs nothing.
@@ -83,6 +92,10 @@ class Adapter(ABC):
     """Modules of the framework that, once imported, have mapped the names of cuda themselves."""
     how_to_install: ClassVar[str] = ""
     """Advice for a user who wants this framework and does not have it."""
+    tools: ClassVar[str] = "the driver"
+    """What shows the user whether the driver sees a card."""
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Names of torch.cuda that the device module has under another name; a class CUDAx is looked for as NPUx."""
 
     def installed(self) -> bool:
         if self.package in sys.modules:
@@ -114,20 +127,49 @@ class Adapter(ABC):
         """Whose hardware is behind the device, where the framework serves several; else empty."""
         return ""
 
-    @abstractmethod
+    def module(self) -> Any:
+        """The device's counterpart of torch.cuda."""
+        return getattr(torch, self.device_type)
+
+    def ask(self, version: str = "") -> Availability:
+        """Count the devices of a framework that is loaded."""
+        try:
+            return self.counted(int(self.module().device_count()), version)
+        except Exception as error:  # a driver can fail in any way, and looking must not
+            return Availability(
+                devices=0,
+                missing=f"{self.package} cannot count its {self.name} devices: {type(error).__name__}: {error}",
+                advice=f"check {self.tools}",
+                broken=True,
+                version=version,
+            )
+
+    def counted(self, devices: int, version: str = "") -> Availability:
+        """What a number of devices means."""
+        if devices:
+            return Availability(devices=devices, version=version)
+        return Availability(
+            devices=0,
+            missing=f"{self.package} is installed but finds no {self.name} device",
+            advice=f"check {self.tools}" + (f" and {self.visible_devices}" if self.visible_devices else ""),
+            version=version,
+        )
+
     def target(self) -> Target | None:
         """Where cuda's names shall lead; None when the device is called cuda already."""
+        module = self.module()
+        added = {**names_filled_in(module), **self.added(module)}
+        return self.target_for(DeviceView(module, self.device_type, self.renamed, added))
+
+    def added(self, module: Any) -> dict[str, Any]:
+        """Names of torch.cuda that the device module lacks and that can be had in another way."""
+        return {}
 
     def target_for(self, module: ModuleType) -> Target:
         """The target of this framework's names, for its device module or a view of it."""
         from _ditorch.mapping.translation import Target
 
-        return Target(
-            device_type=self.device_type,
-            module=module,
-            process_group=self.process_group,
-            averages=self.averages,
-        )
+        return Target(self.device_type, module, self.process_group, self.averages)
 
     def follows_visible_devices(self) -> bool:
         """Whether CUDA_VISIBLE_DEVICES can hide devices: the framework reads it, or a variable like it."""
@@ -141,3 +183,63 @@ class Adapter(ABC):
         """The text after 'ditorch.framework:'."""
         vendor = self.vendor()
         return f"{self.package}:{self.version()}" + (f" ({vendor})" if vendor else "")
+
+
+# -- the device module under the names of torch.cuda ------------------------------------------------------------
+
+
+class DeviceView(ModuleType):
+    """A framework's device module under the names of `torch.cuda`.
+
+    Frameworks follow torch.cuda closely, but not everywhere: a graph has the chip's name in its class, one
+    module lacks `init`, another a stream. A view lays the missing names over the module and leaves the module
+    itself alone, so that code written for the chip sees no change. `renamed` says what the module calls a name,
+    `added` what it does not have.
+    """
+
+    def __init__(
+        self, module: ModuleType, device_type: str, renamed: Mapping[str, str], added: Mapping[str, Any]
+    ) -> None:
+        super().__init__(module.__name__, module.__doc__)
+        self._module = module
+        self._classes = device_type.upper()
+        self._renamed = dict(renamed)
+        vars(self).update(added)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("CUDA"):
+            return getattr(self._module, self._renamed.get(name, self._classes + name[len("CUDA") :]))
+        return getattr(self._module, self._renamed.get(name, name))
+
+    def __dir__(self) -> list[str]:
+        return sorted({*dir(self._module), *self._renamed, *vars(self)})
+
+
+def names_filled_in(module: ModuleType) -> dict[str, Any]:
+    """What follows from the rest of a device module, for the names that it lacks."""
+    candidates: dict[str, Callable[..., Any]] = {
+        "init": getattr(module, "_lazy_init", lambda: None),
+        "_is_in_bad_fork": lambda: False,
+        "is_bf16_supported": lambda including_emulation=True: _supports_bf16(module),
+        "get_device_name": lambda device=None: module.get_device_properties(device).name,
+        "get_device_capability": lambda device=None: (0, 0),
+    }
+    added = {name: function for name, function in candidates.items() if not hasattr(module, name)}
+    if "get_device_capability" not in added:
+        added["get_device_capability"] = _capability(module.get_device_capability)
+    return added
+
+
+def _supports_bf16(module: ModuleType) -> bool:
+    offered = getattr(module, "get_amp_supported_dtype", None)
+    return offered is not None and torch.bfloat16 in offered()
+
+
+def _capability(original: Callable[..., Any]) -> Callable[..., Any]:
+    def get_device_capability(device: Any = None) -> tuple[int, int]:
+        # A chip without such a number answers None. Programs unpack and compare the answer, and then take
+        # the way they have for the oldest cards, which is the right one here.
+        answer = original(device)
+        return (0, 0) if answer is None else answer
+
+    return get_device_capability

@@ -9,7 +9,7 @@ import torch
 
 from _ditorch.adapters.in_tree import InTreeAdapter
 
-__all__ = ["ADAPTER", "maker_of"]
+__all__ = ["CudaAdapter", "maker_of"]
 
 # Makers write themselves into the local part of their builds' version, and into the names of their cards.
 _BUILDS = {"metax": "MetaX", "maca": "MetaX", "corex": "Iluvatar", "ppu": "T-Head PPU", "das": "Hygon"}
@@ -30,8 +30,7 @@ def maker_of(card: str) -> str:
 
 
 class CudaAdapter(InTreeAdapter):
-    name = "cuda"
-    device_type = "cuda"
+    name = device_type = "cuda"
     priority = 50
     process_group = "nccl"
     visible_devices = "CUDA_VISIBLE_DEVICES"
@@ -51,6 +50,3 @@ class CudaAdapter(InTreeAdapter):
 
     def target(self) -> None:
         return None
-
-
-ADAPTER = CudaAdapter()

@@ -12,13 +12,12 @@ from _ditorch.adapters.extension import ExtensionAdapter
 if TYPE_CHECKING:
     from _ditorch.mapping.translation import Target
 
-__all__ = ["ADAPTER"]
+__all__ = ["DipuAdapter"]
 
 
 class DipuAdapter(ExtensionAdapter):
-    name = "dipu"
+    name = device_type = "dipu"
     package = "torch_dipu"
-    device_type = "dipu"
     priority = 90
     """Last: without any other chip its simulated vendor is still there."""
     process_group = "dicl"
@@ -54,7 +53,7 @@ class DipuAdapter(ExtensionAdapter):
             return f"its library does not fit this torch or was not built; {self.how_to_install}"
         return self.how_to_install
 
-    def _ask(self) -> Availability:
+    def ask(self, version: str = "") -> Availability:
         try:
             device = self._package().dipu
             count: int = device.device_count()
@@ -81,6 +80,3 @@ class DipuAdapter(ExtensionAdapter):
         # import, at the point where its device is ready.
         with importing_framework():
             return importlib.import_module("torch_dipu")
-
-
-ADAPTER = DipuAdapter()

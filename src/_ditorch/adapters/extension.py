@@ -7,22 +7,20 @@ after it has taken it. So a package that is not loaded yet is looked at in a pro
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
+import json
+import os
+import subprocess
 import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
 
 import torch
 
 from _ditorch.adapters.base import Adapter, Availability, importing_framework
-from _ditorch.adapters.device_view import DeviceView, filled
-from _ditorch.adapters.probe import probe
 
-if TYPE_CHECKING:
-    from _ditorch.mapping.translation import Target
-
-__all__ = ["FREE_PRIVATEUSE1", "ExtensionAdapter", "privateuse1_is_taken", "registered_device"]
+__all__ = ["ExtensionAdapter"]
 
 _FREE = "privateuseone"
 FREE_PRIVATEUSE1 = (
@@ -39,12 +37,7 @@ def registered_device() -> str:
 
 
 class ExtensionAdapter(Adapter):
-    """Everything but the facts: a subclass states names, and what its module calls otherwise."""
-
-    renamed: ClassVar[dict[str, str]] = {}
-    """Names of torch.cuda that the device module has under another name."""
-    tools: ClassVar[str] = "the driver"
-    """What shows the user whether the driver sees a card."""
+    """Everything but the facts, which a subclass states."""
 
     def requested(self) -> str:
         if self.package in sys.modules and self.availability().usable:
@@ -54,7 +47,7 @@ class ExtensionAdapter(Adapter):
     def availability(self) -> Availability:
         owner = registered_device()
         if owner == self.device_type:
-            return self._ask()
+            return self.ask(self.version())
         found = probe(self.package, self.device_type)
         if found.error:
             return Availability(
@@ -72,7 +65,7 @@ class ExtensionAdapter(Adapter):
                 kept_out=found.devices,
                 version=found.version,
             )
-        return self._availability(found.devices, found.version)
+        return self.counted(found.devices, found.version)
 
     def advice_for(self, error: str) -> str:
         """What to do about an import that failed with this text."""
@@ -96,40 +89,73 @@ class ExtensionAdapter(Adapter):
         except importlib.metadata.PackageNotFoundError:
             return "unknown"
 
-    def target(self) -> Target:
-        module = self._module()
-        return self.target_for(DeviceView(module, self.renamed, {**filled(module), **self.added(module)}))
-
-    def added(self, module: ModuleType) -> dict[str, Any]:
-        """Names of torch.cuda that this framework lacks and that can be had in another way."""
-        return {}
-
-    def _module(self) -> Any:
-        return getattr(torch, self.device_type)
-
-    def _ask(self) -> Availability:
-        try:
-            return self._availability(int(self._module().device_count()), self.version())
-        except Exception as error:  # a driver can fail in any way, and looking must not
-            return Availability(
-                devices=0,
-                missing=f"{self.package} cannot count its devices: {type(error).__name__}: {error}",
-                advice=f"check {self.tools}",
-                broken=True,
-                version=self.version(),
-            )
-
-    def _availability(self, devices: int, version: str) -> Availability:
-        if devices:
-            return Availability(devices=devices, version=version)
-        return Availability(
-            devices=0,
-            missing=f"{self.package} is installed but finds no device",
-            advice=f"check {self.tools}" + (f" and {self.visible_devices}" if self.visible_devices else ""),
-            version=version,
-        )
-
 
 def privateuse1_is_taken(owner: str) -> str:
     """Why a second package cannot register its device."""
     return f"this process has given torch's one slot for such a device (PrivateUse1) to '{owner}'"
+
+
+# -- looking at a package in a process of its own: what it does there, and how it fails, changes nothing here ---
+
+_LIMIT_SECONDS = 120.0
+_MARK = "ditorch-probe:"
+# The answer is one line behind a mark, because packages print while they are imported. The process ends
+# without its atexit functions: some drivers hang there when no card was used.
+_PROGRAM = f"""
+import importlib, json, os, sys
+sys.path[:] = json.loads(sys.argv[1])
+package, device_type = sys.argv[2:]
+found = {{"devices": 0, "version": "", "error": ""}}
+try:
+    import torch
+    module = importlib.import_module(package)
+    found["version"] = str(getattr(module, "__version__", ""))
+    found["devices"] = int(getattr(torch, device_type).device_count())
+except BaseException as error:
+    lines = str(error).strip().splitlines()
+    found["error"] = type(error).__name__ + (": " + lines[0] if lines else "")
+sys.stdout.write("\\n{_MARK}" + json.dumps(found) + "\\n")
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@dataclass(frozen=True)
+class ProbedPackage:
+    """What importing a package gave: a number of devices, or the error."""
+
+    devices: int
+    version: str = ""
+    error: str = ""
+
+
+@functools.cache
+def probe(package: str, device_type: str) -> ProbedPackage:
+    """Import `package` in a new interpreter and count the devices of `torch.<device_type>` there; once."""
+    if not sys.executable:  # Python inside another program
+        return ProbedPackage(
+            0, error="it can only be looked at by a second interpreter, and none is known here"
+        )
+    path = json.dumps([str(entry) for entry in sys.path])
+    command = [sys.executable, "-c", _PROGRAM, path, package, device_type]
+    # Only this package shall take the place of a device, and none of ours shall start in the child.
+    environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "DIPU_MOCK_CUDA": "0"}
+    try:
+        child = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LIMIT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ProbedPackage(0, error=f"its import did not end within {_LIMIT_SECONDS:.0f} s")
+    except OSError as error:
+        return ProbedPackage(0, error=f"no process could be started to look at it ({error})")
+    for line in reversed(child.stdout.splitlines()):
+        if line.startswith(_MARK):
+            return ProbedPackage(**json.loads(line[len(_MARK) :]))
+    last = (child.stderr.strip().splitlines() or ["no message"])[-1]
+    return ProbedPackage(0, error=f"its import ended the process with code {child.returncode} ({last})")

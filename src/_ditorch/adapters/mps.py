@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
 
 from _ditorch.adapters.in_tree import InTreeAdapter
 
-__all__ = ["ADAPTER"]
+__all__ = ["MpsAdapter"]
 
 
 class MpsAdapter(InTreeAdapter):
-    name = "mps"
-    device_type = "mps"
+    name = device_type = "mps"
     priority = 60
     renamed: ClassVar = {
         "memory_allocated": "current_allocated_memory",
@@ -26,57 +25,43 @@ class MpsAdapter(InTreeAdapter):
     def built(self) -> bool:
         return torch.backends.mps.is_built()
 
-    def added(self, module: ModuleType) -> dict[str, Any]:
-        """The one device: torch.mps has no functions that choose among several."""
-        return _OneDevice(module).functions()
+    def added(self, module: Any) -> dict[str, Any]:
+        """What torch.cuda says of a machine with one card: torch.mps has no functions that choose among several."""
 
+        def synchronize(device: Any = None) -> None:
+            _check(device)
+            module.synchronize()
 
-class _OneDevice:
-    """What torch.cuda says of a machine with one card, told of torch.mps."""
+        def get_device_properties(device: Any = None) -> SimpleNamespace:
+            _check(device)
+            total = module.recommended_max_memory()
+            return SimpleNamespace(name="Apple GPU", total_memory=total, major=0, minor=0)
 
-    def __init__(self, module: Any) -> None:
-        self._module = module
+        def mem_get_info(device: Any = None) -> tuple[int, int]:
+            _check(device)
+            total = module.recommended_max_memory()
+            return max(total - module.driver_allocated_memory(), 0), total
 
-    def functions(self) -> dict[str, Any]:
-        return {
+        def get_rng_state(device: Any = None) -> Any:
+            _check(device)
+            return module.get_rng_state()
+
+        def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
+            _check(device)
+            module.set_rng_state(new_state)
+
+        functions = (synchronize, get_device_properties, mem_get_info, get_rng_state, set_rng_state)
+        return {function.__name__: function for function in functions} | {
             "device": _SameDevice,
             "current_device": lambda: 0,
             "set_device": _check,
-            "is_initialized": self._module.is_available,
-            "synchronize": self._synchronize,
+            "is_initialized": module.is_available,
             "get_device_name": lambda device=None: "Apple GPU",
-            "get_device_properties": self._properties,
-            "mem_get_info": self._mem_get_info,
-            "get_rng_state": self._get_rng_state,
-            "set_rng_state": self._set_rng_state,
-            "get_rng_state_all": lambda: [self._module.get_rng_state()],
-            "set_rng_state_all": lambda states: self._module.set_rng_state(next(iter(states))),
-            "manual_seed_all": self._module.manual_seed,
-            "seed_all": self._module.seed,
+            "get_rng_state_all": lambda: [module.get_rng_state()],
+            "set_rng_state_all": lambda states: module.set_rng_state(next(iter(states))),
+            "manual_seed_all": module.manual_seed,
+            "seed_all": module.seed,
         }
-
-    def _synchronize(self, device: Any = None) -> None:
-        _check(device)
-        self._module.synchronize()
-
-    def _properties(self, device: Any = None) -> SimpleNamespace:
-        _check(device)
-        total = self._module.recommended_max_memory()
-        return SimpleNamespace(name="Apple GPU", total_memory=total, major=0, minor=0)
-
-    def _mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        _check(device)
-        total = self._module.recommended_max_memory()
-        return max(total - self._module.driver_allocated_memory(), 0), total
-
-    def _get_rng_state(self, device: Any = None) -> torch.Tensor:
-        _check(device)
-        state: torch.Tensor = self._module.get_rng_state()
-        return state
-
-    def _set_rng_state(self, new_state: torch.Tensor, device: Any = None) -> None:
-        _check(device)
-        self._module.set_rng_state(new_state)
 
 
 class _SameDevice:
@@ -103,6 +88,3 @@ def _check(device: Any = None) -> int:
     if index > 0:
         raise RuntimeError(f"mps: device index {index} does not exist: there is one device, mps:0")
     return max(index, 0)
-
-
-ADAPTER = MpsAdapter()
