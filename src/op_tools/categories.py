@@ -18,17 +18,8 @@ from typing import Any, Literal
 import torch
 
 Category = Literal[
-    "elementwise",
-    "reduction",
-    "matmul",
-    "movement",
-    "index",
-    "random",
-    "view",
-    "communication",
-    "uninitialised",
-    "other",
-]
+    "elementwise", "reduction", "matmul", "movement", "index", "random", "view", "communication", "uninitialised", "other",
+]  # fmt: skip
 
 
 def names_in(text: str) -> frozenset[str]:
@@ -205,7 +196,7 @@ def is_random(
     kwargs = kwargs or {}
     if kind == "recurrent":
         return _recurrent_draws(args, kwargs)
-    bound = _bound(func, args, kwargs)
+    bound = bound_arguments(func, args, kwargs)
     if kind == "rrelu":
         return bool(bound.get("training", False))
     p = bound.get("dropout_p", bound.get("p", 0.0))
@@ -236,7 +227,9 @@ def _randomness(
     return "always" if tagged else "never"
 
 
-def _bound(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def bound_arguments(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
     """The arguments of a call by name, defaults included."""
     names, defaults = _parameters(func)
     return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
@@ -250,14 +243,11 @@ def _parameters(func: Callable[..., Any]) -> tuple[tuple[str, ...], dict[str, An
         except (TypeError, ValueError):
             namesake = _aten_namesake(base_name(getattr(func, "__name__", "")))
             return _parameters(namesake) if namesake is not None else ((), {})
-        empty = inspect.Parameter.empty
-        return tuple(p.name for p in parameters), {
-            p.name: p.default for p in parameters if p.default is not empty
-        }
+        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        return tuple(p.name for p in parameters), defaults
     arguments = func._schema.arguments
-    return tuple(a.name for a in arguments), {
-        a.name: a.default_value for a in arguments if a.has_default_value()
-    }
+    defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
+    return tuple(a.name for a in arguments), defaults
 
 
 def _recurrent_draws(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

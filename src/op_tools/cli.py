@@ -39,11 +39,6 @@ for _name, _command in (
 app.command("bisect", context_settings={"allow_interspersed_args": False})(bisect_command)
 
 
-@app.callback()
-def _program() -> None:
-    """Work with what the operator tools captured and measured."""
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script."""
     run(app, arguments)

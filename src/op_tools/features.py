@@ -6,11 +6,11 @@ of other packages are replaced where they live, and put back by `remove()`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import importlib
 import inspect
 import os
-import sys
+import pkgutil
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
@@ -214,21 +214,13 @@ def _is_torch(function: Any, name: str) -> bool:
 
 
 def _foreign(name: str, refused: Exception | None) -> tuple[Any, Any, str, str]:
-    parts = name.split(".")
-    for cut in range(len(parts) - 1, 0, -1):
-        module_name = ".".join(parts[:cut])
-        try:
-            owner: Any = sys.modules.get(module_name) or importlib.import_module(module_name)
-        except ImportError:
-            continue
-        for part in parts[cut:-1]:
-            owner = getattr(owner, part, None)
-        if owner is None or not hasattr(owner, parts[-1]):
-            break
-        function = getattr(owner, parts[-1])
+    path, _, attribute = name.rpartition(".")
+    with contextlib.suppress(ImportError, AttributeError, ValueError):
+        owner = pkgutil.resolve_name(path)
+        function = getattr(owner, attribute)
         if not callable(function):
             raise TypeError(f"{name} is not a function but a {type(function).__name__}")
-        return function, owner, parts[-1], name
+        return function, owner, attribute, name
     raise ValueError(
         f"there is no function {name!r}. Expected a full name such as 'torch.add', 'torch.Tensor.add', "
         f"'torch.nn.functional.linear' or 'package.module.function'" + (f" ({refused})" if refused else "")

@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch.overrides import get_overridable_functions, resolve_name
 
+from op_tools.categories import names_in
+
 __all__ = ["RefusedName", "function_named", "name_of", "registered_operators"]
 
 
@@ -27,12 +29,8 @@ class RefusedName(ValueError):
     """A capture names a function that replay does not run; the message says why and what would help."""
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 # Overridable, yet not a computation on values: files, hooks, code, raw memory, or nothing to compare.
-_DENIED_METHODS = _words(
+_DENIED_METHODS = names_in(
     """set_ resize_ resize_as_ resize resize_as resize_as_sparse_ sparse_resize_ sparse_resize_and_clear_
     _coalesced_ share_memory_ record_stream register_hook register_post_accumulate_grad_hook retain_grad
     requires_grad_ backward apply_ map_ map2_ module_load storage untyped_storage storage_type data_ptr
@@ -44,20 +42,20 @@ _DENIED_FUNCTIONS = frozenset(["autocast", "is_distributed", "choose_qparams_opt
 _READABLE_ATTRIBUTES = frozenset(["H", "T", "data", "grad", "imag", "mH", "mT", "real", "shape"])
 
 # PyTorch keeps these out of the overridable list because subclasses do not see them; a mode does.
-_FACTORIES = _words(
+_FACTORIES = names_in(
     """arange blackman_window empty empty_strided eye full hamming_window hann_window kaiser_window linspace
     logspace normal ones rand randint randn randperm tril_indices triu_indices zeros
     rand_like randn_like randint_like zeros_like ones_like full_like empty_like"""
 )
 _FACTORY_METHODS = frozenset(["new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros"])
-_INITIALISERS = _words(
+_INITIALISERS = names_in(
     """constant_ dirac_ eye_ kaiming_normal_ kaiming_uniform_ normal_ ones_ orthogonal_ sparse_ trunc_normal_
     uniform_ xavier_normal_ xavier_uniform_ zeros_"""
 )
 # What PyTorch's own optimisers call; private names, tensor lists in and out.
 _OPTIMISER_FUNCTIONS = re.compile(r"_(foreach|fused)_[a-z0-9_]+")
 
-_DENIED_OPERATORS = _words(
+_DENIED_OPERATORS = names_in(
     """from_file set_ set set_data resize_ resize resize_as_ resize_as resize_as_sparse resize_as_sparse_
     _resize_output _resize_output_ sparse_resize sparse_resize_ sparse_resize_and_clear
     sparse_resize_and_clear_ _coalesced_ _coalesced _reshape_alias record_stream pin_memory _pin_memory
@@ -71,15 +69,9 @@ _DENIED_OPERATOR_FORMS = re.compile(
 )
 
 _NAMESPACES = (
-    "torch.Tensor",
-    "torch.nn.functional",
-    "torch.nn.init",
-    "torch.functional",
-    "torch.linalg",
-    "torch.special",
-    "torch.fft",
-    "torch",
-)
+    "torch.Tensor", "torch.nn.functional", "torch.nn.init", "torch.functional", "torch.linalg", "torch.special",
+    "torch.fft", "torch",
+)  # fmt: skip
 _NEVER_ALLOWED = frozenset(sys.stdlib_module_names) | {"builtins", "op_tools", "pip", "setuptools", "torch"}
 _PART = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LONGEST_NAME = 256
@@ -97,10 +89,10 @@ def _name(func: Callable[..., Any]) -> str:
     if isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return str(func)
     try:
-        known = resolve_name(func)
+        resolved = resolve_name(func)
     except Exception:  # a callable with a hostile __hash__ or __eq__ still has a name
-        known = None
-    return known or _attribute_access(func) or _written_name(func)
+        resolved = None
+    return resolved or _attribute_access(func) or _written_name(func)
 
 
 _cached_name = functools.lru_cache(maxsize=8192)(_name)
@@ -127,10 +119,8 @@ def _attribute_access(func: Callable[..., Any]) -> str | None:
 def _written_name(func: Callable[..., Any]) -> str:
     if isinstance(func, functools.partial):
         return name_of(func.func)
-    qualified = (
-        getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or type(func).__qualname__
-    )
-    qualified = str(qualified)
+    named = getattr(func, "__qualname__", None) or getattr(func, "__name__", None)
+    qualified = str(named or type(func).__qualname__)
     owner, _, last = qualified.rpartition(".")
     if owner == "_VariableFunctionsClass":  # where PyTorch's generated functions live
         return f"torch.{last}"
@@ -168,23 +158,23 @@ def _torch_function(name: str) -> Callable[..., Any]:
 @functools.cache
 def _torch_functions() -> dict[str, Callable[..., Any]]:
     overridable = get_overridable_functions()
-    known = {func for functions in overridable.values() for func in functions}
+    listed = {func for functions in overridable.values() for func in functions}
     found: dict[str, Callable[..., Any]] = {}
     for namespace in _NAMESPACES:
         owner = _attribute(torch, namespace.split(".")[1:])
         for attribute in dir(owner):
-            found.update(_admitted(namespace, attribute, getattr(owner, attribute, None), known))
+            found.update(_admitted(namespace, attribute, getattr(owner, attribute, None), listed))
     return found
 
 
 def _admitted(
-    namespace: str, attribute: str, value: Any, known: set[Callable[..., Any]]
+    namespace: str, attribute: str, value: Any, overridable: set[Callable[..., Any]]
 ) -> Iterator[tuple[str, Callable[..., Any]]]:
     if namespace == "torch.Tensor":
         if attribute in _READABLE_ATTRIBUTES:
             yield f"{namespace}.{attribute}.__get__", value.__get__
         listed = attribute in _FACTORY_METHODS or (
-            _is_known(value, known) and attribute not in _DENIED_METHODS
+            _is_among(value, overridable) and attribute not in _DENIED_METHODS
         )
     elif namespace == "torch.nn.init":
         listed = attribute in _INITIALISERS
@@ -192,15 +182,15 @@ def _admitted(
         listed = (
             attribute in _FACTORIES
             or _OPTIMISER_FUNCTIONS.fullmatch(attribute) is not None
-            or (_is_known(value, known) and attribute not in _DENIED_FUNCTIONS | _DENIED_OPERATORS)
+            or (_is_among(value, overridable) and attribute not in _DENIED_FUNCTIONS | _DENIED_OPERATORS)
         ) and not _DENIED_OPERATOR_FORMS.fullmatch(attribute)
     if listed and callable(value):
         yield f"{namespace}.{attribute}", value
 
 
-def _is_known(value: Any, known: set[Callable[..., Any]]) -> bool:
+def _is_among(value: Any, functions: set[Callable[..., Any]]) -> bool:
     try:
-        return value in known
+        return value in functions
     except TypeError:  # not hashable, hence not one of PyTorch's functions
         return False
 
@@ -213,14 +203,14 @@ def _operator(name: str, parts: list[str], allowed: tuple[str, ...]) -> Callable
     """An operator overload: namespace, operator and, where there is more than one, the overload."""
     if not 2 <= len(parts) <= 3:
         raise RefusedName(f"{name!r} is not the name of an operator overload such as 'aten.add.Tensor'")
-    namespace, operator, overload = parts[0], parts[1], parts[2] if len(parts) == 3 else None
+    namespace, operator = parts[:2]
     if namespace != "aten" and namespace not in allowed:
         raise RefusedName(
             f"{name!r} is not an aten operator; --allow {namespace} lets the others of that name in"
         )
     if operator in _DENIED_OPERATORS or _DENIED_OPERATOR_FORMS.fullmatch(operator):
         raise RefusedName(f"{name!r} is refused: it touches files, hooks or raw memory, not only values")
-    func = _overload(namespace, operator, overload)
+    func = _overload(*parts)
     if func is None:
         raise RefusedName(f"this torch has no operator {name!r}")
     if not _has_tensor(func):
@@ -228,7 +218,7 @@ def _operator(name: str, parts: list[str], allowed: tuple[str, ...]) -> Callable
     return func
 
 
-def _overload(namespace: str, operator: str, overload: str | None) -> Any:
+def _overload(namespace: str, operator: str, overload: str | None = None) -> Any:
     try:
         found = getattr(getattr(torch.ops, namespace), operator)
         found = found if overload is None else getattr(found, overload)
@@ -258,17 +248,12 @@ def _foreign_function(name: str, parts: list[str], allowed: tuple[str, ...]) -> 
     if package is None:
         raise RefusedName(f"{name!r} is not a function of PyTorch; --allow {parts[0]} lets that package in")
     found = _walk(parts, package)
-    if found is None and len(parts) in (2, 3):
-        found = _registered(name, parts, allowed)
+    # A package's name may also be the namespace of the operators it registered.
+    if found is None and len(parts) in (2, 3) and _overload(*parts) is not None:
+        found = _operator(name, parts, allowed)
     if found is None:
         raise RefusedName(f"{name!r} was not found in package {package!r}, or leads out of it")
     return found
-
-
-def _registered(name: str, parts: list[str], allowed: tuple[str, ...]) -> Callable[..., Any] | None:
-    """A package's name may also be the namespace of the operators it registered."""
-    overload = parts[2] if len(parts) == 3 else None
-    return _operator(name, parts, allowed) if _overload(parts[0], parts[1], overload) is not None else None
 
 
 def _walk(parts: list[str], package: str) -> Callable[..., Any] | None:

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from dicore.settings import SettingError, Variable, flag, one_of, setting
@@ -92,31 +93,31 @@ def _compiled(text: str, source: str) -> re.Pattern[str] | None:
     return re.compile("|".join(f"(?:{item})" for item in items)) if items else None
 
 
-@dataclasses.dataclass(frozen=True)
 class NameFilter:
     """Which operators a tool is for: those on the list that are not on the list of exceptions."""
 
-    listed: str = ".*"
-    disabled: str = ""
-    listed_source: str = "list"
-    disabled_source: str = "disable_list"
-
-    def __post_init__(self) -> None:
-        _compiled(self.listed, self.listed_source)
-        _compiled(self.disabled, self.disabled_source)
+    def __init__(
+        self,
+        listed: str = ".*",
+        disabled: str = "",
+        source: str = "list",
+        disabled_source: str = "disable_list",
+    ) -> None:
+        self.listed = listed
+        self._wanted = _compiled(listed, source)
+        self._unwanted = _compiled(disabled, disabled_source)
 
     def match(self, *names: str) -> bool:
         """Whether an operator is meant that goes by these names: one is listed and none is an exception."""
-        wanted = _compiled(self.listed, self.listed_source)
-        unwanted = _compiled(self.disabled, self.disabled_source)
-        if unwanted is not None and any(unwanted.fullmatch(name) for name in names):
-            return False
-        return wanted is not None and any(wanted.fullmatch(name) for name in names)
+        return not self.excludes(*names) and self._matches(self._wanted, names)
 
-    def excludes(self, name: str) -> bool:
-        """Whether a name is on the list of exceptions."""
-        unwanted = _compiled(self.disabled, self.disabled_source)
-        return unwanted is not None and unwanted.fullmatch(name) is not None
+    def excludes(self, *names: str) -> bool:
+        """Whether one of the names is on the list of exceptions."""
+        return self._matches(self._unwanted, names)
+
+    @staticmethod
+    def _matches(pattern: re.Pattern[str] | None, names: Sequence[str]) -> bool:
+        return pattern is not None and any(map(pattern.fullmatch, names))
 
     def names_exactly(self, name: str) -> bool:
         """Whether the list spells this very name out, as opposed to a pattern that happens to match it."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from op_tools.categories import base_name, bound_arguments, names_in
 from op_tools.trees import tensors_of
 
 __all__ = ["may_write", "written", "written_arguments", "written_statistics"]
@@ -60,35 +60,21 @@ def written(
 # Running statistics of normalisations: written by operators that neither schema nor version counter gives away.
 _STATISTICS = ("running_mean", "running_var")
 _FLAGS = ("training", "use_input_stats", "train")
-_OPERATORS = frozenset(
-    ("batch_norm", "instance_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
-)
-# torch.batch_norm and torch.instance_norm are builtins without a signature; their order is that of the operator.
-_BUILTIN_ORDER = ("input", "weight", "bias", "running_mean", "running_var", "training")
+_NORMALISATIONS = names_in("batch_norm instance_norm native_batch_norm cudnn_batch_norm miopen_batch_norm")
 
 
 def written_statistics(
     func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[torch.Tensor]:
     """The statistics this call will write to."""
-    names = _parameters(func, name)
-    if not names:
+    if not _keeps_statistics(name):
         return []
-    bound = {**dict(zip(names, args, strict=False)), **kwargs}
-    if not any(bound.get(flag, flag == "use_input_stats") for flag in _FLAGS if flag in names):
+    bound = bound_arguments(func, args, kwargs)
+    if not any(bound.get(flag) for flag in _FLAGS):
         return []
     return [value for key in _STATISTICS if isinstance(value := bound.get(key), torch.Tensor)]
 
 
 @functools.lru_cache(maxsize=8192)
-def _parameters(func: Any, name: str) -> tuple[str, ...]:
-    parts = name.split(".")
-    operator = parts[1] if parts[0] == "aten" and len(parts) > 1 else parts[-1]
-    if operator not in _OPERATORS:
-        return ()
-    if isinstance(func, torch._ops.OpOverload):
-        return tuple(argument.name for argument in func._schema.arguments)
-    try:
-        return tuple(inspect.signature(func).parameters)
-    except (TypeError, ValueError):
-        return _BUILTIN_ORDER
+def _keeps_statistics(name: str) -> bool:
+    return base_name(name) in _NORMALISATIONS

@@ -10,7 +10,7 @@ import torch
 
 import op_tools
 from op_tools.engine import ENGINE
-from op_tools.tools.overflow_check import CLEAN, Found, asked_for, find
+from op_tools.tools.overflow_check import CLEAN, NonFinite, asked_for, find
 
 D = "dipu"
 INF = float("inf")
@@ -23,15 +23,15 @@ def line() -> int:
 
 def test_what_a_tensor_holds() -> None:
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.float8_e5m2):
-        for values, expected in (([1.0, 2], CLEAN), ([1, INF], Found(inf=True)), ([float("nan"), 1], Found(nan=True)),
-                                 ([-INF, INF], Found(inf=True)), ([INF, float("nan")], Found(True, True))):  # fmt: skip
+        for values, expected in (([1.0, 2], CLEAN), ([1, INF], NonFinite.INF), ([float("nan"), 1], NonFinite.NAN),
+                                 ([-INF, INF], NonFinite.INF), ([INF, float("nan")], NonFinite.NAN | NonFinite.INF)):  # fmt: skip
             assert find(torch.tensor(values).to(dtype).to(D)) == expected, (dtype, values)
     assert find(torch.full((8,), 60000.0, dtype=torch.float16, device=D)) == CLEAN  # their sum is not a half
     assert find(torch.full((8,), 3e38, device=D)) == CLEAN
-    assert find(torch.tensor([1 + 1j, complex(0, INF)], device=D)) == Found(inf=True)
+    assert find(torch.tensor([1 + 1j, complex(0, INF)], device=D)) == NonFinite.INF
     assert find(torch.ones(2, dtype=torch.int64, device=D)) == find(torch.ones(0, device=D)) == CLEAN
-    assert find(torch.tensor([[0, INF]]).to_sparse()) == Found(inf=True)
-    assert asked_for((1.0, [-INF], {"value": float("nan")})) == Found(True, True)
+    assert find(torch.tensor([[0, INF]]).to_sparse()) == NonFinite.INF
+    assert asked_for((1.0, [-INF], {"value": float("nan")})) == NonFinite.NAN | NonFinite.INF
 
 
 def test_the_first_birth_is_said_with_its_place_and_inputs(capfd: Any, rows: Any) -> None:

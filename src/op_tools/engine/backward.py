@@ -7,8 +7,8 @@ gradient of an input is what this call contributes to it, not what other users o
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 KEY = "op_tools"
 InputKey = int | str  # the index of an input, or the name of a weight
+Key = TypeVar("Key", int, int | str)
 Gradients = dict[InputKey, torch.Tensor]
 Done = Callable[[Gradients, dict[int, torch.Tensor]], None]
 
@@ -54,12 +55,12 @@ class CallGraph:
         return private.next_node_number() == self.first
 
     def exits(self, outputs: Sequence[torch.Tensor]) -> dict[Any, list[tuple[int, int]]]:
-        """The nodes of the call that outputs come from, with (index of the output, output of the node)."""
+        """The nodes of the call that outputs come from, with (output of the node, index of the output)."""
         found: dict[Any, list[tuple[int, int]]] = {}
         for index, tensor in enumerate(outputs):
             node = tensor.grad_fn
             if node is not None and self._is_ours(node):
-                found.setdefault(node, []).append((index, tensor.output_nr))
+                found.setdefault(node, []).append((tensor.output_nr, index))
         return found
 
     def boundary(
@@ -155,21 +156,16 @@ class GradientRecorder:
         """Gradients of outputs are about to go through the node that made them."""
         with self._lock:
             self._enter_run()
-            for index, number in indices:
-                grad = grads[number] if number < len(grads) else None
-                if grad is not None:
-                    self._taken[index] = grad
+            self._taken.update(_present(indices, grads))
 
     def _departed(self, crossing: list[tuple[int, InputKey]], grads: Sequence[torch.Tensor | None]) -> None:
         """A node has made gradients that leave the call."""
         with self._lock:
             self._enter_run()
-            for slot, key in crossing:
-                grad = grads[slot] if slot < len(grads) else None
-                if grad is not None:
-                    other = self._given.get(key)
-                    # An input used twice inside one call gets two contributions; autograd adds them elsewhere.
-                    self._given[key] = grad if other is None else _sum(other, grad)
+            for key, grad in _present(crossing, grads):
+                other = self._given.get(key)
+                # An input used twice inside one call gets two contributions; autograd adds them elsewhere.
+                self._given[key] = grad if other is None else _sum(other, grad)
             self._open -= 1
             is_last = self._open == 0
         if is_last:
@@ -189,6 +185,16 @@ class GradientRecorder:
                 self._done = None
         if done is not None:
             done(given, taken)
+
+
+def _present(
+    slots: Sequence[tuple[int, Key]], grads: Sequence[torch.Tensor | None]
+) -> Iterator[tuple[Key, torch.Tensor]]:
+    """What the slots stand for, with its gradient; a slot may have none."""
+    for slot, key in slots:
+        grad = grads[slot] if slot < len(grads) else None
+        if grad is not None:
+            yield key, grad
 
 
 def _sum(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

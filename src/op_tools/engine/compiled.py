@@ -119,11 +119,12 @@ class CompiledRun:
             self.engine._failed(call)
 
 
-def _patch(module: ModuleType, engine: Engine) -> Callable[[], None]:
+def _patch(module: ModuleType, engine: Engine) -> tuple[Callable[[], None], ...]:
+    """Be told when a compiled callable begins and ends; the result undoes it."""
     enter = getattr(module, "set_eval_frame", None)
     leave = getattr(module, "_maybe_set_eval_frame", None)
     if enter is None or leave is None:
-        return lambda: None
+        return ()
 
     def entering(callback: Any) -> Any:
         # The wrapper's first act, before it notes the dispatch keys that modes turn on: it restores them later.
@@ -153,16 +154,10 @@ def _patch(module: ModuleType, engine: Engine) -> Callable[[], None]:
     # The wrapper calls these while frames are being compiled; they are not to be among them.
     for function in (entering, leaving):
         module.skip_code(function.__code__)  # type: ignore[attr-defined]
-    module.set_eval_frame = entering  # type: ignore[attr-defined]
-    module._maybe_set_eval_frame = leaving  # type: ignore[attr-defined]
-
-    def undo() -> None:
-        if module.set_eval_frame is entering:  # type: ignore[attr-defined]
-            module.set_eval_frame = enter  # type: ignore[attr-defined]
-        if module._maybe_set_eval_frame is leaving:  # type: ignore[attr-defined]
-            module._maybe_set_eval_frame = leave  # type: ignore[attr-defined]
-
-    return undo
+    return (
+        private.replace(module, "set_eval_frame", entering),
+        private.replace(module, "_maybe_set_eval_frame", leaving),
+    )
 
 
 class _WhenImported(importlib.abc.MetaPathFinder):
@@ -195,12 +190,12 @@ class _WhenImported(importlib.abc.MetaPathFinder):
 def install(engine: Engine) -> Callable[[], None]:
     """Watch compiled callables; the result undoes it."""
     undos: list[Callable[[], None]] = []
+    finder = _WhenImported(lambda loaded: undos.extend(_patch(loaded, engine)))
     module = sys.modules.get(_MODULE)
     if module is not None:
-        undos.append(_patch(module, engine))
-        return undos[0]
-    finder = _WhenImported(lambda loaded: undos.append(_patch(loaded, engine)))
-    sys.meta_path.insert(0, finder)
+        finder.then(module)
+    else:
+        sys.meta_path.insert(0, finder)
 
     def undo() -> None:
         if finder in sys.meta_path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -25,6 +25,9 @@ from op_tools.trees import flat_tensors
 if TYPE_CHECKING:
     from op_tools.tool import Tool
 
+    Tools = tuple[Tool, ...]
+
+Mode = TypeVar("Mode", ApiMode, AtenMode)
 # Questions and containers, not operators: nothing is computed in them, or what is computed is seen inside.
 NEVER = frozenset(
     {
@@ -60,27 +63,11 @@ class Subscription:
     """The cached decision for one function: its name, the tools that want it, those that say they skip it."""
 
     __slots__ = (
-        "backward",
-        "by_own_name",
-        "bystander",
-        "decline",
-        "name",
-        "only_parent",
-        "parent_for",
-        "skipped",
-        "takes_all",
-        "ties",
-        "tools",
-        "views_whole",
-    )
+        "backward", "by_own_name", "bystander", "decline", "name", "only_parent", "parent_for", "skipped", "takes_all",
+        "ties", "tools", "views_whole",
+    )  # fmt: skip
 
-    def __init__(
-        self,
-        name: str,
-        tools: tuple[Tool, ...],
-        skipped: tuple[Tool, ...] = (),
-        parent_for: tuple[Tool, ...] = (),
-    ) -> None:
+    def __init__(self, name: str, tools: Tools, skipped: Tools = (), parent_for: Tools = ()) -> None:
         self.name = name
         self.tools = tools
         self.skipped = skipped
@@ -100,14 +87,17 @@ class Subscription:
         self.by_own_name = any(tool.only is None and tool.names.match(name) for tool in tools)
 
 
+Subscriptions = dict[Any, Subscription | None]
+
+
 class Engine:
     """All of it for one process."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.tools: tuple[Tool, ...] = ()
-        self.api_subscriptions: dict[Any, Subscription | None] = {}
-        self.aten_subscriptions: dict[Any, Subscription | None] = {}
+        self.api_subscriptions: Subscriptions = {}
+        self.aten_subscriptions: Subscriptions = {}
         self.local = ThreadState()
         self.failures = Failures()
         self.step = 0
@@ -150,22 +140,21 @@ class Engine:
     def _want(self, api: bool, aten: bool) -> None:
         local = self.local
         was_on = local.api_mode is not None or local.aten_mode is not None
-        if api and local.api_mode is None:
-            local.api_mode = ApiMode(self)
-            private.push_function_mode(local.api_mode)
-        elif not api and local.api_mode is not None:
-            private.remove_function_mode(local.api_mode)
-            local.api_mode = None
-        if aten and local.aten_mode is None:
-            local.aten_mode = AtenMode(self)
-            private.push_dispatch_mode(local.aten_mode)
-        elif not aten and local.aten_mode is not None:
-            private.remove_dispatch_mode(local.aten_mode)
-            local.aten_mode = None
+        local.api_mode = self._switched(local.api_mode, ApiMode, api)
+        local.aten_mode = self._switched(local.aten_mode, AtenMode, aten)
         with self.lock:
             self._threads += (api or aten) - was_on
             # Another thread may still have modes after the last tool has gone; they must not get in its way.
             self._patches.sync(bool(self.tools), self._threads > 0)
+
+    def _switched(self, mode: Mode | None, kind: type[Mode], wanted: bool) -> Mode | None:
+        if wanted and mode is None:
+            mode = kind(self)
+            private.push_mode(mode)
+        elif not wanted and mode is not None:
+            private.remove_mode(mode)
+            mode = None
+        return mode
 
     def one_thread_left(self) -> None:
         """In a forked child: the parent's other threads, and their modes, are not here."""
@@ -204,20 +193,14 @@ class Engine:
         tools = () if name in NEVER_ATEN else tuple(tool for tool in everyone if tool.wants_aten(name, func))
         subscription = Subscription(name, tools) if tools else None
         for tool in tools:
-            if (
-                tool.api_is_context and not tool.uses_api
-            ):  # the operator was registered after the tool was started
-                tool.uses_api = True
+            if tool.api_is_context and not tool.uses_api:
+                tool.uses_api = True  # the operator was registered after the tool was started
                 self.sync_thread()
         self._keep(self.aten_subscriptions, func, subscription, everyone)
         return subscription
 
     def _keep(
-        self,
-        subscriptions: dict[Any, Subscription | None],
-        func: Any,
-        subscription: Subscription | None,
-        everyone: Any,
+        self, subscriptions: Subscriptions, func: Any, subscription: Subscription | None, everyone: Any
     ) -> None:
         with self.lock:
             if everyone is not self.tools:  # a tool came or went meanwhile: the next call decides anew
@@ -329,15 +312,11 @@ class Engine:
         call.tools = tools
         if not call.subscription.takes_all:
             call.tools = [tool for tool in tools if self.guarded(tool, call, tool.applies, call)]
+        track = None
         if call.tools or call.subscription.parent_for:
             call.id = self.next_id()
-        track = None
-        if (
-            call.subscription.ties
-            and (call.tools or call.subscription.parent_for)
-            and torch.is_grad_enabled()
-        ):
-            track = self.guarded(_first(call), call, backward.Tracking, call)
+            if call.subscription.ties and torch.is_grad_enabled():
+                track = self.guarded(_first(call), call, backward.Tracking, call)
         for tool in call.tools:
             self.guarded(tool, call, tool.before, call)
         return track

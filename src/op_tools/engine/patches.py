@@ -82,13 +82,7 @@ class Patches:
             thread.run = run  # type: ignore[method-assign]
             return original(thread, *args, **kwargs)
 
-        threading.Thread.start = start  # type: ignore[method-assign, assignment]
-
-        def undo() -> None:
-            if threading.Thread.start is start:
-                threading.Thread.start = original  # type: ignore[method-assign]
-
-        return undo
+        return private.replace(threading.Thread, "start", start)
 
     def _custom_functions(self, original: Callable[..., Any]) -> Callable[..., Any]:
         engine = self.engine
@@ -114,13 +108,13 @@ class Patches:
             keeps = private.keeps_graph(args, kwargs)
             engine.graphs_kept += keeps
             if pushes and mode is not None:
-                private.push_function_mode(mode)
+                private.push_mode(mode)
             try:
                 return original(*args, **kwargs)
             finally:
                 engine.graphs_kept -= keeps
                 if pushes and mode is not None:
-                    private.remove_function_mode(mode)
+                    private.remove_mode(mode)
 
         return run
 

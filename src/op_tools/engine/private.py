@@ -34,6 +34,8 @@ no_function_modes = torch._C.DisableTorchFunction
 _no_dispatch_modes = torch._C._DisableTorchDispatch
 dispatch_modes_on = torch._C._len_torch_dispatch_stack
 
+Mode = TorchFunctionMode | TorchDispatchMode
+
 
 def silently(function: Any, *args: Any) -> Any:
     """Run a part of the tools: no mode, ours or the program's, sees what it calls."""
@@ -81,26 +83,9 @@ def results_on_fake(func: Any, args: Any, kwargs: Any) -> Any:
 # the compiler asks for them, and the compiler is not to know of ours.
 
 
-def push_function_mode(mode: TorchFunctionMode) -> None:
-    """Put a function mode at the bottom of this thread's stack."""
-    above = [torch.overrides._pop_mode() for _ in range(torch._C._len_torch_function_stack())]
-    torch.overrides._push_mode(mode)
-    for other in reversed(above):
-        torch.overrides._push_mode(other)
-
-
-def remove_function_mode(mode: TorchFunctionMode) -> bool:
-    """Take a function mode off this thread's stack wherever it stands; False if it is not there."""
-    above: list[TorchFunctionMode] = []
-    found = False
-    while not found and torch._C._len_torch_function_stack() > 0:
-        top = torch.overrides._pop_mode()
-        found = top is mode
-        if not found:
-            above.append(top)
-    for other in reversed(above):
-        torch.overrides._push_mode(other)
-    return found
+def _pop_function_modes() -> list[Any]:
+    """Take all function modes off, top first."""
+    return [torch.overrides._pop_mode() for _ in range(torch._C._len_torch_function_stack())]
 
 
 def function_modes() -> list[TorchFunctionMode]:
@@ -108,7 +93,7 @@ def function_modes() -> list[TorchFunctionMode]:
     return [torch._C._get_function_stack_at(index) for index in range(torch._C._len_torch_function_stack())]
 
 
-def _pop_dispatch_modes() -> list[TorchDispatchMode]:
+def _pop_dispatch_modes() -> list[Any]:
     """Take the program's dispatch modes off, top first; the compiler's own (fake, proxy) have slots of their own."""
     taken: list[TorchDispatchMode] = []
     while torch._C._len_torch_dispatch_stack() > 0:
@@ -119,20 +104,27 @@ def _pop_dispatch_modes() -> list[TorchDispatchMode]:
     return taken
 
 
-def push_dispatch_mode(mode: TorchDispatchMode) -> None:
-    """Put a dispatch mode at the bottom of this thread's stack."""
-    above = _pop_dispatch_modes()
-    dispatch._push_mode(mode)
-    for other in reversed(above):
-        dispatch._push_mode(other)
+def _stack_of(mode: Mode) -> tuple[Callable[[], list[Any]], Callable[[Any], None]]:
+    """How all modes of this kind are taken off, and how one is put on."""
+    if isinstance(mode, TorchFunctionMode):
+        return _pop_function_modes, torch.overrides._push_mode
+    return _pop_dispatch_modes, dispatch._push_mode
 
 
-def remove_dispatch_mode(mode: TorchDispatchMode) -> bool:
-    """Take a dispatch mode off this thread's stack wherever it stands; False if it is not there."""
-    modes = _pop_dispatch_modes()
+def push_mode(mode: Mode) -> None:
+    """Put a mode at the bottom of this thread's stack of its kind."""
+    pop_all, push = _stack_of(mode)
+    for other in (mode, *reversed(pop_all())):
+        push(other)
+
+
+def remove_mode(mode: Mode) -> bool:
+    """Take a mode off this thread's stack wherever it stands; False if it is not there."""
+    pop_all, push = _stack_of(mode)
+    modes = pop_all()
     for other in reversed(modes):
         if other is not mode:
-            dispatch._push_mode(other)
+            push(other)
     return any(other is mode for other in modes)
 
 
@@ -141,17 +133,16 @@ def dispatch_modes() -> list[TorchDispatchMode]:
     return [dispatch._get_dispatch_stack_at(index) for index in range(torch._C._len_torch_dispatch_stack())]
 
 
-def push_mode(mode: TorchFunctionMode | TorchDispatchMode) -> None:
-    """Put a mode at the bottom of its stack."""
-    if isinstance(mode, TorchFunctionMode):
-        push_function_mode(mode)
-    else:
-        push_dispatch_mode(mode)
+def replace(owner: Any, name: str, replacement: Any) -> Callable[[], None]:
+    """Put something else under a name; the result puts the original back, unless somebody has replaced it since."""
+    original = getattr(owner, name)
+    setattr(owner, name, replacement)
 
+    def undo() -> None:
+        if getattr(owner, name, None) is replacement:
+            setattr(owner, name, original)
 
-def remove_mode(mode: TorchFunctionMode | TorchDispatchMode) -> bool:
-    """Take a mode off its stack; False if it is not there."""
-    return remove_function_mode(mode) if isinstance(mode, TorchFunctionMode) else remove_dispatch_mode(mode)
+    return undo
 
 
 def patch_backward(wrapper: Any) -> Any:
@@ -160,16 +151,13 @@ def patch_backward(wrapper: Any) -> Any:
     A function mode is off while the call that starts backward is handled, and the engine hands the modes of that
     moment on to its threads. The wrapper turns the mode on again, so that what runs inside backward is seen.
     """
-    original = torch.autograd.graph._engine_run_backward
-    replacement = wrapper(original)
-    torch.autograd.graph._engine_run_backward = replacement
-    torch.autograd._engine_run_backward = replacement  # type: ignore[attr-defined]
+    replacement = wrapper(torch.autograd.graph._engine_run_backward)
+    owners = (torch.autograd.graph, torch.autograd)
+    undos = [replace(owner, "_engine_run_backward", replacement) for owner in owners]
 
     def undo() -> None:
-        if torch.autograd.graph._engine_run_backward is replacement:
-            torch.autograd.graph._engine_run_backward = original
-        if torch.autograd._engine_run_backward is replacement:  # type: ignore[attr-defined]
-            torch.autograd._engine_run_backward = original  # type: ignore[attr-defined]
+        for step in undos:
+            step()
 
     return undo
 

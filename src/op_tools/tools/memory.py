@@ -164,7 +164,7 @@ class MemoryMonitor(Tool):
         ]
 
     @classmethod
-    def nothing_known(cls, rows: Sequence[Mapping[str, Any]]) -> str:
+    def inconclusive(cls, rows: Sequence[Mapping[str, Any]]) -> str:
         return (
             "" if rows else "there is no sample, so nothing is known. Check the results folder and the disk."
         )

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import functools
 import math
+import operator
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -42,24 +44,17 @@ class OverflowSettings(ToolSettings):
     max_rows: int = setting(1000, "OP_OVERFLOW_CHECK_MAX_ROWS", int, "births written in detail")
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """Whether values hold NaN or Inf."""
+class NonFinite(enum.Flag):
+    """What values hold that is not finite."""
 
-    nan: bool = False
-    inf: bool = False
-
-    def __or__(self, other: Found) -> Found:
-        return Found(self.nan or other.nan, self.inf or other.inf)
-
-    def __bool__(self) -> bool:
-        return self.nan or self.inf
+    NAN = enum.auto()
+    INF = enum.auto()
 
 
-CLEAN = Found()
+CLEAN = NonFinite(0)
 
 
-def find(tensor: torch.Tensor) -> Found:
+def find(tensor: torch.Tensor) -> NonFinite:
     """Look for NaN and Inf with one pass over the tensor; a second one only when there is something."""
     if is_wrapper(tensor):
         return CLEAN  # what it stands for is looked at by itself
@@ -80,18 +75,22 @@ def find(tensor: torch.Tensor) -> Found:
             values.sum(dtype=torch.float64 if values.element_size() == 8 else torch.float32).item()
         ):
             return CLEAN
-        return Found(bool(values.isnan().any().item()), bool(values.isinf().any().item()))
+        return _flags(values.isnan().any().item(), values.isinf().any().item())
     except NotImplementedError:
         raise
     except RuntimeError as error:
         raise DeviceError(error) from error
 
 
-def asked_for(value: Any) -> Found:
+def _flags(nan: Any, inf: Any) -> NonFinite:
+    return (NonFinite.NAN if nan else CLEAN) | (NonFinite.INF if inf else CLEAN)
+
+
+def asked_for(value: Any) -> NonFinite:
     """NaN and Inf among the plain numbers of the arguments."""
     if isinstance(value, (float, complex)):
         parts = (value.real, value.imag)
-        return Found(any(map(math.isnan, parts)), any(map(math.isinf, parts)))
+        return _flags(any(map(math.isnan, parts)), any(map(math.isinf, parts)))
     if isinstance(value, (tuple, list)):
         return _any(asked_for(item) for item in value)
     if isinstance(value, dict):
@@ -99,11 +98,8 @@ def asked_for(value: Any) -> Found:
     return CLEAN
 
 
-def _any(founds: Any) -> Found:
-    whole = CLEAN
-    for found in founds:
-        whole |= found
-    return whole
+def _any(found: Iterable[NonFinite]) -> NonFinite:
+    return functools.reduce(operator.or_, found, CLEAN)
 
 
 class Memories:
@@ -111,18 +107,17 @@ class Memories:
 
     def __init__(self) -> None:
         # With the versions a tensor of it may have for as long as nothing unseen has been written.
-        self._known: weakref.WeakKeyDictionary[Any, tuple[Found, tuple[int, ...]]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._seen: weakref.WeakKeyDictionary[Any, tuple[NonFinite, tuple[int, ...]]]
+        self._seen = weakref.WeakKeyDictionary()
 
     def is_clean(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor's memory is known to hold nothing, and nobody has written to it unseen."""
         storage = _storage(tensor)
-        known = None if storage is None else self._known.get(storage)
-        return known is not None and not known[0] and _version(tensor) in known[1]
+        seen = None if storage is None else self._seen.get(storage)
+        return seen is not None and not seen[0] and _version(tensor) in seen[1]
 
     def note(
-        self, tensor: torch.Tensor, found: Found, counts_later: bool = False, was_clean: bool = False
+        self, tensor: torch.Tensor, found: NonFinite, counts_later: bool = False, was_clean: bool = False
     ) -> None:
         """Remember what a tensor holds. A view that holds nothing says nothing of the rest, unless that was clean.
 
@@ -135,7 +130,7 @@ class Memories:
             version = _version(tensor)
             # Inference tensors count nothing; what is known of them is looked at again.
             versions = () if version is None else (version, version + 1) if counts_later else (version,)
-            self._known[storage] = (found, versions)
+            self._seen[storage] = (found, versions)
 
 
 def _version(tensor: torch.Tensor) -> int | None:
@@ -215,7 +210,7 @@ class OpOverflowCheck(LevelTool):
 
     def before(self, call: Call) -> None:
         if writing.may_write(call.func, call.name):
-            held: dict[int, tuple[Found, bool]] = {}
+            held: dict[int, tuple[NonFinite, bool]] = {}
             for tensor in _inputs(call):
                 if tensor.device.type == "meta" or id(tensor) in held:
                     continue
@@ -232,7 +227,7 @@ class OpOverflowCheck(LevelTool):
         else:
             self.say_applied(call.name)
         self.checked += 1
-        held: dict[int, tuple[Found, bool]] = call.notes.pop(self, {})
+        held: dict[int, tuple[NonFinite, bool]] = call.notes.pop(self, {})
         written = {id(tensor): tensor for tensor in _written(call)}
         outputs = list({**{id(tensor): tensor for tensor in tensors_of(result)}, **written}.values())
         each = [find(tensor) for tensor in outputs]
@@ -252,8 +247,8 @@ class OpOverflowCheck(LevelTool):
         call: Call,
         result: Any,
         outputs: list[torch.Tensor],
-        each: list[Found],
-        held: dict[int, tuple[Found, bool]],
+        each: list[NonFinite],
+        held: dict[int, tuple[NonFinite, bool]],
     ) -> None:
         found = _any(each)
         written = {id(tensor) for tensor in outputs}
@@ -261,7 +256,7 @@ class OpOverflowCheck(LevelTool):
         for tensor in _inputs(call):
             overwritten = id(tensor) in written
             before |= held.get(id(tensor), (CLEAN, False))[0] if overwritten else find(tensor)
-        born_nan, born_inf = found.nan and not before.nan, found.inf and not before
+        born_nan, born_inf = NonFinite.NAN in found & ~before, NonFinite.INF in found and not before
         if not born_nan and not born_inf:
             self.seen += 1
             return
@@ -282,7 +277,7 @@ class OpOverflowCheck(LevelTool):
                 self.results.flush()
 
     @staticmethod
-    def _birth_text(row: dict[str, Any], before: Found) -> str:
+    def _birth_text(row: dict[str, Any], before: NonFinite) -> str:
         owner = f" of {row['forward_name']} (forward_id {row['forward_id']})" if row["forward_name"] else ""
         inputs = "an Inf among its inputs" if before else "finite inputs"
         return (
@@ -301,23 +296,18 @@ class OpOverflowCheck(LevelTool):
         ]
 
     @classmethod
-    def nothing_known(cls, rows: Sequence[Mapping[str, Any]]) -> str:
+    def inconclusive(cls, rows: Sequence[Mapping[str, Any]]) -> str:
         return ""  # only births are rows
 
     def closed(self) -> None:
-        results, self.results = self.results, None
-        if results is None:
-            if self.seen:
-                self.say(
-                    f"op_tools: OpOverflowCheck checked {self.checked} calls: {self.seen} showed a NaN or Inf that came "
-                    "in with their inputs (data, weights, or a mask); none made one"
-                )
-            else:
-                self.say(f"op_tools: OpOverflowCheck checked {self.checked} calls: all finite")
-            return
-        results.close()
-        assert self.first is not None
-        self.say(
-            f"op_tools: OpOverflowCheck checked {self.checked} calls: {self.births} made a NaN or Inf, first "
-            f"{self.first['name']} at {self.first['call_site']}; {self.seen} passed one on; rows saved to {results.csv_path}"
-        )
+        results = self.close_results()
+        if results is not None and self.first is not None:
+            told = (
+                f"{self.births} made a NaN or Inf, first {self.first['name']} at {self.first['call_site']}; "
+                f"{self.seen} passed one on; rows saved to {results.csv_path}"
+            )
+        elif self.seen:
+            told = f"{self.seen} showed a NaN or Inf that came in with their inputs (data, weights, or a mask); none made one"
+        else:
+            told = "all finite"
+        self.say(f"op_tools: OpOverflowCheck checked {self.checked} calls: {told}")
