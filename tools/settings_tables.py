@@ -44,7 +44,7 @@ def table(variables: Iterable[Variable]) -> str:
 
 
 def table_of_tools() -> str:
-    """The same for the settings of the operator tools, with the name of the argument."""
+    """The same for the settings of the operator tools, with the name of the argument, then what only the environment sets."""
     sections = tool_variables()
     common = sections["op_tools"]
     rows = [
@@ -52,6 +52,12 @@ def table_of_tools() -> str:
         for section, variables in sections.items()
         for argument, v in variables.items()
         if section == "op_tools" or argument not in common
+    ]
+    # A variable with a pattern stands for a family, which the page has a table of its own for.
+    rows += [
+        f"| `{v.name}` | {default_of(v) or 'empty'} | {v.help} | none |"
+        for v in declarations("op_tools").values()
+        if not v.pattern
     ]
     return "\n".join(["| Variable | Default | Meaning | Argument |", "|---|---|---|---|", *rows])
 

@@ -100,11 +100,11 @@ class NameFilter:
         self,
         listed: str = ".*",
         disabled: str = "",
-        source: str = "list",
+        listed_source: str = "list",
         disabled_source: str = "disable_list",
     ) -> None:
         self.listed = listed
-        self._wanted = _compiled(listed, source)
+        self._wanted = _compiled(listed, listed_source)
         self._unwanted = _compiled(disabled, disabled_source)
 
     def match(self, *names: str) -> bool:
