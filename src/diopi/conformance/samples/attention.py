@@ -7,6 +7,7 @@ to the dtype, the logarithms in float32 (float64 for float64).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -50,17 +51,33 @@ def _slopes(make: Maker, *shape: int) -> torch.Tensor:
     return make(*shape, low=0.0625, high=0.5, dtype=torch.float32)
 
 
-def _saved(given: Sample, scoring: Scoring) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a dense forward would have saved: computed in float64, rounded."""
-    out, lse = dense_attention(given["q"].double(), given["k"].double(), given["v"].double(), scoring)
-    return _rounded(given["q"], out, lse)
+def _saved(make: Maker, given: Sample, forward: Any, output: str) -> Sample:
+    """What a forward that was computed in float64 saves, and the gradient that comes back to it."""
+    out, lse = forward
+    dtype = given["q"].dtype
+    return {
+        output: make.laid_out(out.to(dtype), written=True),
+        "softmax_lse": make.laid_out(lse.to(torch.promote_types(dtype, torch.float32)), written=True),
+        {"out": "grad_out", "attention_out": "grad_output"}[output]: make(*given["q"].shape),
+    }
 
 
-def _rounded(q: torch.Tensor, out: Any, lse: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return out.to(q.dtype), lse.to(torch.promote_types(q.dtype, torch.float32))
+def _dense_saved(make: Maker, given: Sample, scoring: Scoring, output: str) -> Sample:
+    q, k, v = (given[name].double() for name in "qkv")
+    return _saved(make, given, dense_attention(q, k, v, scoring), output)
+
+
+def _packed_saved(make: Maker, given: Sample, case: tuple[Any, ...], scoring: Scoring, output: str) -> Sample:
+    q, k, v = (given[name].double() for name in "qkv")
+    ends_q, ends_k = (torch.cumsum(torch.tensor((0, *n)), 0) for n in case[:2])
+    return _saved(make, given, packed_attention(q, k, v, ends_q, ends_k, max(case[0]), scoring), output)
 
 
 # ---- the older functions ----
+
+
+def _attributes(scale: float, causal: bool, dropout: float = 0.0, debug: bool = False) -> Sample:
+    return {"scale": scale, "is_causal": causal, "dropout_p": dropout, "return_debug_mask": debug}
 
 
 @samples("diopiMultiHeadAttention")
@@ -68,51 +85,22 @@ def multi_head(make: Maker) -> Iterator[Sample]:
     for number, shape in enumerate(_DENSE):
         batch, queries, keys, heads, _, _ = shape
         debug = number % 2 == 0
-        sample = {
-            **_operands(make, shape),
-            "dropout_p": 0.0,
-            "is_causal": number in (0, 1, 4),
-            "return_debug_mask": debug,
-            "scale": 0.25,
-        }
+        sample = _operands(make, shape) | _attributes(0.25, number in (0, 1, 4), debug=debug)
         if debug:
             sample["debug_attn_mask"] = make.out(batch, heads, queries, keys, dtype=torch.bool)
         yield sample
-    shape = (2, 6, 4, 2, 2, 8)  # the first two queries see nothing
-    yield {
-        **_operands(make, shape),
-        "dropout_p": 0.0,
-        "is_causal": True,
-        "return_debug_mask": False,
-        "scale": 0.5,
-        "softmax_lse": make.out(2, 2, 6, dtype=torch.float32),
-    }
-    yield {
-        **_operands(make, _DENSE[0]),
-        "dropout_p": 0.5,
-        "is_causal": False,
-        "return_debug_mask": False,
-        "scale": 0.5,
-        "gen": make.seed(),
-        "out": make.out(2, 7, 4, 8),
-    }
+    blind = _operands(make, (2, 6, 4, 2, 2, 8))  # the first two queries see nothing
+    yield {**blind, **_attributes(0.5, True), "softmax_lse": make.out(2, 2, 6, dtype=torch.float32)}
+    dropped = {"gen": make.seed(), "out": make.out(2, 7, 4, 8)}
+    yield {**_operands(make, _DENSE[0]), **_attributes(0.5, False, dropout=0.5), **dropped}
 
 
 @samples("diopiMultiHeadAttentionBackward")
 def multi_head_backward(make: Maker) -> Iterator[Sample]:
     for number, shape in enumerate(_DENSE):
-        given = _operands(make, shape)
-        scoring = Scoring(0.25, causal=number in (0, 1, 4))
-        out, lse = _saved(given, scoring)
-        yield {
-            **given,
-            "grad_out": make(*given["q"].shape),
-            "out": make.laid_out(out, written=True),
-            "softmax_lse": make.laid_out(lse, written=True),
-            "dropout_p": 0.0,
-            "is_causal": scoring.causal,
-            "scale": scoring.scale,
-        }
+        given, causal = _operands(make, shape), number in (0, 1, 4)
+        saved = _dense_saved(make, given, Scoring(0.25, causal), "out")
+        yield {**given, **saved, "dropout_p": 0.0, "is_causal": causal, "scale": 0.25}
 
 
 def packed_operands(make: Maker, case: tuple[Any, ...]) -> Sample:
@@ -125,72 +113,37 @@ def packed_operands(make: Maker, case: tuple[Any, ...]) -> Sample:
     }
 
 
-def _packed_saved(
-    given: Sample, case: tuple[Any, ...], scoring: Scoring
-) -> tuple[torch.Tensor, torch.Tensor]:
-    lengths_q, lengths_k = case[:2]
-    ends_q, ends_k = (torch.cumsum(torch.tensor((0, *n)), 0) for n in (lengths_q, lengths_k))
-    upcast = [given[name].double() for name in "qkv"]
-    out, lse = packed_attention(upcast[0], upcast[1], upcast[2], ends_q, ends_k, max(lengths_q), scoring)
-    return _rounded(given["q"], out, lse)
+def _lengths(make: Maker, case: tuple[Any, ...], dtype: torch.dtype = torch.int32) -> Sample:
+    """Of the packed sequences, as the older functions call them."""
+    cumulative = {
+        "cum_seq_q": _cumulative(make, case[0], dtype),
+        "cum_seq_k": _cumulative(make, case[1], dtype),
+    }
+    return {**cumulative, "max_q": max(case[0]), "max_k": max(case[1])}
 
 
 @samples("diopiMultiHeadAttentionVarLen")
 def multi_head_packed(make: Maker) -> Iterator[Sample]:
     for number, case in enumerate(PACKED):
-        lengths_q, lengths_k, heads, _, _ = case
-        kind = torch.int64 if number % 2 else torch.int32
         debug = number % 2 == 0
-        sample = {
-            **packed_operands(make, case),
-            "cum_seq_q": _cumulative(make, lengths_q, kind),
-            "cum_seq_k": _cumulative(make, lengths_k, kind),
-            "max_q": max(lengths_q),
-            "max_k": max(lengths_k),
-            "dropout_p": 0.0,
-            "is_causal": number != 1,
-            "return_debug_mask": debug,
-            "scale": 0.25,
-        }
+        sample = packed_operands(make, case) | _lengths(make, case, torch.int32 if debug else torch.int64)
+        sample |= _attributes(0.25, number != 1, debug=debug)
         if debug:
-            shape = (len(lengths_q), heads, max(lengths_q), max(lengths_k))
+            shape = (len(case[0]), case[2], max(case[0]), max(case[1]))
             sample["debug_attn_mask"] = make.out(*shape, dtype=torch.bool)
         yield sample
-    lengths = PACKED[0][0]
-    yield {
-        **packed_operands(make, PACKED[0]),
-        "cum_seq_q": _cumulative(make, lengths),
-        "cum_seq_k": _cumulative(make, lengths),
-        "max_q": max(lengths),
-        "max_k": max(lengths),
-        "dropout_p": 0.25,
-        "is_causal": True,
-        "return_debug_mask": False,
-        "scale": 0.5,
-        "gen": make.seed(),
-        "out": make.out(sum(lengths), 4, 8),
-    }
+    dropped = {"gen": make.seed(), "out": make.out(sum(PACKED[0][0]), 4, 8)}
+    given = packed_operands(make, PACKED[0]) | _lengths(make, PACKED[0])
+    yield {**given, **_attributes(0.5, True, dropout=0.25), **dropped}
 
 
 @samples("diopiMultiHeadAttentionVarLenBackward")
 def multi_head_packed_backward(make: Maker) -> Iterator[Sample]:
     for number, case in enumerate(PACKED):
-        given = packed_operands(make, case)
-        scoring = Scoring(0.25, causal=number != 1)
-        out, lse = _packed_saved(given, case, scoring)
-        yield {
-            **given,
-            "grad_out": make(*given["q"].shape),
-            "out": make.laid_out(out, written=True),
-            "softmax_lse": make.laid_out(lse, written=True),
-            "cum_seq_q": _cumulative(make, case[0]),
-            "cum_seq_k": _cumulative(make, case[1]),
-            "max_q": max(case[0]),
-            "max_k": max(case[1]),
-            "dropout_p": 0.0,
-            "is_causal": scoring.causal,
-            "scale": scoring.scale,
-        }
+        given, causal = packed_operands(make, case), number != 1
+        saved = _packed_saved(make, given, case, Scoring(0.25, causal), "out")
+        attributes = {"dropout_p": 0.0, "is_causal": causal, "scale": 0.25}
+        yield {**given, **saved, **_lengths(make, case), **attributes}
 
 
 # ---- flash attention ----
@@ -221,6 +174,11 @@ def _mask_parameters(make: Maker, number: int, batch: int, heads: int) -> tuple[
     return Scoring(0.25, causal, left, right, given), arguments
 
 
+def _as_window(scoring: Scoring) -> Scoring:
+    """Causality as a window, which is the same: the logarithms are then judged in any case."""
+    return replace(scoring, causal=False, right=0) if scoring.causal else scoring
+
+
 @samples("diopiFlashAttention")
 def flash(make: Maker) -> Iterator[Sample]:
     for number in range(6):
@@ -230,13 +188,8 @@ def flash(make: Maker) -> Iterator[Sample]:
         if scoring.causal and scoring.slopes is not None:
             sample["softmax_lse"] = make.out(shape[0], shape[3], shape[1], dtype=torch.float32)
         yield sample
-    yield {
-        **_operands(make, _DENSE[0]),
-        **_mask_parameters(make, 1, 2, 4)[1],
-        "p_dropout": 0.25,
-        "gen": make.seed(),
-        "attention_out": make.out(2, 7, 4, 8),
-    }
+    given = _operands(make, _DENSE[0]) | _mask_parameters(make, 1, 2, 4)[1]
+    yield {**given, "p_dropout": 0.25, "gen": make.seed(), "attention_out": make.out(2, 7, 4, 8)}
 
 
 @samples("diopiFlashAttentionBackward")
@@ -245,21 +198,12 @@ def flash_backward(make: Maker) -> Iterator[Sample]:
         shape = _DENSE[(number + 1) % len(_DENSE)]
         scoring, mask_parameters = _mask_parameters(make, number, shape[0], shape[3])
         given = _operands(make, shape)
-        out, lse = _saved_anyway(given, scoring)
-        yield {
-            **given,
-            **mask_parameters,
-            "grad_output": make(*given["q"].shape),
-            "attention_out": make.laid_out(out, written=True),
-            "softmax_lse": make.laid_out(lse, written=True),
-        }
+        yield {**given, **mask_parameters, **_dense_saved(make, given, _as_window(scoring), "attention_out")}
 
 
-def _saved_anyway(given: Sample, scoring: Scoring) -> tuple[torch.Tensor, torch.Tensor]:
-    """Also where the logarithms are not judged: with causality as a window, which is the same."""
-    if not scoring.causal:
-        return _saved(given, scoring)
-    return _saved(given, Scoring(scoring.scale, False, scoring.left, 0, scoring.slopes))
+def _flash_lengths(make: Maker, case: tuple[Any, ...]) -> Sample:
+    names = ("cum_seq_q", "cum_seq_kv", "max_seqlen_q", "max_seqlen_kv")
+    return dict(zip(names, _lengths(make, case).values(), strict=True))
 
 
 @samples("diopiFlashAttentionVarLen")
@@ -267,14 +211,7 @@ def flash_packed(make: Maker) -> Iterator[Sample]:
     for number in range(6):
         case = PACKED[number % len(PACKED)]
         scoring, mask_parameters = _mask_parameters(make, number, len(case[0]), case[2])
-        sample = {
-            **packed_operands(make, case),
-            **mask_parameters,
-            "cum_seq_q": _cumulative(make, case[0]),
-            "cum_seq_kv": _cumulative(make, case[1]),
-            "max_seqlen_q": max(case[0]),
-            "max_seqlen_kv": max(case[1]),
-        }
+        sample = {**packed_operands(make, case), **mask_parameters, **_flash_lengths(make, case)}
         if scoring.causal and scoring.slopes is not None:
             sample["softmax_lse"] = make.out(len(case[0]), case[2], max(case[0]), dtype=torch.float32)
         yield sample
@@ -286,17 +223,5 @@ def flash_packed_backward(make: Maker) -> Iterator[Sample]:
         case = PACKED[number % len(PACKED)]
         scoring, mask_parameters = _mask_parameters(make, number, len(case[0]), case[2])
         given = packed_operands(make, case)
-        right = 0 if scoring.causal else scoring.right
-        window = Scoring(scoring.scale, False, scoring.left, right, scoring.slopes)
-        out, lse = _packed_saved(given, case, window)
-        yield {
-            **given,
-            **mask_parameters,
-            "grad_output": make(*given["q"].shape),
-            "attention_out": make.laid_out(out, written=True),
-            "softmax_lse": make.laid_out(lse, written=True),
-            "cum_seq_q": _cumulative(make, case[0]),
-            "cum_seq_kv": _cumulative(make, case[1]),
-            "max_seqlen_q": max(case[0]),
-            "max_seqlen_kv": max(case[1]),
-        }
+        saved = _packed_saved(make, given, case, _as_window(scoring), "attention_out")
+        yield {**given, **mask_parameters, **saved, **_flash_lengths(make, case)}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from diopi.conformance.references.serving import masked_softmax
-from diopi.conformance.samples import Maker, Sample, samples
+from diopi.conformance.samples import Maker, Sample, samples, table
 
 
 def _fixed(
@@ -23,47 +23,27 @@ def _fixed(
 # ---- rotary embedding ----
 
 
-@samples("diopiRotaryEmbedding")
-def rotary(make: Maker) -> Iterator[Sample]:
-    for conj, interleaved in itertools.product((False, True), repeat=2):
-        cos, sin = make(7, 1, 4, low=-1, high=1), make(7, 1, 4, low=-1, high=1)
-        yield {
-            "x": make(2, 7, 3, 8),
-            "cos": cos,
-            "sin": sin,
-            "conj": conj,
-            "interleaved": interleaved,
-        }
-    for shape, angles in (
-        ((5, 6), (5, 3)),
-        ((3, 2, 10), (5,)),
-        ((1, 33, 4, 38), (1, 33, 1, 19)),
-        ((0, 4), (2,)),
-    ):
-        yield {
-            "x": make(*shape),
-            "cos": make(*angles, low=-1, high=1),
-            "sin": make(*angles, low=-1, high=1),
-            "conj": False,
-            "interleaved": len(shape) == 3,
-        }
-
-
-@samples("diopiRotaryEmbeddingV2")
-def rotary_heads(make: Maker) -> Iterator[Sample]:
-    for query, key, angles, dim in (
-        ((5, 4 * 8), (5, 2 * 8), (5, 8), 8),
-        ((5, 3, 6), (5, 1, 6), (5, 1, 6), 6),
-        ((2, 3, 2, 10), (2, 3, 2, 10), (2, 3, 1, 10), 10),
-        ((33, 4 * 34), (33, 4 * 34), (33, 34), 34),
-    ):
-        yield {
-            "query": make(*query, written=True),
-            "key": make(*key, written=True),
-            "cos": make(*angles, low=-1, high=1),
-            "sin": make(*angles, low=-1, high=1),
-            "dim": dim,
-        }
+table(
+    "diopiRotaryEmbedding",
+    "cos sin x conj interleaved",
+    *(((7, 1, 4), (7, 1, 4), (2, 7, 3, 8), *how) for how in itertools.product((False, True), repeat=2)),
+    ((5, 3), (5, 3), (5, 6), False, False),
+    ((5,), (5,), (3, 2, 10), False, True),
+    ((1, 33, 1, 19), (1, 33, 1, 19), (1, 33, 4, 38), False, False),
+    ((2,), (2,), (0, 4), False, False),
+    cos=(-1, 1),
+    sin=(-1, 1),
+)
+table(
+    "diopiRotaryEmbeddingV2",
+    "query key cos sin dim",
+    ((5, 4 * 8), (5, 2 * 8), (5, 8), (5, 8), 8),
+    ((5, 3, 6), (5, 1, 6), (5, 1, 6), (5, 1, 6), 6),
+    ((2, 3, 2, 10), (2, 3, 2, 10), (2, 3, 1, 10), (2, 3, 1, 10), 10),
+    ((33, 4 * 34), (33, 4 * 34), (33, 34), (33, 34), 34),
+    cos=(-1, 1),
+    sin=(-1, 1),
+)
 
 
 # ---- RMS normalisation ----
@@ -79,8 +59,8 @@ _RMS = [
 ]
 
 
-@samples("diopiRMSNorm")
-def rms_norm(make: Maker) -> Iterator[Sample]:
+def _rms(make: Maker) -> Iterator[tuple[Sample, tuple[int, ...]]]:
+    """The arguments that both directions have, and what the first is normalised over."""
     for number, (shape, dims, weight, bias) in enumerate(_RMS):
         normalized = shape[-dims:]
         sample: Sample = {
@@ -90,28 +70,25 @@ def rms_norm(make: Maker) -> Iterator[Sample]:
             "bias": make(*normalized, low=-1, high=1) if bias else None,
             "eps": (1e-5, 1e-6, 0.125)[number % 3],
         }
+        yield sample, tuple(range(-dims, 0))
+
+
+@samples("diopiRMSNorm")
+def rms_norm(make: Maker) -> Iterator[Sample]:
+    for number, (sample, dims) in enumerate(_rms(make)):
         if number == 1:
-            sample["inv_rms"] = make.out(*shape[:-dims], dtype=torch.promote_types(make.dtype, torch.float32))
+            kept = sample["input"].shape[: -len(dims)]
+            sample["inv_rms"] = make.out(*kept, dtype=torch.promote_types(make.dtype, torch.float32))
         yield sample
 
 
 @samples("diopiRMSNormBackward")
 def rms_norm_backward(make: Maker) -> Iterator[Sample]:
-    for number, (shape, dims, weight, bias) in enumerate(_RMS):
-        normalized = shape[-dims:]
-        eps = (1e-5, 1e-6, 0.125)[number % 3]
-        given = make(*shape)
-        kept = tuple(range(-dims, 0))
-        inverse = (given.double().square().mean(kept, keepdim=number != 1) + eps).rsqrt()
-        yield {
-            "grad_output": make(*shape),
-            "input": given,
-            "weight": make.positive(*normalized) if weight else None,
-            "bias": make(*normalized, low=-1, high=1) if bias else None,
-            "inv_rms": _fixed(make, inverse.to(torch.promote_types(make.dtype, torch.float32))),
-            "normalized_shape": list(normalized),
-            "eps": eps,
-        }
+    for number, (sample, dims) in enumerate(_rms(make)):
+        given = sample["input"]
+        inverse = (given.double().square().mean(dims, keepdim=number != 1) + sample["eps"]).rsqrt()
+        saved = _fixed(make, inverse.to(torch.promote_types(make.dtype, torch.float32)))
+        yield {**sample, "grad_output": make(*given.shape), "inv_rms": saved}
 
 
 # ---- masked softmax ----
@@ -138,14 +115,9 @@ def softmax(make: Maker) -> Iterator[Sample]:
 def softmax_backward(make: Maker) -> Iterator[Sample]:
     cases = [((2, 3, 5, 7), mask, False) for mask in _masks(make, (2, 3, 5, 7))]
     for shape, mask, triangle in (*cases, ((2, 2, 6, 6), None, True), ((1, 2, 33, 40), None, False)):
-        output = masked_softmax(make(*shape), mask, 0.5, triangle)
-        yield {
-            "grad_output": make(*shape),
-            "output": make.laid_out(output),
-            "mask": mask,
-            "scale": 0.5,
-            "fixed_triu_mask": triangle,
-        }
+        output = make.laid_out(masked_softmax(make(*shape), mask, 0.5, triangle))
+        how = {"mask": mask, "scale": 0.5, "fixed_triu_mask": triangle}
+        yield {"grad_output": make(*shape), "output": output, **how}
 
 
 # ---- penalties ----
@@ -266,11 +238,8 @@ def paged_attention(make: Maker) -> Iterator[Sample]:
         blocks = batch * most + 2
         hidden = make.mask(batch, most * size, rate=0.3).clone()
         hidden[:, 0] = False
-        rows = (
-            (blocks, size, (key_heads or heads) * width)
-            if number % 2
-            else (blocks * size, (key_heads or heads) * width)
-        )
+        rows = (*((blocks, size) if number % 2 else (blocks * size,)), (key_heads or heads) * width)
+        block_table = make.permutation(blocks)[: batch * most].view(batch, most).to(torch.int32)
         yield {
             "q": make(batch, heads * width),
             "k": make(*rows),
@@ -280,9 +249,7 @@ def paged_attention(make: Maker) -> Iterator[Sample]:
             "num_heads": heads,
             "num_kv_heads": key_heads,
             "dim": width,
-            "block_table": _fixed(
-                make, make.permutation(blocks)[: batch * most].view(batch, most).to(torch.int32)
-            ),
+            "block_table": _fixed(make, block_table),
             "block_size": size,
         }
 
@@ -320,21 +287,12 @@ def prompt_attention(make: Maker) -> Iterator[Sample]:
         }
 
 
-@samples("diopiMatmulAllReduce")
-def matmul_all_reduce(make: Maker) -> Iterator[Sample]:
-    for shape, columns, bias in (
-        ((3, 5), 4, True),
-        ((2, 3, 7), 5, False),
-        ((33, 40), 17, True),
-        ((0, 3), 2, False),
-        ((4, 0), 3, True),
-    ):
-        yield {
-            "x1": make(*shape),
-            "x2": make(shape[-1], columns),
-            "bias": make(columns) if bias else None,
-            "group": "",
-            "reduce_op": "sum",
-            "comm_turn": 0,
-            "stream_mode": 1,
-        }
+table(
+    "diopiMatmulAllReduce",
+    "x1 x2 bias group reduce_op comm_turn stream_mode",
+    ((3, 5), (5, 4), (4,), "", "sum", 0, 1),
+    ((2, 3, 7), (7, 5), None, "", "sum", 0, 1),
+    ((33, 40), (40, 17), (17,), "", "sum", 0, 1),
+    ((0, 3), (3, 2), None, "", "sum", 0, 1),
+    ((4, 0), (0, 3), (3,), "", "sum", 0, 1),
+)
