@@ -9,7 +9,6 @@ zeros.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -17,21 +16,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from diopi.conformance.references.gradients import upcast
+
 Pair = tuple[Tensor, Tensor]
 Triple = tuple[Tensor, Tensor, Tensor]
 
 # The saved maxima and sums of the customized functions hold every number eight times.
 SAVED_WIDTH = 8
-
-
-def upcast(tensor: Tensor) -> Tensor:
-    """The tensor in the precision that sums are kept in."""
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
-
-
-def single(number: float) -> float:
-    """What arrives in C where the argument is a `float`."""
-    return float(struct.unpack("f", struct.pack("f", number))[0])
 
 
 @dataclass(frozen=True)

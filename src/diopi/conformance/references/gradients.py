@@ -1,12 +1,22 @@
-"""References of gradients that PyTorch's autograd gives, and of element-wise functions."""
+"""What the references share: the precision that they compute in, and gradients that PyTorch's autograd gives."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+
+
+def upcast(tensor: torch.Tensor) -> torch.Tensor:
+    """Half dtypes in float32, the precision that sums are kept in; others as they are."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def as_float(number: float) -> float:
+    """A number as a C `float` holds it: the function never sees more of it."""
+    return float(struct.unpack("f", struct.pack("f", number))[0])
 
 
 def gradients(
@@ -56,10 +66,3 @@ _ROUNDING = (None, "trunc", "floor")
 def rounding_name(mode: int) -> str | None:
     """`diopiRoundMode_t` as PyTorch names it."""
     return _ROUNDING[mode]
-
-
-def normalize_gradient(
-    grad_output: torch.Tensor, input: torch.Tensor, p: float, axis: int, eps: float
-) -> torch.Tensor:
-    """The gradient of `F.normalize` with respect to its input."""
-    return input_gradient(F.normalize, grad_output, input, p, axis, eps)

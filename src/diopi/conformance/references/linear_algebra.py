@@ -14,13 +14,6 @@ _DISTANCE_MODES = (
 )
 
 
-def matmul_gradients(
-    grad_out: torch.Tensor, input: torch.Tensor, other: torch.Tensor
-) -> tuple[torch.Tensor, ...]:
-    """The gradients of both operands of `torch.matmul`."""
-    return gradients(torch.matmul, grad_out, (input, other))
-
-
 def linear_gradients(
     grad_output: torch.Tensor, input: torch.Tensor, weight: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import struct
-
 import torch
 import torch.nn.functional as F
 
-from diopi.conformance.references.gradients import input_gradient
+from diopi.conformance.references.gradients import as_float, input_gradient
 
 _WORDS = ("none", "mean", "sum")
 
@@ -15,11 +13,6 @@ _WORDS = ("none", "mean", "sum")
 def reduction_word(reduction: int) -> str:
     """`diopiReduction_t` as PyTorch names it."""
     return _WORDS[reduction]
-
-
-def as_float(number: float) -> float:
-    """A number as a C `float` holds it: the function never sees more of it."""
-    return float(struct.unpack("f", struct.pack("f", number))[0])
 
 
 def nll_loss_and_weight(
@@ -49,15 +42,8 @@ def nll_gradient(
 ) -> torch.Tensor:
     """Minus the weight of each target at its position, times what comes from behind; the mean divides by the total weight."""
     function = torch.ops.aten.nll_loss2d_backward if input.dim() == 4 else torch.ops.aten.nll_loss_backward
-    return function(
-        grad_output.contiguous(),
-        input.contiguous(),
-        target.contiguous(),
-        weight,
-        reduction,
-        ignore_index,
-        total,
-    )
+    tensors = (tensor.contiguous() for tensor in (grad_output, input, target))
+    return function(*tensors, weight, reduction, ignore_index, total)
 
 
 def focal_loss(
@@ -105,15 +91,8 @@ def ctc_loss(
     """The loss, that of each sequence, and the forward variables; the latter only where every sequence fills them."""
     targets = targets.contiguous()  # torch misreads labels in one row that have gaps
     lengths = [int(n) for n in input_lengths], [int(n) for n in target_lengths]
-    loss = F.ctc_loss(
-        log_probs,
-        targets,
-        input_lengths,
-        target_lengths,
-        blank=blank,
-        reduction=reduction_word(reduction),
-        zero_infinity=zero_infinity,
-    )
+    given = (log_probs, targets, input_lengths, target_lengths, blank)
+    loss = F.ctc_loss(*given, reduction_word(reduction), zero_infinity)
     each, forward = torch.ops.aten._ctc_loss(log_probs, targets, *lengths, blank, zero_infinity)
     filled = min(lengths[0]) == log_probs.shape[0] and min(lengths[1]) == max(lengths[1])
     return loss, each, forward if filled else None
@@ -136,13 +115,5 @@ def ctc_gradient(
     if reduction_word(reduction) == "mean":
         grad = grad / target_lengths.clamp(min=1).to(grad.dtype) / target_lengths.numel()
     lengths = [int(n) for n in input_lengths], [int(n) for n in target_lengths]
-    return torch.ops.aten._ctc_loss_backward(
-        grad.contiguous(),
-        log_probs,
-        targets.contiguous(),
-        *lengths,
-        neg_log_likelihood,
-        log_alpha,
-        blank,
-        zero_infinity,
-    )
+    given = (grad.contiguous(), log_probs, targets.contiguous(), *lengths, neg_log_likelihood, log_alpha)
+    return torch.ops.aten._ctc_loss_backward(*given, blank, zero_infinity)

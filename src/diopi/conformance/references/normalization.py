@@ -1,8 +1,10 @@
-"""References of normalisations, by their definition. Halves are computed in float32 and rounded at the end."""
+"""References of normalisations, by their definition. Half dtypes are computed in float32 and rounded at the end."""
 
 from __future__ import annotations
 
 import torch
+
+from diopi.conformance.references.gradients import upcast
 
 Tensor = torch.Tensor
 
@@ -19,10 +21,10 @@ def layer_norm_gradients(
     """Of the input, the weight and the bias, from the statistics that the forward pass saved; the last `normalized`
     dimensions are one row."""
     rows, axes = list(range(input.dim() - normalized)), list(range(input.dim() - normalized, input.dim()))
-    centred = _centred(_wide(input), _wide(mean), _wide(rstd))
-    gradient = _wide(grad_output)
-    scaled = gradient if weight is None else gradient * _wide(weight)
-    whole = _normalized_gradient(scaled, centred, _wide(rstd), axes)
+    centred = _centred(upcast(input), upcast(mean), upcast(rstd))
+    gradient = upcast(grad_output)
+    scaled = gradient if weight is None else gradient * upcast(weight)
+    whole = _normalized_gradient(scaled, centred, upcast(rstd), axes)
     of_weight = None if weight is None else _summed(gradient * centred, rows).to(weight.dtype)
     of_bias = _summed(gradient, rows).to(input.dtype) if biased else None
     return whole.to(input.dtype), of_weight, of_bias
@@ -32,7 +34,7 @@ def group_normalized(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The result, and the mean and inverse deviation of every group of channels of every sample."""
-    grouped = _wide(input).reshape(input.shape[0], num_groups, -1)
+    grouped = upcast(input).reshape(input.shape[0], num_groups, -1)
     mean, inverse = _moments(grouped, [2], eps)
     normalized = _centred(grouped, mean, inverse).reshape(input.shape)
     result = _affine(normalized, weight, bias, 1)
@@ -44,9 +46,9 @@ def group_norm_gradients(
 ) -> tuple[Tensor | None, ...]:
     """Of the input, the weight and the bias of `group_normalized`."""
     grouped = (input.shape[0], num_groups, -1)
-    inverse = _wide(rstd).reshape(*grouped[:2], 1)
-    centred = _centred(_wide(input).reshape(grouped), _wide(mean).reshape(*grouped[:2], 1), inverse)
-    gradient = _wide(grad_output)
+    inverse = upcast(rstd).reshape(*grouped[:2], 1)
+    centred = _centred(upcast(input).reshape(grouped), upcast(mean).reshape(*grouped[:2], 1), inverse)
+    gradient = upcast(grad_output)
     scaled = _affine(gradient, weight, None, 1).reshape(grouped)
     whole = _normalized_gradient(scaled, centred, inverse, [2]).reshape(input.shape).to(input.dtype)
     if weight is None:
@@ -67,10 +69,10 @@ def batch_normalized(
     eps: float,
 ) -> tuple[Tensor | None, ...]:
     """The result, the statistics of the batch (none in evaluation), and the running ones."""
-    x, axes = _wide(input), _other_axes(input, 1)
+    x, axes = upcast(input), _other_axes(input, 1)
     if not training:
         assert running_mean is not None and running_var is not None
-        inverse = (_wide(running_var) + eps).rsqrt()
+        inverse = (upcast(running_var) + eps).rsqrt()
         result = normalized_by(input, weight, bias, running_mean, inverse)
         return result, input.new_empty(0), input.new_empty(0), running_mean, running_var
     mean, inverse = (s.reshape(-1) for s in _moments(x, axes, eps))
@@ -98,13 +100,13 @@ def batch_norm_gradients(
     eps: float,
 ) -> tuple[Tensor | None, ...]:
     """Of the input, the weight and the bias; in evaluation the statistics do not depend on the input."""
-    x, gradient, axes = _wide(input), _wide(grad_output), _other_axes(input, 1)
+    x, gradient, axes = upcast(input), upcast(grad_output), _other_axes(input, 1)
     if training:
         assert save_mean is not None and save_invstd is not None
-        mean, inverse = _channels(_wide(save_mean), x), _channels(_wide(save_invstd), x)
+        mean, inverse = _channels(upcast(save_mean), x), _channels(upcast(save_invstd), x)
     else:
         assert running_mean is not None and running_var is not None
-        mean, inverse = _channels(_wide(running_mean), x), (_channels(_wide(running_var), x) + eps).rsqrt()
+        mean, inverse = _channels(upcast(running_mean), x), (_channels(upcast(running_var), x) + eps).rsqrt()
     centred, scaled = _centred(x, mean, inverse), _affine(gradient, weight, None, 1)
     whole = _normalized_gradient(scaled, centred, inverse, axes) if training else scaled * inverse
     if weight is None:
@@ -117,7 +119,7 @@ def instance_normalized(
     input: Tensor, axis: int, scale: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     """Every channel of every sample by itself; `axis` is that of the channels."""
-    x = _wide(input)
+    x = upcast(input)
     mean, inverse = _moments(x, _pixels(input, axis), eps)
     return _affine(_centred(x, mean, inverse), scale, bias, axis).to(input.dtype)
 
@@ -126,7 +128,7 @@ def instance_norm_gradients(
     grad_output: Tensor, input: Tensor, scale: Tensor | None, axis: int, eps: float
 ) -> tuple[Tensor | None, ...]:
     """Of the input, the scale and the bias of `instance_normalized`."""
-    x, gradient, pixels = _wide(input), _wide(grad_output), _pixels(input, axis)
+    x, gradient, pixels = upcast(input), upcast(grad_output), _pixels(input, axis)
     mean, inverse = _moments(x, pixels, eps)
     centred = _centred(x, mean, inverse)
     scaled = _affine(gradient, scale, None, axis)
@@ -143,7 +145,7 @@ def instance_norm_gradients(
 
 def channel_statistics(input: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Mean and inverse deviation of every channel."""
-    mean, inverse = _moments(_wide(input), _other_axes(input, 1), eps)
+    mean, inverse = _moments(upcast(input), _other_axes(input, 1), eps)
     return mean.reshape(-1), inverse.reshape(-1)
 
 
@@ -157,8 +159,8 @@ def gathered_statistics(
     counts: Tensor,
 ) -> tuple[Tensor | None, ...]:
     """The statistics of all processes together, from those of each and from how many elements each had."""
-    means, share = _wide(mean_all), _wide(counts).reshape(-1, 1).to(_wide(mean_all).dtype)
-    variances = _wide(invstd_all) ** -2 - eps
+    means, share = upcast(mean_all), upcast(counts).reshape(-1, 1).to(upcast(mean_all).dtype)
+    variances = upcast(invstd_all) ** -2 - eps
     total = share.sum()
     mean = (means * share).sum(0) / total
     squares = ((variances + (means - mean) ** 2) * share).sum(0)
@@ -172,13 +174,13 @@ def channel_sums(
 ) -> tuple[Tensor | None, ...]:
     """Sums over a process' own samples: of the gradient, of the gradient times the centred input, and from these
     the gradients of weight and bias; only what is asked for."""
-    x, gradient, axes = _wide(input), _wide(grad_out), _other_axes(input, 1)
+    x, gradient, axes = upcast(input), upcast(grad_out), _other_axes(input, 1)
     plain = _summed(gradient, axes)
-    times_centred = _summed(gradient * (x - _channels(_wide(mean), x)), axes)
+    times_centred = _summed(gradient * (x - _channels(upcast(mean), x)), axes)
     return (
         plain if input_g else None,
         times_centred if input_g else None,
-        times_centred * _wide(invstd) if weight_g else None,
+        times_centred * upcast(invstd) if weight_g else None,
         plain if bias_g else None,
     )
 
@@ -194,11 +196,11 @@ def synchronised_gradient(
     count: Tensor,
 ) -> Tensor:
     """The gradient of the input from the sums over all processes; `count` says how many elements each had."""
-    x, total = _wide(input), int(count.sum())
-    inverse = _channels(_wide(invstd), x)
-    mean_gradient = _channels(_wide(sum_dy) / total, x)
-    slope = _channels(_wide(sum_dy_xmu) / total, x) * inverse.square()
-    whole = _wide(grad_out) - mean_gradient - (x - _channels(_wide(mean), x)) * slope
+    x, total = upcast(input), int(count.sum())
+    inverse = _channels(upcast(invstd), x)
+    mean_gradient = _channels(upcast(sum_dy) / total, x)
+    slope = _channels(upcast(sum_dy_xmu) / total, x) * inverse.square()
+    whole = upcast(grad_out) - mean_gradient - (x - _channels(upcast(mean), x)) * slope
     return _affine(whole * inverse, weight, None, 1).to(input.dtype)
 
 
@@ -206,16 +208,12 @@ def normalized_by(
     input: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor
 ) -> Tensor:
     """Normalised with given statistics of the channels."""
-    x = _wide(input)
-    centred = _centred(x, _channels(_wide(mean), x), _channels(_wide(invstd), x))
+    x = upcast(input)
+    centred = _centred(x, _channels(upcast(mean), x), _channels(upcast(invstd), x))
     return _affine(centred, weight, bias, 1).to(input.dtype)
 
 
 # ---- vocabulary ----
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def _other_axes(x: Tensor, axis: int) -> list[int]:
@@ -247,8 +245,8 @@ def _centred(x: Tensor, mean: Tensor, inverse: Tensor) -> Tensor:
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None, axis: int) -> Tensor:
     shape = [-1 if i == axis % x.dim() else 1 for i in range(x.dim())]
-    x = x if weight is None else x * _wide(weight).reshape(shape)
-    return x if bias is None else x + _wide(bias).reshape(shape)
+    x = x if weight is None else x * upcast(weight).reshape(shape)
+    return x if bias is None else x + upcast(bias).reshape(shape)
 
 
 def _normalized_gradient(scaled: Tensor, centred: Tensor, inverse: Tensor, axes: list[int]) -> Tensor:
@@ -262,4 +260,4 @@ def _moved(running: Tensor | None, now: Tensor, momentum: float) -> Tensor | Non
     """A running statistic after one step."""
     if running is None:
         return None
-    return (_wide(running) * (1 - momentum) + now * momentum).to(running.dtype)
+    return (upcast(running) * (1 - momentum) + now * momentum).to(running.dtype)

@@ -12,13 +12,13 @@ from torch.optim.adam import adam
 from torch.optim.rmsprop import rmsprop
 from torch.optim.sgd import sgd
 
-from diopi.conformance.references.loss import as_float
+from diopi.conformance.references.gradients import as_float
 
 Tensor = torch.Tensor
 Tensors = Sequence[Tensor]
 
 
-def _floats(**numbers: float) -> dict[str, Any]:
+def _floats(numbers: dict[str, float]) -> dict[str, Any]:
     """Arguments that are `float` in C."""
     return {name: as_float(number) for name, number in numbers.items()}
 
@@ -33,64 +33,38 @@ def _copies(*tensors: Tensor | None) -> list[Any]:
     return [None if tensor is None else tensor.clone() for tensor in tensors]
 
 
+def _listed(*tensors: Tensor | None) -> list[list[Tensor]]:
+    """Each in a list of its own, as PyTorch's functions take them; an absent one is no tensor."""
+    return [[] if tensor is None else [tensor] for tensor in tensors]
+
+
+@torch.no_grad()
 def sgd_step(
-    param: Tensor,
-    grad: Tensor,
-    buf: Tensor | None,
-    lr: float,
-    momentum: float,
-    dampening: float,
-    weight_decay: float,
-    nesterov: bool,
+    param: Tensor, grad: Tensor, buf: Tensor | None, nesterov: bool, **numbers: float
 ) -> tuple[Tensor, Tensor | None]:
     """Parameter and momentum after one step."""
     param, buf = _copies(param, buf)
-    with torch.no_grad():
-        sgd(
-            [param],
-            [grad],
-            [buf],
-            foreach=False,
-            fused=False,
-            weight_decay=weight_decay,
-            momentum=momentum,
-            lr=lr,
-            dampening=dampening,
-            nesterov=nesterov,
-            maximize=False,
-        )
+    how: dict[str, Any] = {"nesterov": nesterov, "maximize": False, **numbers}
+    sgd([param], [grad], [buf], foreach=False, fused=False, **how)
     return param, buf
 
 
+@torch.no_grad()
 def _adam(
-    param: Tensor,
-    grad: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-    largest: list[Tensor],
-    step: float,
-    amsgrad: bool,
-    decoupled: bool,
-    **numbers: Any,
+    *state: Tensor | None, step: float, amsgrad: bool, decoupled: bool, maximize: bool = False, **numbers: Any
 ) -> None:
-    """One step of one parameter, in place; `largest` holds max_exp_avg_sq or nothing."""
-    with torch.no_grad():
-        adam(
-            [param],
-            [grad],
-            [exp_avg],
-            [exp_avg_sq],
-            largest,
-            [_counted(step)],
-            foreach=False,
-            fused=False,
-            capturable=False,
-            differentiable=False,
-            amsgrad=amsgrad,
-            maximize=numbers.pop("maximize", False),
-            decoupled_weight_decay=decoupled,
-            **numbers,
-        )
+    """One step of one parameter, in place; `state`: param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq."""
+    adam(
+        *_listed(*state, _counted(step)),
+        foreach=False,
+        fused=False,
+        capturable=False,
+        differentiable=False,
+        amsgrad=amsgrad,
+        maximize=maximize,
+        decoupled_weight_decay=decoupled,
+        **numbers,
+    )
 
 
 def adam_step(
@@ -100,19 +74,14 @@ def adam_step(
     exp_avg: Tensor,
     exp_avg_sq: Tensor,
     max_exp_avg_sq: Tensor | None,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    weight_decay: float,
     step: int,
     amsgrad: bool,
+    **numbers: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Parameter and averages after the step of this number; Adam, or AdamW if `decoupled`."""
     param, exp_avg, exp_avg_sq, max_exp_avg_sq = _copies(param, exp_avg, exp_avg_sq, max_exp_avg_sq)
-    largest = [max_exp_avg_sq] if amsgrad and max_exp_avg_sq is not None else []
-    numbers = _floats(lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
-    _adam(param, grad, exp_avg, exp_avg_sq, largest, step, amsgrad, decoupled, **numbers)
+    state = (param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq if amsgrad else None)
+    _adam(*state, step=step, amsgrad=amsgrad, decoupled=decoupled, **_floats(numbers))
     return param, exp_avg, exp_avg_sq, max_exp_avg_sq
 
 
@@ -123,80 +92,46 @@ def fused_adamw_step(
     exp_avg_sqs: Tensors,
     max_exp_avg_sqs: Tensors | None,
     state_steps: Tensors,
-    lr: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    weight_decay: float,
     amsgrad: bool,
     maximize: bool,
+    **numbers: float,
 ) -> tuple[Tensors, Tensors, Tensors, Tensors | None]:
     """All parameters and averages after one step of AdamW, each with a count of its own."""
     params, exp_avgs, exp_avg_sqs = _copies(*params), _copies(*exp_avgs), _copies(*exp_avg_sqs)
     max_exp_avg_sqs = _copies(*max_exp_avg_sqs) if max_exp_avg_sqs else max_exp_avg_sqs
-    numbers: dict[str, Any] = {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps}
-    numbers["weight_decay"] = weight_decay
+    how: dict[str, Any] = {"amsgrad": amsgrad, "decoupled": True, "maximize": maximize, **numbers}
     for index, state in enumerate(zip(params, grads, exp_avgs, exp_avg_sqs, strict=True)):
-        largest = [max_exp_avg_sqs[index]] if amsgrad and max_exp_avg_sqs else []
+        largest = max_exp_avg_sqs[index] if amsgrad and max_exp_avg_sqs else None
         step = round(float(state_steps[index]))  # a count, also where inputs are moved a little
-        _adam(*state, largest, step, amsgrad, True, maximize=maximize, **numbers)
+        _adam(*state, largest, step=step, **how)
     return params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs
 
 
+@torch.no_grad()
 def adadelta_step(
-    param: Tensor,
-    grad: Tensor,
-    square_avg: Tensor,
-    acc_delta: Tensor,
-    lr: float,
-    rho: float,
-    eps: float,
-    weight_decay: float,
+    param: Tensor, grad: Tensor, square_avg: Tensor, acc_delta: Tensor, **numbers: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Parameter and averages after one step."""
     param, square_avg, acc_delta = _copies(param, square_avg, acc_delta)
-    with torch.no_grad():
-        adadelta(
-            [param],
-            [grad],
-            [square_avg],
-            [acc_delta],
-            [_counted(1)],
-            foreach=False,
-            maximize=False,
-            **_floats(lr=lr, rho=rho, eps=eps, weight_decay=weight_decay),
-        )
+    state = _listed(param, grad, square_avg, acc_delta, _counted(1))
+    adadelta(*state, foreach=False, maximize=False, **_floats(numbers))
     return param, square_avg, acc_delta
 
 
+@torch.no_grad()
 def rmsprop_step(
     param: Tensor,
     grad: Tensor,
     square_avg: Tensor,
     grad_avg: Tensor | None,
     momentum_buf: Tensor | None,
-    lr: float,
-    alpha: float,
-    eps: float,
-    weight_decay: float,
-    momentum: float,
     centered: bool,
+    **numbers: float,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Parameter and averages after one step."""
     param, square_avg, grad_avg, momentum_buf = _copies(param, square_avg, grad_avg, momentum_buf)
-    with torch.no_grad():
-        rmsprop(
-            [param],
-            [grad],
-            [square_avg],
-            [grad_avg] if grad_avg is not None else [],
-            [momentum_buf] if momentum_buf is not None else [],
-            [_counted(1)],
-            foreach=False,
-            maximize=False,
-            centered=centered,
-            **_floats(lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum),
-        )
+    state = _listed(param, grad, square_avg, grad_avg, momentum_buf, _counted(1))
+    rmsprop(*state, foreach=False, maximize=False, centered=centered, **_floats(numbers))
     return param, square_avg, grad_avg, momentum_buf
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from diopi.conformance.references.gradients import input_gradient
+from diopi.conformance.references.gradients import input_gradient, upcast
 
 
 def in_order(input: torch.Tensor) -> torch.Tensor:
@@ -22,7 +22,7 @@ def max_pool_gradient(
 ) -> torch.Tensor:
     """Every output's gradient goes to the element of the input that it was taken from."""
     planes = input.shape[: input.dim() - spatial]
-    total = torch.zeros(input.shape, dtype=_accumulated(input.dtype)).flatten(len(planes))
+    total = upcast(torch.zeros(input.shape, dtype=input.dtype)).flatten(len(planes))
     offsets, gradients = indices.flatten(len(planes)), grad_output.flatten(len(planes)).to(total.dtype)
     return total.scatter_add(-1, offsets, gradients).reshape(input.shape).to(input.dtype)
 
@@ -71,7 +71,3 @@ def pooled_gradient(spatial: int, grad_output: torch.Tensor, input: torch.Tensor
 def _named(name: str) -> Callable[..., Any]:
     function: Callable[..., Any] = getattr(F, name)
     return function
-
-
-def _accumulated(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import torch
 
+from diopi.conformance.references.gradients import upcast
+
 
 def dims_or_all(dim: list[int] | None) -> list[int] | None:
     """A list of dimensions; an empty one means all of them."""
@@ -21,11 +23,6 @@ def keeps_dims(out: torch.Tensor | None, input: torch.Tensor) -> bool:
 def dtype_of(out: torch.Tensor | None) -> torch.dtype | None:
     """The dtype that the caller chose, if he chose one."""
     return None if out is None else out.dtype
-
-
-def deviation(input: torch.Tensor, dim: list[int] | None, correction: float, keepdim: bool) -> torch.Tensor:
-    """The standard deviation; that of complex numbers is of their distance to the mean."""
-    return torch.std(input, dims_or_all(dim), correction=correction, keepdim=keepdim)
 
 
 def product(input: torch.Tensor, dim: int | None, keepdim: bool, dtype: torch.dtype | None) -> torch.Tensor:
@@ -56,16 +53,16 @@ def cumulated_from_the_end(grad_output: torch.Tensor, dim: int) -> torch.Tensor:
 
 def softmax_gradient(grad_output: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:
     """What the softmax's output and the gradient at it say about the gradient at its input."""
-    gradient, value = _wide(grad_output), _wide(output)
+    gradient, value = upcast(grad_output), upcast(output)
     weighted = gradient * value
     return (weighted - value * weighted.sum(dim, keepdim=True)).to(grad_output.dtype)
 
 
 def log_softmax_gradient(grad_output: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:
     """The same for the logarithm of a softmax."""
-    gradient = _wide(grad_output)
+    gradient = upcast(grad_output)
     total = gradient.sum(dim, keepdim=True)
-    return (gradient - _wide(output).exp() * total).to(grad_output.dtype)
+    return (gradient - upcast(output).exp() * total).to(grad_output.dtype)
 
 
 def vector_norm_gradient(
@@ -76,7 +73,7 @@ def vector_norm_gradient(
     if norm.dim() != x.dim():
         for axis in sorted(axes):
             norm, grad_output = norm.unsqueeze(axis), grad_output.unsqueeze(axis)
-    size, length, gradient = _wide(x).abs(), _wide(norm), _wide(grad_output)
+    size, length, gradient = upcast(x).abs(), upcast(norm), upcast(grad_output)
     if p == 0:
         return torch.zeros_like(x)
     if math.isinf(p):
@@ -84,9 +81,5 @@ def vector_norm_gradient(
         share = chosen / chosen.sum(axes, keepdim=True).clamp(min=1) if axes else chosen
     else:
         share = torch.where(size == 0, 0.0, (size / length) ** (p - 1)) if p != 1 else torch.ones_like(size)
-    slope = share * torch.sgn(_wide(x)) * gradient
+    slope = share * torch.sgn(upcast(x)) * gradient
     return torch.where(length == 0, torch.zeros_like(slope), slope).to(x.dtype)
-
-
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

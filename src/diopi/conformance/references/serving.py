@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from diopi.conformance.references.attention import Scoring, dense_attention, upcast
+from diopi.conformance.references.attention import Scoring, dense_attention
+from diopi.conformance.references.gradients import upcast
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:

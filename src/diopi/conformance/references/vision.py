@@ -7,12 +7,14 @@ import math
 import torch
 import torch.nn.functional as F
 
+from diopi.conformance.references.gradients import upcast
+
 Tensor = torch.Tensor
 
 
 def kept_boxes(boxes: Tensor, confidence: Tensor, iou_threshold: float) -> Tensor:
     """Indices of boxes (x1, y1, x2, y2), the surest first; one that overlaps a kept one too much is left out."""
-    corners = boxes.float() if boxes.dtype in (torch.float16, torch.bfloat16) else boxes
+    corners = upcast(boxes)
     order = torch.sort(confidence, descending=True, stable=True).indices.tolist()
     area = (corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])
     kept: list[int] = []
@@ -39,7 +41,7 @@ def roi_aligned(
     aligned: bool,
 ) -> Tensor:
     """Every region (image, x1, y1, x2, y2) resampled to a grid of bins, each the mean of points in it."""
-    image, regions = _wide(input), _wide(rois)
+    image, regions = upcast(input), upcast(rois)
     result = image.new_zeros(rois.shape[0], input.shape[1], pooled_height, pooled_width)
     for k, (of_rows, of_columns) in enumerate(
         _sampling(regions, spatial_scale, (pooled_height, pooled_width), image, sampling_ratio, aligned)
@@ -59,7 +61,7 @@ def roi_align_gradient(
     aligned: bool,
 ) -> Tensor:
     """The gradient of the images of `roi_aligned`, which have this shape."""
-    gradient, regions = _wide(grad), _wide(rois)
+    gradient, regions = upcast(grad), upcast(rois)
     result = gradient.new_zeros(shape)
     for k, (of_rows, of_columns) in enumerate(
         _sampling(regions, spatial_scale, (pooled_height, pooled_width), result, sampling_ratio, aligned)
@@ -81,7 +83,7 @@ def resized_gradient(
 
 def folded_windows(grad_output: Tensor, input_sizes: list[int], dim: int, size: int, step: int) -> Tensor:
     """The windows of `unfold` added up where they came from."""
-    windows = _wide(grad_output)
+    windows = upcast(grad_output)
     total = windows.new_zeros(input_sizes)
     if not input_sizes:
         return (total + windows.sum()).to(grad_output.dtype)
@@ -89,10 +91,6 @@ def folded_windows(grad_output: Tensor, input_sizes: list[int], dim: int, size: 
     for i in range(grad_output.shape[axis]):
         total.narrow(axis, i * step, size).add_(windows.select(axis, i).movedim(-1, axis))
     return total.to(grad_output.dtype)
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def _sampling(
