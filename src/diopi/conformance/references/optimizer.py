@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -33,30 +33,31 @@ def _copies(*tensors: Tensor | None) -> list[Any]:
     return [None if tensor is None else tensor.clone() for tensor in tensors]
 
 
-def _listed(*tensors: Tensor | None) -> list[list[Tensor]]:
-    """Each in a list of its own, as PyTorch's functions take them; an absent one is no tensor."""
-    return [[] if tensor is None else [tensor] for tensor in tensors]
-
-
 @torch.no_grad()
+def _run(optimizer: Callable[..., None], *state: Tensor | None, **how: Any) -> None:
+    """One step of one parameter, in place; a part of its state that is absent is an empty list."""
+    optimizer(*([] if tensor is None else [tensor] for tensor in state), foreach=False, **how)
+
+
 def sgd_step(
     param: Tensor, grad: Tensor, buf: Tensor | None, nesterov: bool, **numbers: float
 ) -> tuple[Tensor, Tensor | None]:
     """Parameter and momentum after one step."""
     param, buf = _copies(param, buf)
     how: dict[str, Any] = {"nesterov": nesterov, "maximize": False, **numbers}
-    sgd([param], [grad], [buf], foreach=False, fused=False, **how)
+    with torch.no_grad():
+        sgd([param], [grad], [buf], foreach=False, fused=False, **how)
     return param, buf
 
 
-@torch.no_grad()
 def _adam(
     *state: Tensor | None, step: float, amsgrad: bool, decoupled: bool, maximize: bool = False, **numbers: Any
 ) -> None:
     """One step of one parameter, in place; `state`: param, grad, exp_avg, exp_avg_sq, max_exp_avg_sq."""
-    adam(
-        *_listed(*state, _counted(step)),
-        foreach=False,
+    _run(
+        adam,
+        *state,
+        _counted(step),
         fused=False,
         capturable=False,
         differentiable=False,
@@ -107,18 +108,15 @@ def fused_adamw_step(
     return params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs
 
 
-@torch.no_grad()
 def adadelta_step(
     param: Tensor, grad: Tensor, square_avg: Tensor, acc_delta: Tensor, **numbers: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Parameter and averages after one step."""
     param, square_avg, acc_delta = _copies(param, square_avg, acc_delta)
-    state = _listed(param, grad, square_avg, acc_delta, _counted(1))
-    adadelta(*state, foreach=False, maximize=False, **_floats(numbers))
+    _run(adadelta, param, grad, square_avg, acc_delta, _counted(1), maximize=False, **_floats(numbers))
     return param, square_avg, acc_delta
 
 
-@torch.no_grad()
 def rmsprop_step(
     param: Tensor,
     grad: Tensor,
@@ -130,8 +128,8 @@ def rmsprop_step(
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Parameter and averages after one step."""
     param, square_avg, grad_avg, momentum_buf = _copies(param, square_avg, grad_avg, momentum_buf)
-    state = _listed(param, grad, square_avg, grad_avg, momentum_buf, _counted(1))
-    rmsprop(*state, foreach=False, maximize=False, centered=centered, **_floats(numbers))
+    state = (param, grad, square_avg, grad_avg, momentum_buf, _counted(1))
+    _run(rmsprop, *state, maximize=False, centered=centered, **_floats(numbers))
     return param, square_avg, grad_avg, momentum_buf
 
 
