@@ -1,9 +1,12 @@
-"""What programs print: one console, one form of tables, one progress bar. rich and prettytable load with the first use."""
+"""What programs print and how they end: one console, one form of tables, one progress bar.
+
+rich and prettytable load with the first use.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -12,7 +15,16 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
-__all__ = ["WIDTH", "ProgressBar", "facts_table", "make_console", "make_table", "plain_table", "progress_bar"]
+__all__ = [
+    "WIDTH",
+    "ProgressBar",
+    "facts_table",
+    "make_console",
+    "make_table",
+    "plain_table",
+    "progress_bar",
+    "run_program",
+]
 
 WIDTH = 100
 """Columns of what goes to a file or a pipe, where rich would take 80."""
@@ -24,6 +36,24 @@ def make_console(stream: TextIO | None = None, *, markup: bool = True) -> Consol
 
     stream = sys.stdout if stream is None else stream
     return Console(file=stream, width=None if stream.isatty() else WIDTH, highlight=False, markup=markup)
+
+
+def run_program(
+    name: str,
+    program: Callable[..., object],
+    arguments: Sequence[str] | None,
+    usage_errors: tuple[type[Exception], ...],
+) -> None:
+    """A console script: `usage_errors` are one line and exit code 2, Ctrl-C is 130, a reader that went away is no error."""
+    try:
+        program(args=list(sys.argv[1:] if arguments is None else arguments))
+    except usage_errors as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
 
 
 def make_table(*columns: str, title: str | None = None, **options: Any) -> Table:

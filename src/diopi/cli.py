@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import typer
 
+from dicore.conformance.case_filter import SelectionError
+from dicore.console import run_program
 from diopi.commands.adaptor import program as adaptor
 from diopi.commands.conformance import program as conformance
 from diopi.commands.new_vendor import new_vendor_command
@@ -30,15 +31,5 @@ app.command("table")(table_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script: 2 for wrong usage, 3 for our own errors, 130 for Ctrl-C."""
-    from dicore.conformance.case_filter import SelectionError
-
-    try:
-        app(args=list(sys.argv[1:] if arguments is None else arguments))
-    except (SelectionError, LibraryError, VendorError, TableError) as error:
-        print(f"diopi: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(0)
+    """The console script."""
+    run_program("diopi", app, arguments, (SelectionError, LibraryError, VendorError, TableError))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import typer
 
+from dicore.conformance.case_filter import SelectionError
+from dicore.console import run_program
 from dlinfer.commands.conformance import program as conformance
 from dlinfer.commands.doctor import doctor_command
 from dlinfer.commands.serve import serve_command
@@ -30,15 +31,5 @@ app.command("serve", context_settings={"allow_extra_args": True, "ignore_unknown
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script: 2 for wrong usage, 130 for Ctrl-C."""
-    from dicore.conformance.case_filter import SelectionError
-
-    try:
-        app(args=list(sys.argv[1:] if arguments is None else arguments))
-    except (SelectionError, VendorError, RuleError) as error:
-        print(f"dlinfer: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(0)
+    """The console script."""
+    run_program("dlinfer", app, arguments, (SelectionError, VendorError, RuleError))
