@@ -9,7 +9,7 @@ from typing import Any
 from diopi.table import load
 from torch_dipu import _C
 
-__all__ = ["Coverage", "Operator"]
+__all__ = ["Coverage", "OperatorCoverage"]
 
 _FIGURES = ("diopi", "alias", "copy", "diopi_ns", "alias_ns", "copy_ns", "copied_bytes")
 _NANOSECONDS = 1e9
@@ -21,7 +21,7 @@ _ON_DEVICE = {
 
 
 @dataclass(frozen=True)
-class Operator:
+class OperatorCoverage:
     """One ATen operator of a run: calls and seconds by the way they took."""
 
     name: str
@@ -69,7 +69,7 @@ class Coverage:
 
     def __init__(self) -> None:
         self._before: dict[str, dict[str, Any]] = {}
-        self.operators: list[Operator] = []
+        self.operators: list[OperatorCoverage] = []
 
     def __enter__(self) -> Coverage:
         self._before = _C.op_counts()
@@ -138,8 +138,8 @@ def _grown(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
 
 def _operator(
     name: str, spent: dict[str, int], functions: tuple[str, ...], asked: dict[str, int]
-) -> Operator:
-    return Operator(
+) -> OperatorCoverage:
+    return OperatorCoverage(
         name=name,
         diopi_calls=spent["diopi"],
         alias_calls=spent["alias"],

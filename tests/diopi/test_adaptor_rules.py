@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from diopi.adaptor import COMPOSITES, ArgumentRule, Cost, Rules, RulesError, merged, read_costs, read_rules
+from diopi.adaptor import (
+    COMPOSITES,
+    AdaptorRules,
+    ArgumentRule,
+    Cost,
+    RulesError,
+    merged,
+    read_costs,
+    read_rules,
+)
 from diopi.adaptor.costs import append_costs
 from diopi.adaptor.rules import adaptable
 from diopi.cli import main
@@ -32,7 +41,7 @@ PUBLISHED = """\
 """
 
 
-def _read(tmp_path: Path, text: str) -> Rules:
+def _read(tmp_path: Path, text: str) -> AdaptorRules:
     (tmp_path / "rules.yaml").write_text(text, encoding="utf-8")
     return read_rules(tmp_path / "rules.yaml")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from diopi.generate.__main__ import MADE_WITH, main, rendered
-from diopi.table import Table, load
+from diopi.table import OperatorTable, load
 
 pytestmark = [
     pytest.mark.unit,
@@ -37,7 +37,7 @@ def _now() -> dict[str, str]:
     return rendered(load())
 
 
-def _without(*operators: str) -> Table:
+def _without(*operators: str) -> OperatorTable:
     """The table as it was before somebody added these entries."""
     assert set(operators) <= load().entries.keys()
     return replace(load(), entries={n: e for n, e in load().entries.items() if n not in operators})

@@ -6,7 +6,16 @@ for cost in library.adaptor.costs(): ...
 """
 
 from diopi.adaptor.costs import Cost, merged, read_costs
-from diopi.adaptor.rules import COMPOSITES, ArgumentRule, Rules, RulesError
+from diopi.adaptor.rules import COMPOSITES, AdaptorRules, ArgumentRule, RulesError
 from diopi.adaptor.yaml_rules import read_rules
 
-__all__ = ["COMPOSITES", "ArgumentRule", "Cost", "Rules", "RulesError", "merged", "read_costs", "read_rules"]
+__all__ = [
+    "COMPOSITES",
+    "AdaptorRules",
+    "ArgumentRule",
+    "Cost",
+    "RulesError",
+    "merged",
+    "read_costs",
+    "read_rules",
+]

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from diopi.adaptor.costs import Cost, append_costs
-from diopi.adaptor.rules import Rules
+from diopi.adaptor.rules import AdaptorRules
 from diopi.library.direct import FOLDER
 from diopi.library.errors import LibraryError
 
@@ -55,7 +55,7 @@ class Adaptor:
 
     _in_use: Adaptor | None = None
 
-    def __init__(self, rules: Rules, operators: ctypes.CDLL, vendor_table: int | None) -> None:
+    def __init__(self, rules: AdaptorRules, operators: ctypes.CDLL, vendor_table: int | None) -> None:
         if Adaptor._in_use is not None:
             raise LibraryError(
                 "this process has an adaptor in front of a library already. Close that one (library.adaptor.close()) and do not "

@@ -90,7 +90,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Rules:
+class AdaptorRules:
     """The rules of every operator that has some: by name, then by the position of the argument in C."""
 
     operators: Mapping[str, Mapping[int, ArgumentRule]]
@@ -146,7 +146,7 @@ def role_word(entry: Entry, position: int) -> str | None:
     return {"ins": "in", "outs": "out", "updates": "update"}.get(role or "", role)
 
 
-def combined(common: Section, sections: Mapping[str, Section]) -> Rules:
+def combined(common: Section, sections: Mapping[str, Section]) -> AdaptorRules:
     """The rules of each argument: what is said about it, else about its operator, else about all."""
     operators: dict[str, dict[int, ArgumentRule]] = {}
     composites = set()
@@ -161,7 +161,7 @@ def combined(common: Section, sections: Mapping[str, Section]) -> Rules:
             operators[name] = found
         if own.composite if own.composite is not None else common.composite:
             composites.add(name)
-    return Rules(operators, frozenset(composites))
+    return AdaptorRules(operators, frozenset(composites))
 
 
 def _rule(argument: str, common: Section, own: Section) -> ArgumentRule:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dicore.suggestions import closest
-from diopi.adaptor.rules import LAYOUTS, Rules, RulesError, Section, adaptable, combined, tensors_of
+from diopi.adaptor.rules import LAYOUTS, AdaptorRules, RulesError, Section, adaptable, combined, tensors_of
 from diopi.library.handles import DTYPES
 from diopi.table import load
 
@@ -30,7 +30,7 @@ class _Wrong(Exception):
         self.node, self.offset = node, offset
 
 
-def read_rules(path: str | os.PathLike[str]) -> Rules:
+def read_rules(path: str | os.PathLike[str]) -> AdaptorRules:
     """The rules of a file; RulesError names every mistake in it."""
     yaml = _yaml()
     try:
@@ -87,7 +87,7 @@ class _Reader:
             "supportComposite": self._composite,
         }
 
-    def read(self, root: Any) -> Rules:
+    def read(self, root: Any) -> AdaptorRules:
         sections: dict[str, Section] = {}
         if root is None:
             raise RulesError(f"{self._path}: the file is empty; expected a list such as `- {_COMMON}: ...`")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from diopi.adaptor import Rules
+    from diopi.adaptor import AdaptorRules
 
 __all__ = ["program"]
 
@@ -47,7 +47,7 @@ def check_command(
         typer.echo(_meaning(name, rules))
 
 
-def _meaning(name: str, rules: Rules) -> str:
+def _meaning(name: str, rules: AdaptorRules) -> str:
     from diopi.adaptor import COMPOSITES
     from diopi.adaptor.rules import tensors_of
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from diopi.table import Entry, Table, load
+from diopi.table import Entry, OperatorTable, load
 
 __all__ = ["table_command"]
 
@@ -36,7 +36,7 @@ def table_command(
     typer.echo(f"{len(found)} entries; `diopi table NAME` shows one in full")
 
 
-def _found(table: Table, patterns: list[str]) -> list[Entry]:
+def _found(table: OperatorTable, patterns: list[str]) -> list[Entry]:
     from dicore.conformance.case_filter import SelectionError, functions_like
 
     names: set[str] = set()
@@ -48,7 +48,7 @@ def _found(table: Table, patterns: list[str]) -> list[Entry]:
     return [entry for name, entry in table.entries.items() if name in names]
 
 
-def _serving(table: Table, name: str) -> set[str]:
+def _serving(table: OperatorTable, name: str) -> set[str]:
     """The functions that serve an ATen overload (add.Tensor) or any overload of an ATen operator (aten::add, add)."""
     from dicore.conformance.case_filter import SelectionError
     from dicore.suggestions import closest
@@ -65,7 +65,7 @@ def _serving(table: Table, name: str) -> set[str]:
     return {entry.name for overload in fits for entry in by_overload[overload]}
 
 
-def _full(entry: Entry, table: Table) -> str:
+def _full(entry: Entry, table: OperatorTable) -> str:
     lines = [entry.function.declaration, f"  header      {entry.function.header} (entry in {entry.source})"]
     facts = {
         "category": entry.category,
@@ -79,7 +79,7 @@ def _full(entry: Entry, table: Table) -> str:
     return "\n".join([*lines, f"  tensors     {', '.join(roles)}", *_mapping(entry, table)])
 
 
-def _mapping(entry: Entry, table: Table) -> list[str]:
+def _mapping(entry: Entry, table: OperatorTable) -> list[str]:
     """The overloads that it serves, when, and where its arguments come from; those that are served alike together."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for overload, serving in table.by_overload().items():

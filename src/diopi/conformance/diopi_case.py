@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dicore.conformance.cases import Case
-from diopi.table import Table
+from diopi.table import OperatorTable
 
 __all__ = ["DiopiCase", "interface_functions"]
 
@@ -27,7 +27,7 @@ class DiopiCase(Case):
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
-def interface_functions(table: Table) -> frozenset[str]:
+def interface_functions(table: OperatorTable) -> frozenset[str]:
     """The operators that a vendor is asked for: what a full run must cover."""
     return frozenset(
         f.name

@@ -13,7 +13,7 @@ from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.execution import POISONS, UNSUPPORTED, Ran, run_once
 from diopi.conformance.reference_run import NoReferenceError, ReferenceRun, Slot
 from diopi.library import Library
-from diopi.table import Entry, Table
+from diopi.table import Entry, OperatorTable
 from op_tools.categories import Category
 from op_tools.conformance import describe_value, record_verdict
 from op_tools.verdict import Tolerance, judge_all, judge_random, tolerance_for
@@ -32,7 +32,7 @@ def category_for(entry: Entry, arguments: Mapping[str, Any]) -> Category:
     return _CATEGORIES.get(entry.tolerance) or _SUMS.get(entry.category, "other")
 
 
-def check(library: Library, table: Table, case: DiopiCase) -> CaseResult:
+def check(library: Library, table: OperatorTable, case: DiopiCase) -> CaseResult:
     """Runs and judges a case; never raises for what the library does."""
     begin = time.perf_counter()
     result = CaseResult(case.id, case.function, case.dtype, case.label, "pass")

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from dicore.files import write_text
 from diopi.generate import documents, interface, registrations, signatures
-from diopi.table import Table, load
+from diopi.table import OperatorTable, load
 
 MADE_WITH = "2.13"
 
 
-def rendered(table: Table) -> dict[str, str]:
+def rendered(table: OperatorTable) -> dict[str, str]:
     """All generated files of a table: path below the repository -> text."""
     makers = (interface, registrations, signatures, documents)
     return {name: text for maker in makers for name, text in maker.render_all(table).items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diopi.table import Entry, Function, Table
+from diopi.table import Entry, Function, OperatorTable
 
 _HEADERS = {
     "functions.h": "general operators",
@@ -14,7 +14,7 @@ _HEADERS = {
 }
 
 
-def _family(table: Table, header: str) -> str:
+def _family(table: OperatorTable, header: str) -> str:
     functions = table.by_header(header)
     entries = [table.entries[f.name] for f in functions if f.name in table.entries]
     served = sum(bool(e.overloads) for e in entries)
@@ -38,7 +38,7 @@ def _row(entry: Entry) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _matrix(table: Table, header: str) -> str:
+def _matrix(table: OperatorTable, header: str) -> str:
     functions: list[Function] = table.by_header(header)
     entries = (table.entries[f.name] for f in functions if f.name in table.entries)
     rows = "\n".join(_row(e) for e in sorted(entries, key=lambda e: (e.category, e.name)))
@@ -49,7 +49,7 @@ def _matrix(table: Table, header: str) -> str:
     )
 
 
-def render(table: Table) -> str:
+def render(table: OperatorTable) -> str:
     """The document as text."""
     headers = sorted(dict.fromkeys(f.header for f in table.functions.values()), key=list(_HEADERS).index)
     families = "\n".join(_family(table, header) for header in headers)
@@ -68,6 +68,6 @@ def render(table: Table) -> str:
     )
 
 
-def render_all(table: Table) -> dict[str, str]:
+def render_all(table: OperatorTable) -> dict[str, str]:
     """Path below the repository -> text."""
     return {"docs/operators.md": render(table)}

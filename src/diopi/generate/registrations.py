@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from diopi.generate.expressions import in_cpp
-from diopi.table import Argument, Entry, Table, TableError
+from diopi.table import Argument, Entry, OperatorTable, TableError
 
 FOLDER = "csrc/aten/generated"
 
@@ -358,7 +358,7 @@ def render(overloads: list[Overload], served: dict[str, list[Entry]]) -> str:
     )
 
 
-def render_all(table: Table) -> dict[str, str]:
+def render_all(table: OperatorTable) -> dict[str, str]:
     """Path below the repository -> text: one file for each of the table's that serves an overload."""
     served = table.by_overload()
     files: dict[str, list[Overload]] = {}

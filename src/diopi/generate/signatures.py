@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diopi.generate.interface import RUNTIME
-from diopi.table import Argument, Function, Table
+from diopi.table import Argument, Function, OperatorTable
 
 # C type -> kind of argument (diopi.library.arguments). Pointers that are only read may be NULL: those kinds end in `?`.
 _KINDS = {
@@ -40,7 +40,7 @@ _KINDS = {
 _VALUES = {"bool*": "bool!", "double*": "double!", "int64_t*": "int64!"}
 
 
-def _kind(table: Table, function: Function, argument: Argument) -> str:
+def _kind(table: OperatorTable, function: Function, argument: Argument) -> str:
     ctype = argument.ctype.removeprefix("const ")
     entry = table.entries.get(function.name)
     role = entry.role(argument) if entry else function.default_role(argument)
@@ -53,19 +53,19 @@ def _kind(table: Table, function: Function, argument: Argument) -> str:
     return _KINDS[ctype]
 
 
-def _row(table: Table, function: Function) -> str:
+def _row(table: OperatorTable, function: Function) -> str:
     arguments = " ".join(f"{a.name}:{_kind(table, function, a)}" for a in function.arguments)
     return f'    "{function.name}": "{arguments}",'
 
 
-def _rows(table: Table, *, runtime: bool, answers: str) -> str:
+def _rows(table: OperatorTable, *, runtime: bool, answers: str) -> str:
     chosen = [
         f for f in table.functions.values() if (f.header == RUNTIME) == runtime and f.returns == answers
     ]
     return "\n".join(_row(table, f) for f in chosen)
 
 
-def render(table: Table) -> str:
+def render(table: OperatorTable) -> str:
     """The module as text."""
     texts = "".join(f'    "{f.name}",\n' for f in table.functions.values() if f.returns != "diopiError_t")
     return (
@@ -80,6 +80,6 @@ def render(table: Table) -> str:
     )
 
 
-def render_all(table: Table) -> dict[str, str]:
+def render_all(table: OperatorTable) -> dict[str, str]:
     """Path below the repository -> text."""
     return {"src/diopi/library/signatures.py": render(table)}

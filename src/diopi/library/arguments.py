@@ -67,7 +67,7 @@ def _truth(value: Any) -> bool:
     return bool(value)
 
 
-class Call:
+class NativeCall:
     """The arguments of one call. Keeps alive what they point to, and knows where results will be."""
 
     def __init__(self, machine: int) -> None:
@@ -161,7 +161,7 @@ class Call:
             raise TypeError(f"a text or None, not {value!r}")
         return None if value is None else value.encode()
 
-    _rules: Mapping[str, Callable[[Call, Any, str], Any]] = {
+    _rules: Mapping[str, Callable[[NativeCall, Any, str], Any]] = {
         "tensor": _tensor,
         "tensors": _tensors,
         "made": _tensors,
@@ -183,7 +183,7 @@ class Call:
 
 
 def arguments_for(
-    call: Call, signature: list[tuple[str, str]], given: Mapping[str, Any], context: int
+    call: NativeCall, signature: list[tuple[str, str]], given: Mapping[str, Any], context: int
 ) -> list[Any]:
     """All arguments in the order of C; LibraryError names the one that is wrong."""
     known = {name for name, _ in signature}

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diopi.library.arguments import Call, arguments_for, c_type
+from diopi.library.arguments import NativeCall, arguments_for, c_type
 from diopi.library.direct import FOLDER, direct
 from diopi.library.elf import check_shared_object
 from diopi.library.errors import (
@@ -23,7 +23,7 @@ from diopi.library.errors import (
     writes_out_of_bounds,
 )
 from diopi.library.handles import Made, made_from
-from diopi.library.memory import Memory
+from diopi.library.memory import DeviceMemory
 from diopi.library.signatures import OPERATORS, RUNTIME, TEXTS
 from diopi.settings import ADAPTOR_CONFIG, ADAPTOR_REPORT
 
@@ -61,7 +61,7 @@ class Answer:
         self.made: dict[str, Made] = {}
         self.values: dict[str, bool | int | float] = {}
         self.faults: list[str] = []
-        """Where the library wrote beside memory that it had required, if that was watched (Memory.watch_required)."""
+        """Where the library wrote beside memory that it had required, if that was watched (DeviceMemory.watch_required)."""
         self._context = context
 
     @property
@@ -94,7 +94,7 @@ class Answer:
 class Library:
     """A loaded library. `memory` is where its tensors have to lie."""
 
-    def __init__(self, path: Path, operators: ctypes.CDLL, memory: Memory) -> None:
+    def __init__(self, path: Path, operators: ctypes.CDLL, memory: DeviceMemory) -> None:
         self.path = path
         self.memory = memory
         self._operators = operators
@@ -127,7 +127,7 @@ class Library:
                 'If they are there, check that they are exported with C names (extern "C", default visibility).'
             )
         try:
-            memory = Memory(table)
+            memory = DeviceMemory(table)
         except LibraryError as error:
             raise LibraryError(f"{source} cannot be used: {error}") from None
         library = cls(path, operators, memory)
@@ -166,7 +166,7 @@ class Library:
                 "Use the library in a process of its own (TORCH_DEVICE_BACKEND_AUTOLOAD=0)."
             )
         answer = Answer(ERROR, context=direct().context_create(self.memory.machine))
-        call = Call(self.memory.machine)
+        call = NativeCall(self.memory.machine)
         try:
             values = arguments_for(call, signature(name), arguments, answer._context or 0)
             answer.code = self._function(name)(*values)
@@ -176,7 +176,7 @@ class Library:
             raise LibraryError(f"{name}: {error}") from None
         return answer
 
-    def _finish(self, answer: Answer, call: Call) -> None:
+    def _finish(self, answer: Answer, call: NativeCall) -> None:
         """Reads the results, and frees at once what nobody will look at."""
         if answer.code != SUCCESS:
             answer.error = self.last_error()
@@ -232,7 +232,7 @@ def _adaptor(rules: Path, operators: ctypes.CDLL, table: int | None) -> Adaptor:
     return adaptor
 
 
-def _damaged(context: int, call: Call) -> Iterator[str]:
+def _damaged(context: int, call: NativeCall) -> Iterator[str]:
     """What was written beside the memory of each tensor that the library required."""
     results = {th.value: name for name, th in call.made.items() if th.value}
     front, behind = ctypes.c_int64(), ctypes.c_int64()

@@ -6,6 +6,6 @@ names the file, the entry and the fault.
 """
 
 from diopi.table.reader import load
-from diopi.table.schema import Argument, Entry, Function, Table, TableError
+from diopi.table.schema import Argument, Entry, Function, OperatorTable, TableError
 
-__all__ = ["Argument", "Entry", "Function", "Table", "TableError", "load"]
+__all__ = ["Argument", "Entry", "Function", "OperatorTable", "TableError", "load"]

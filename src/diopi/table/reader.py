@@ -19,7 +19,7 @@ from diopi.table.schema import (
     Entry,
     Function,
     Map,
-    Table,
+    OperatorTable,
     TableError,
 )
 
@@ -138,7 +138,7 @@ def _check_arguments(where: str, function: Function, args: dict[str, str]) -> No
 
 
 @cache
-def load() -> Table:
+def load() -> OperatorTable:
     """The table, checked; TableError if a file is wrong."""
     functions = _functions()
     entries: dict[str, Entry] = {}
@@ -152,7 +152,9 @@ def load() -> Table:
             if name in entries:
                 raise TableError(f"{file.name}: {name} is declared again, first in {entries[name].source}")
             entries[name] = _entry(file.name, functions[name], document["defaults"], given)
-    return Table(functions, {name: _with_reference(entry, entries) for name, entry in entries.items()})
+    return OperatorTable(
+        functions, {name: _with_reference(entry, entries) for name, entry in entries.items()}
+    )
 
 
 def _with_reference(entry: Entry, entries: dict[str, Entry]) -> Entry:

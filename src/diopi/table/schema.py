@@ -169,7 +169,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Table:
+class OperatorTable:
     """The whole: every published function, and the entries of those that are served."""
 
     functions: dict[str, Function]
