@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from diopi.library import DeviceMemory, Made, Tensor
+from diopi.library import LibraryMemory, Made, Tensor
 from diopi.library.errors import counted, writes_out_of_bounds
 
 GUARD = 128
@@ -24,7 +24,7 @@ _LARGEST_OFFSET = 4096
 class GuardedBuffer:
     """The device memory of one tensor. `poison` fills its elements instead of the tensor's values."""
 
-    def __init__(self, memory: DeviceMemory, like: torch.Tensor, poison: int | None = None) -> None:
+    def __init__(self, memory: LibraryMemory, like: torch.Tensor, poison: int | None = None) -> None:
         like = like.detach().resolve_conj().resolve_neg()
         self._memory = memory
         self._poison = poison
@@ -154,7 +154,7 @@ def _elements(
     return bytes_.as_strided((*shape, size), (*(s * size for s in stride), 1), begin)
 
 
-def read_made(memory: DeviceMemory, made: Made) -> torch.Tensor:
+def read_made(memory: LibraryMemory, made: Made) -> torch.Tensor:
     """A tensor that the library has made itself, as a contiguous tensor of torch."""
     dtype = getattr(torch, made.dtype)
     size = torch.empty(0, dtype=dtype).element_size()

@@ -12,6 +12,6 @@ The functions a library calls back (diopirt.h) are served by libdiopi_direct; de
 from diopi.library.errors import LibraryError
 from diopi.library.handles import Generator, Made, Scalar, Tensor
 from diopi.library.loader import Answer, Library
-from diopi.library.memory import DeviceMemory
+from diopi.library.memory import LibraryMemory
 
-__all__ = ["Answer", "DeviceMemory", "Generator", "Library", "LibraryError", "Made", "Scalar", "Tensor"]
+__all__ = ["Answer", "Generator", "Library", "LibraryError", "LibraryMemory", "Made", "Scalar", "Tensor"]

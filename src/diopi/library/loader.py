@@ -23,7 +23,7 @@ from diopi.library.errors import (
     writes_out_of_bounds,
 )
 from diopi.library.handles import Made, made_from
-from diopi.library.memory import DeviceMemory
+from diopi.library.memory import LibraryMemory
 from diopi.library.signatures import OPERATORS, RUNTIME, TEXTS
 from diopi.settings import ADAPTOR_CONFIG, ADAPTOR_REPORT
 
@@ -61,7 +61,7 @@ class Answer:
         self.made: dict[str, Made] = {}
         self.values: dict[str, bool | int | float] = {}
         self.faults: list[str] = []
-        """Where the library wrote beside memory that it had required, if that was watched (DeviceMemory.watch_required)."""
+        """Where the library wrote beside memory that it had required, if that was watched (LibraryMemory.watch_required)."""
         self._context = context
 
     @property
@@ -94,7 +94,7 @@ class Answer:
 class Library:
     """A loaded library. `memory` is where its tensors have to lie."""
 
-    def __init__(self, path: Path, operators: ctypes.CDLL, memory: DeviceMemory) -> None:
+    def __init__(self, path: Path, operators: ctypes.CDLL, memory: LibraryMemory) -> None:
         self.path = path
         self.memory = memory
         self._operators = operators
@@ -127,7 +127,7 @@ class Library:
                 'If they are there, check that they are exported with C names (extern "C", default visibility).'
             )
         try:
-            memory = DeviceMemory(table)
+            memory = LibraryMemory(table)
         except LibraryError as error:
             raise LibraryError(f"{source} cannot be used: {error}") from None
         library = cls(path, operators, memory)

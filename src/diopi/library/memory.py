@@ -8,7 +8,7 @@ from diopi.library.direct import direct
 from diopi.library.errors import LibraryError
 
 
-class DeviceMemory:
+class LibraryMemory:
     """Device memory through the vendor's table (include/dipu/vendor.h), or host memory where there is none."""
 
     def __init__(self, vendor_table: int | None, device: int = 0) -> None:
