@@ -67,19 +67,15 @@ def _named_for(captured: CapturedCall, device: torch.device) -> CapturedCall:
 def _check_captured(func: Callable[..., Any], captured: CapturedCall, memory_limit: int) -> None:
     results = (captured.outputs, captured.written, captured.grad_inputs, captured.grad_outputs)
     tensors = flat_tensors([captured.args, *(part or () for part in results)], captured.kwargs)
-    numbers = [
-        value
-        for value in flat_results([captured.args, captured.kwargs])
-        if not isinstance(value, torch.Tensor)
-    ]
+    values = flat_results([captured.args, captured.kwargs])
+    numbers = [value for value in values if not isinstance(value, torch.Tensor)]
     key = (func, memory_limit, captured.outputs is None, *map(_layout_of, tensors), repr(numbers))
     if key in _small_enough:
         return
     # Bytes that are there: what an expanded or a sparse tensor shows may be any number.
-    held = {
-        id(tensor): sum(part.untyped_storage().nbytes() for part in parts_of(tensor)) for tensor in tensors
-    }
-    limit = memory_limit or limit_for(sum(held.values()), captured.outputs is not None)
+    unique = {id(tensor): tensor for tensor in tensors}.values()
+    held = sum(part.untyped_storage().nbytes() for tensor in unique for part in parts_of(tensor))
+    limit = memory_limit or limit_for(held, captured.outputs is not None)
     for tensor in tensors:
         # Judging a sparse tensor takes all the elements that it stands for.
         if tensor.layout is not torch.strided and tensor.numel() * tensor.element_size() > limit:
@@ -106,22 +102,18 @@ class _Sizes(TorchDispatchMode):
         super().__init__()
         self.limit = limit
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor) and _asked_for(tensor) > self.limit:
-                raise TooLarge(
-                    f"{func} inside it asks for {_asked_for(tensor):,} bytes; the limit for this capture is "
-                    f"{self.limit:,} (--memory-limit sets another)"
-                )
+            if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+                # Of its storage: an expanded tensor shows more than it has.
+                nbytes = tensor.untyped_storage().nbytes()
+                if nbytes > self.limit:
+                    raise TooLarge(
+                        f"{func} inside it asks for {nbytes:,} bytes; the limit for this capture is {self.limit:,} "
+                        f"(--memory-limit sets another)"
+                    )
         return result
-
-
-def _asked_for(tensor: torch.Tensor) -> int:
-    """Bytes of its storage: an expanded tensor shows more than it has."""
-    return tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
 
 
 def _check_memory(

@@ -144,35 +144,28 @@ def read_item(item: Item, parts: Container[str] = PARTS) -> CapturedCall:
     the matter with other parts is a note."""
     data = load(item.file("input"))
     notes: list[str] = []
+    found: dict[str, dict[str, Any]] = {}
+    for part in PARTS:
+        if part in parts and item.file(part).exists():
+            try:
+                found[part] = load(item.file(part))
+            except CaptureError as error:
+                notes.append(str(error))
+    outputs, grad_inputs, grad_outputs = (
+        tuple(found[part]["args"]) if part in found else None for part in PARTS
+    )
     header = data.get("__op_tools__") or {}
-    output = _loaded(item, "output", parts, notes)
     return CapturedCall(
         name=_name(item, data, header),
         args=tuple(data["args"]),
         kwargs=dict(data.get("kwargs") or {}),
-        outputs=None if output is None else tuple(output["args"]),
-        grad_inputs=_part(item, "grad_inputs", parts, notes),
-        grad_outputs=_part(item, "grad_outputs", parts, notes),
+        outputs=outputs,
+        grad_inputs=grad_inputs,
+        grad_outputs=grad_outputs,
         header=header,
-        written=() if output is None else _written(output.get("kwargs")),
+        written=_written(found.get("output", {}).get("kwargs")),
         notes=tuple(notes),
     )
-
-
-def _part(item: Item, part: str, parts: Container[str], notes: list[str]) -> tuple[Any, ...] | None:
-    data = _loaded(item, part, parts, notes)
-    return None if data is None else tuple(data["args"])
-
-
-def _loaded(item: Item, part: str, parts: Container[str], notes: list[str]) -> dict[str, Any] | None:
-    path = item.file(part)
-    if part not in parts or not path.exists():
-        return None
-    try:
-        return load(path)
-    except CaptureError as error:
-        notes.append(str(error))
-        return None
 
 
 def _written(kwargs: Any) -> tuple[torch.Tensor, ...]:
@@ -184,20 +177,15 @@ def _written(kwargs: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _name(item: Item, data: Mapping[str, Any], header: Mapping[str, Any]) -> str:
-    """The operator: as the file says, or the description beside it, or else as the folder is called."""
-    for said in (header.get("operator"), data.get("name"), _described_name(item)):
+    """The operator: as the file says, or the description beside it (by published tools), or else as the folder is called."""
+    described = read_description(item.file("input")).get("op")
+    for said in (header.get("operator"), data.get("name"), described):
         if isinstance(said, str) and said:
             return said
     for part in reversed(item.folder.parts):
         if _OPERATOR.fullmatch(part) and not part.endswith(".pth"):
             return part
     return ""
-
-
-def _described_name(item: Item) -> str | None:
-    """Published tools wrote the operator's name into the .pth.json beside the values."""
-    said = read_description(item.file("input")).get("op")
-    return said if isinstance(said, str) else None
 
 
 def read_description(path: Path) -> dict[str, Any]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container
 from typing import Any
 
 import torch
 
 from op_tools.captured.load import GENERATOR
-from op_tools.reference.call_plan import plan_for
 from op_tools.storage import Opaque
 from op_tools.transfer import copy_tensor
 from op_tools.trees import map_leaves
 
-__all__ = ["cloned", "copied", "keeps_statistics", "mutates", "resolve_device", "to_device"]
+__all__ = ["cloned", "copied", "keeps_statistics", "resolve_device", "to_device"]
 
 _HOST_ONLY = {"cpu", "meta"}
 
@@ -112,15 +111,6 @@ def _names_accelerator(text: str, captured_on: str) -> bool:
 
 
 _DEVICE_TEXT = re.compile(r"[a-z]+(:\d+)?")
-
-
-def mutates(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call may write to its inputs: in-place, out=, item assignment, running statistics.
-
-    A wrong yes costs a copy. A wrong no shows up in the comparison of the inputs after the call.
-    """
-    writes = plan_for(func, "cpu").writes
-    return writes is not None and writes(args, kwargs)
 
 
 def keeps_statistics(name: str) -> bool:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 
 from op_tools.captured.load import CapturedCall
-from op_tools.captured.move import cloned, copied, mutates, to_device
+from op_tools.captured.move import cloned, copied, to_device
+from op_tools.reference.call_plan import plan_for
 from op_tools.trees import flat_results, flat_tensors
 
 __all__ = ["CallRunner", "Execution", "aligned_gradients"]
@@ -53,7 +54,7 @@ class CallRunner:
         self.device = device
         self.only_forward = only_forward
         self._stopwatch = Stopwatch(device, sync=sync)
-        self._writes = mutates(func, captured.args, captured.kwargs)
+        self._writes = plan_for(func, "cpu").writes(captured.args, captured.kwargs)
         self.records_graph = self._wants_graph()
         self._inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
@@ -91,14 +92,11 @@ class CallRunner:
             self._backward(execution, leaves)
         return execution
 
-    @contextlib.contextmanager
-    def _autocast(self) -> Iterator[None]:
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         state = self.captured.autocast
         if state is None:
-            yield
-            return
-        with torch.autocast(self.device.type, dtype=state[1], enabled=state[0]):
-            yield
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=state[1], enabled=state[0])
 
     def _backward(self, execution: Execution, leaves: list[torch.Tensor]) -> None:
         outputs = [item for item in flat_results(execution.result) if isinstance(item, torch.Tensor)]

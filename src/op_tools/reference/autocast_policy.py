@@ -6,7 +6,6 @@ stays half on the CPU), so running a composite under it would judge the device a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,13 +44,7 @@ class AutocastPolicy(TorchFunctionMode):
         self._dtype = dtype
         self._exact = exact
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = base_name(getattr(func, "__name__", ""))
         kwargs = dict(kwargs or {})
         if name in LOWER:

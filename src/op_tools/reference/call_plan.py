@@ -139,7 +139,11 @@ class CallPlan:
             return False
         return any(_takes_no_tensor(getattr(packet, name)) for name in packet.overloads())
 
-    def _writing_rule(self) -> Callable[[Arguments, Named], bool] | None:
+    def _writing_rule(self) -> Callable[[Arguments, Named], bool]:
+        """Whether a call may write to its inputs: in-place, out=, item assignment, running statistics.
+
+        A wrong yes costs a copy. A wrong no shows up where the inputs after the call are compared.
+        """
         self._statistics = False
         self._inplace: tuple[int, bool] | None = None
         self._always_first = False
@@ -153,7 +157,7 @@ class CallPlan:
                 return _always
             # No schema of a normalisation mentions the statistics that it keeps.
             self._statistics = self._base.endswith(_NORMALISATIONS)
-            return self._writes_statistics if self._statistics else None
+            return self._writes_statistics if self._statistics else _never
         last = self._last
         self._always_first = last in _WRITING_OPERATORS
         self._always_first |= last.endswith("_") and not last.endswith("__") and "fused" not in last
@@ -186,6 +190,10 @@ def plan_for(func: Callable[..., Any], reference: str) -> CallPlan:
 
 def _always(args: Arguments, kwargs: Named) -> bool:
     return True
+
+
+def _never(args: Arguments, kwargs: Named) -> bool:
+    return False
 
 
 def _with_out(args: Arguments, kwargs: Named) -> bool:

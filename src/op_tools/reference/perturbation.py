@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -35,9 +35,8 @@ class Factors:
 
     def applied(self, value: Any) -> Any:
         """A float64 tensor, moved; anything else as it is."""
-        if not isinstance(value, torch.Tensor) or value.dtype not in (torch.float64, torch.complex128):
-            return value
-        if value.layout != torch.strided:
+        is_exact = isinstance(value, torch.Tensor) and value.dtype in (torch.float64, torch.complex128)
+        if not is_exact or value.layout != torch.strided:
             return value
         if value.is_complex():
             return torch.view_as_complex(self.applied(torch.view_as_real(value.resolve_conj()).contiguous()))
@@ -64,13 +63,7 @@ class InnerRoundings(TorchDispatchMode):
         super().__init__()
         self._factors = factors
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if not _computes(func):
             return result
@@ -88,8 +81,6 @@ def _computes(func: Callable[..., Any]) -> bool:
         return False
     if any(value.alias_info is not None for value in func._schema.returns):
         return False
-    if (
-        func.overloadpacket is torch.ops.aten.round
-    ):  # whole numbers stay whole: 2.9999999 stored as an integer is 2
+    if func.overloadpacket is torch.ops.aten.round:  # 2.9999999 stored as an integer is 2
         return False
     return category_of(func, str(func)) not in ("movement", "view", "index", "uninitialised", "random")

@@ -7,7 +7,7 @@ random state, grad mode, autocast state and default dtype of the caller as they 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -107,14 +107,11 @@ class Recomputation(Reference):
         exact: bool = False,
     ) -> list[Any]:
         args, kwargs = plan.on_reference(args, kwargs)
-        if not plan.needs_care and self._low is None and grads is None and not _state_matters():
-            if plan.writes is not None and plan.writes(args, kwargs):
-                return self._run_on_clones(plan, args, kwargs, first)
-            return _detached(flat_results(plan.func(*args, **kwargs)))
-        with _isolated(plan, self._reference, self._low, exact):
+        careful = plan.needs_care or self._low is not None or grads is not None or _state_matters()
+        with _isolated(plan, self._reference, self._low, exact) if careful else nullcontext():
             if grads is not None:
                 return self._gradients(plan, args, kwargs, grads)
-            if plan.writes is not None and plan.writes(args, kwargs):
+            if plan.writes(args, kwargs):
                 return self._run_on_clones(plan, args, kwargs, first)
             return _detached(flat_results(plan.func(*args, **kwargs)))
 
@@ -170,7 +167,7 @@ class Recomputation(Reference):
         inputs = flat_tensors(args, kwargs)
         wanted = self.wants_grad if self.wants_grad is not None else range(len(inputs))
         leaves = {id(inputs[i]): inputs[i].detach().requires_grad_() for i in wanted}
-        writes = plan.writes is not None and plan.writes(args, kwargs)
+        writes = plan.writes(args, kwargs)
 
         def replaced(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -38,13 +37,6 @@ class Options:
     verbose: bool = True
     memory_limit: int = 0  # bytes one operator may ask for; 0: by the size of its capture
 
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @staticmethod
-    def from_dict(values: dict[str, Any]) -> Options:
-        return Options(**{**values, "allow": tuple(values.get("allow", ()))})
-
 
 @dataclass
 class ItemReport:
@@ -56,13 +48,6 @@ class ItemReport:
     reason: str = ""
     rows: list[Row] = field(
         default_factory=list
-    )  # one per compared value: the columns of the CSV file and more
+    )  # one per compared value: the columns of the CSV file, and more
     times: list[Row] = field(default_factory=list)  # one per run
     text: str = ""  # what to print
-
-    def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @staticmethod
-    def from_dict(values: dict[str, Any]) -> ItemReport:
-        return ItemReport(**values)

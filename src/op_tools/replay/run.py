@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 from op_tools import describe
 from op_tools.captured.admission import NotReplayable, TooLarge, admitted
 from op_tools.captured.judge import CallJudge
-from op_tools.captured.load import CapturedCall, Item, read_item
+from op_tools.captured.load import Item, read_item
 from op_tools.captured.move import resolve_device
 from op_tools.captured.run import CallRunner, Execution
 from op_tools.names import RefusedName
-from op_tools.replay.check import Comparison, compare, overall
+from op_tools.replay.check import compare, overall
 from op_tools.replay.printing import comparison_text, time_text
 from op_tools.replay.report import ItemReport, ItemStatus, Options, Row
 from op_tools.storage import CaptureDamaged, CaptureError, CaptureRefused
@@ -38,14 +39,12 @@ def replay_item(item: Item, options: Options, first_id: int = 1) -> ItemReport:
             func, captured, device, sync=options.sync_time_measure, only_forward=options.only_run_forward
         )
         judge = CallJudge(func, captured, options.reference) if options.acc_check else None
-        _Replay(captured, runner, judge, options, report, first_id).go()
-    except NotReplayable as error:
-        _close(report, "not replayable", str(error))
+        _Replay(runner, judge, options, report, first_id).go()
     except (RefusedName, TooLarge, CaptureRefused) as error:
         _close(report, "refused", str(error))
     except CaptureDamaged as error:
         _close(report, "error", str(error))
-    except CaptureError as error:
+    except (NotReplayable, CaptureError) as error:
         _close(report, "not replayable", str(error))
     except Exception as error:  # the operator's own, or the device's: the next item may be fine
         _close(report, "error", f"{type(error).__name__}: {error}")
@@ -57,27 +56,17 @@ def _close(report: ItemReport, status: ItemStatus, reason: str) -> None:
     report.reason = " ".join(reason.split())[:_LONGEST_REASON]
 
 
+@dataclass
 class _Replay:
-    def __init__(
-        self,
-        captured: CapturedCall,
-        runner: CallRunner,
-        judge: CallJudge | None,
-        options: Options,
-        report: ItemReport,
-        first_id: int,
-    ) -> None:
-        self.captured = captured
-        self.runner = runner
-        self.judge = judge
-        self.options = options
-        self.report = report
-        self.first_id = first_id
-        self.texts = [describe.printable(report.item), ""]
-        self.first_values: list[Any] | None = None
-        self.notes = list(captured.notes)
+    runner: CallRunner
+    judge: CallJudge | None
+    options: Options
+    report: ItemReport
+    first_id: int
+    first_values: list[Any] | None = None
 
     def go(self) -> None:
+        self.texts, self.notes = [describe.printable(self.report.item), ""], list(self.runner.captured.notes)
         with warnings.catch_warnings():
             # Beta layouts, deprecated calls: they were the model's business when it was captured.
             warnings.simplefilter("ignore")
@@ -93,11 +82,12 @@ class _Replay:
             found = compare(self.judge, execution, forward_id)
             self.report.rows += [*found.forward, *found.backward]
             self.notes += found.notes
-            self._say_compared(self.judge, execution, found, forward_id)
+            if self.options.verbose or any(row["verdict"] == "fail" for row in self.report.rows):
+                self.texts.append(comparison_text(self.judge, execution, found, forward_id))
         row = self._time_row(execution, forward_id)
         self.report.times.append(row)
         if self.options.verbose and self.options.sync_time_measure and printed:
-            self.texts.append(time_text(self.captured, execution, row))
+            self.texts.append(time_text(self.runner.captured, execution, row))
 
     def _is_news(self, judge: CallJudge, execution: Execution) -> bool:
         """A run that gave what the first gave needs no second verdict; one that did not is worth a row."""
@@ -107,16 +97,9 @@ class _Replay:
         first, self.first_values = self.first_values, self.first_values or values
         return first is None or not all(map(identical, first, values))
 
-    def _say_compared(
-        self, judge: CallJudge, execution: Execution, found: Comparison, forward_id: int
-    ) -> None:
-        failed = any(row["verdict"] == "fail" for row in self.report.rows)
-        if self.options.verbose or failed:
-            self.texts.append(comparison_text(judge, execution, found, forward_id))
-
     def _time_row(self, execution: Execution, forward_id: int) -> Row:
         row: Row = {
-            "name": self.captured.name,
+            "name": self.runner.captured.name,
             "forward_id": forward_id,
             "forward_elasped": execution.forward_ms,
             "unit": "ms",
@@ -133,8 +116,8 @@ class _Replay:
 
     def _reason(self) -> str:
         rows = self.report.rows
-        said = [f"{row['name']}: {row['reason']}" for row in rows if row["verdict"] == "fail"]
-        said += [f"{row['name']}: {row['reason']}" for row in rows if row["verdict"] == "lower_precision"]
+        bad = [row for verdict in ("fail", "lower_precision") for row in rows if row["verdict"] == verdict]
+        said = [f"{row['name']}: {row['reason']}" for row in bad]
         if self.report.status == "not compared":
             said += [row["reason"] for row in rows if row["verdict"] == "skipped"]
         return "; ".join([*said[:3], *self.notes])[:_LONGEST_REASON]

@@ -79,24 +79,19 @@ def _log_rows(report: ItemReport, *, times: bool) -> list[Row]:
 
 def write_comparisons(results: str, reports: Iterable[ItemReport]) -> Path | None:
     rows = [{**row, "item": report.item} for report in reports for row in report.rows]
-    path = _path(results, "op_autocompare_result", "op_autocompare_info")
-    return _write(path, (*COMPARISON_CSV_COLUMNS, *_EXTRA_COLUMNS), rows)
+    columns = (*COMPARISON_CSV_COLUMNS, *_EXTRA_COLUMNS)
+    return _write(Path(results, "op_autocompare_result"), "op_autocompare_info", columns, rows)
 
 
 def write_times(results: str, reports: Iterable[ItemReport]) -> Path | None:
     rows = [row for report in reports for row in report.times]
-    path = _path(results, "op_time_measure_result", "op_elasped_info")
-    return _write(path, TIME_CSV_COLUMNS, rows)
+    return _write(Path(results, "op_time_measure_result"), "op_elasped_info", TIME_CSV_COLUMNS, rows)
 
 
-def _path(results: str, folder: str, name: str) -> Path:
-    stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
-    return Path(results, folder, f"{name}_pid{os.getpid()}_{stamp}.csv")
-
-
-def _write(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> Path | None:
+def _write(folder: Path, name: str, columns: Sequence[str], rows: Sequence[Row]) -> Path | None:
     if not rows:
         return None
+    path = folder / f"{name}_pid{os.getpid()}_{time.strftime('%Y-%m-%d-%H-%M-%S')}.csv"
     with replaced(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore")
         writer.writeheader()
@@ -106,7 +101,7 @@ def _write(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> Path | No
 
 def as_json(reports: Sequence[ItemReport], code: int) -> str:
     """One document; numbers that JSON does not have (NaN, infinities) as text."""
-    items = [{key: value for key, value in report.as_dict().items() if key != "text"} for report in reports]
+    items = [{key: value for key, value in vars(report).items() if key != "text"} for report in reports]
     counts = Counter(report.status for report in reports)
     return json.dumps({"exit_code": code, "counts": dict(counts), "items": _finite(items)}, indent=2)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def find_call(identity: str, run: str | Path, is_wrong: IsWrong) -> Item:
     """The call that is meant. `is_wrong` decides where a name stands for its first wrong call. Raises BadInput."""
     path = Path(identity)
     if identity != FIRST and not identity.isdigit() and path.exists():
-        return _only(find_items(path), f"{path}", lambda item: "")
+        return _only(find_items(path), f"{path}", _site_in)
     opened = open_run(run)
     if opened.captures is None:
         raise BadInput(f"nothing was captured in {run}. {HOW_TO_CAPTURE}")
@@ -61,12 +61,10 @@ class _Calls:
         self.rows: dict[str, dict[str, Any]] = {}
         for row in run.rows("capture"):
             self.rows.setdefault(str(row.get("folder")), row)
-        self.items = self._in_order(find_items(captures))
-
-    def _in_order(self, items: list[Item]) -> list[Item]:
-        """As they were made, where a log tells; others behind."""
+        # As they were made, where a log tells; others behind.
         order = {folder: index for index, folder in enumerate(self.rows)}
-        return sorted(items, key=lambda item: order.get(self.folder(item), len(order)))
+        items = find_items(captures)
+        self.items = sorted(items, key=lambda item: order.get(self.folder(item), len(order)))
 
     def holds(self, path: Path) -> bool:
         """Whether a folder is one of this run's captures."""
@@ -74,9 +72,6 @@ class _Calls:
             return path.resolve().is_relative_to(self.captures.resolve())
         except (OSError, ValueError):  # a log from elsewhere may call anything a folder
             return False
-
-    def has(self, item: Item) -> bool:
-        return self.holds(item.folder)
 
     def folder(self, item: Item) -> str:
         return item.folder.relative_to(self.captures).as_posix()
@@ -91,10 +86,7 @@ class _Calls:
         return [item for item in self.items if self.name(item) == name]
 
     def site(self, item: Item) -> str:
-        row = self.rows.get(self.folder(item))
-        if row is not None:
-            return str(row.get("call_site") or "")
-        return _site_in(item)
+        return str(self.rows.get(self.folder(item), {}).get("call_site") or "") or _site_in(item)
 
     def with_number(self, number: int) -> list[Item]:
         """Calls whose folder or row has the number; of two captures of one call, the one that was found wrong."""
@@ -125,8 +117,7 @@ def _only(items: list[Item], what: str, site: Callable[[Item], str]) -> Item:
     lines = [f"{what} stands for {len(items)} captured calls. Say which one:"]
     for item in items[:_MOST_LISTED]:
         lines.append(f"  {item.label}")
-        call_site = site(item) or _site_in(item)
-        if call_site:
+        if call_site := site(item):
             lines.append(f"      {printable(call_site)[:150]}")
     if len(items) > _MOST_LISTED:
         lines.append(f"  and {len(items) - _MOST_LISTED} more")
@@ -150,7 +141,7 @@ def _first(calls: _Calls, is_wrong: IsWrong) -> Item:
         for row in _newest(calls.run, tool).rows(tool):
             if row.get("verdict") == "fail" or row.get("status") == "wrong":
                 item = _captured(calls, row)
-                if item is not None and calls.has(item):
+                if item is not None and calls.holds(item.folder):
                     return item
                 elsewhere = elsewhere or item  # the other run of a diff
     return elsewhere or _first_wrong(calls.items, is_wrong, "")
@@ -184,18 +175,13 @@ def _captured(calls: _Calls, row: dict[str, Any]) -> Item | None:
 
 
 def _first_wrong(items: Iterable[Item], is_wrong: IsWrong, what: str) -> Item:
-    count = 0
-    for item in _one_side(items):
-        count += 1
+    one_side = [item for item in items if item.folder.name != "cpu"]
+    for item in one_side:
         if is_wrong(item):
             return item
-    calls = "1 captured call" if count == 1 else f"{count} captured calls"
+    calls = "1 captured call" if len(one_side) == 1 else f"{len(one_side)} captured calls"
     raise BadInput(
         f"nothing is wrong: {calls}{what} gave right values, as far as they can be judged. Give the folder of a call and "
         f"--force to write a file anyway.",
         1,
     )
-
-
-def _one_side(items: Iterable[Item]) -> Iterator[Item]:
-    return (item for item in items if item.folder.name != "cpu")

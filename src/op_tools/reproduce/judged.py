@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,11 +11,11 @@ import torch
 from op_tools.captured.admission import NotReplayable, TooLarge, admitted
 from op_tools.captured.judge import CallJudge, CaptureMismatch
 from op_tools.captured.load import CapturedCall, Item, read_item
-from op_tools.captured.move import mutates
 from op_tools.captured.run import CallRunner
 from op_tools.categories import Category
 from op_tools.describe import numbered
 from op_tools.names import RefusedName
+from op_tools.reference.call_plan import plan_for
 from op_tools.reference.recompute import Recomputation, RecomputeError
 from op_tools.runs import BadInput
 from op_tools.storage import CaptureError
@@ -56,16 +56,16 @@ class JudgedValue:
         return (self.reference.truth() or self.reference.own())[self.index]
 
 
-@dataclass
-class JudgedCall:
+class JudgedCall(CallJudge):
     """One captured call, ready to be written down."""
 
-    judge: CallJudge
-    graph: bool  # whether the call recorded its gradient
-    values: list[JudgedValue] = field(default_factory=list)
-    wants_grad: list[int] = field(default_factory=list)  # flat tensor inputs that have gradients
-    grad_outputs: list[torch.Tensor | None] = field(default_factory=list)
-    seen_on: str = ""  # where the values come from, if not from the capture
+    def __init__(self, func: Callable[..., Any], captured: CapturedCall) -> None:
+        super().__init__(func, captured)
+        self.graph = CallRunner(func, captured, _CPU).records_graph  # whether the call recorded its gradient
+        self.values: list[JudgedValue] = []
+        self.wants_grad: list[int] = []  # flat tensor inputs that have gradients
+        self.grad_outputs: list[torch.Tensor | None] = []
+        self.seen_on = ""  # where the values come from, if not from the capture
 
     @staticmethod
     def of_item(item: Item) -> JudgedCall:
@@ -94,39 +94,23 @@ class JudgedCall:
             raise BadInput(
                 f"{error}. A reproduction file needs only torch, so only torch's functions fit."
             ) from error
-        judge = CallJudge(func, captured)
-        if judge.random:
+        call = JudgedCall(func, captured)
+        if call.random:
             raise BadInput(
                 f"{captured.name} draws random numbers. Its results are judged by their distribution, which one file "
                 f"with one call cannot show. `op-tools replay` judges it on the device."
             )
-        if judge.category in ("uninitialised", "communication"):
+        if call.category in ("uninitialised", "communication"):
             raise BadInput(
-                f"{captured.name} has nothing to reproduce: values of {judge.category} results are not compared."
+                f"{captured.name} has nothing to reproduce: values of {call.category} results are not compared."
             )
         try:
-            judge.forward.own()
+            call.forward.own()
         except RecomputeError as error:
             raise BadInput(
                 f"there is no reference: {error}. Only calls that the CPU can run are reproduced."
             ) from error
-        return JudgedCall(judge, CallRunner(func, captured, _CPU).records_graph)
-
-    @property
-    def captured(self) -> CapturedCall:
-        return self.judge.captured
-
-    @property
-    def name(self) -> str:
-        return self.judge.name
-
-    @property
-    def func(self) -> Callable[..., Any]:
-        return self.judge.func
-
-    @property
-    def forward(self) -> Recomputation:
-        return self.judge.forward
+        return call
 
     @property
     def written(self) -> list[int]:
@@ -147,7 +131,8 @@ class JudgedCall:
     def copies(self) -> bool:
         """Whether inputs must be cloned before the call: a leaf of the graph cannot be written to."""
         requires = bool(self.wants_grad) or any(leaf.requires_grad for leaf in self.captured.tensors)
-        return self.graph and requires and mutates(self.func, self.captured.args, self.captured.kwargs)
+        writes = plan_for(self.func, "cpu").writes(self.captured.args, self.captured.kwargs)
+        return self.graph and requires and writes
 
     # --- verdicts -----------------------------------------------------------------------------------------
 
@@ -155,7 +140,7 @@ class JudgedCall:
         """Judge what was captured: outputs, and gradients where there are some."""
         if self.captured.outputs is not None:
             try:
-                self._judge_results(self.judge.captured_results())
+                self._judge_results(self.captured_results())
             except CaptureMismatch as error:
                 raise BadInput(f"{self.name}: {error}") from error
         if self.captured.grad_inputs is not None and self.captured.grad_outputs is not None:
@@ -173,12 +158,12 @@ class JudgedCall:
         if execution.wants_grad and execution.as_captured:
             grads: list[Any] = [None] * len(inputs)
             for position, grad in zip(execution.wants_grad, execution.grads, strict=True):
-                grads[position] = self.judge.near(grad)
-            self.judge.captured = replace(self.captured, grad_inputs=tuple(grads))
+                grads[position] = self.near(grad)
+            self.captured = replace(self.captured, grad_inputs=tuple(grads))
             self._judge_gradients()
 
     def _judge_results(self, results: Sequence[Any]) -> None:
-        """Judge results, and inputs that were written to where they are known."""
+        """Judge results, and inputs that were written to where they were captured."""
         own = self.forward.own()
         names = numbered("", "output", len(own) - len(self.written))
         names += [f" input {position} (written)" for position in self.written]
@@ -188,10 +173,10 @@ class JudgedCall:
 
     def _judge_gradients(self) -> None:
         """Judge the gradients of inputs, given the captured ones of the outputs."""
-        incoming, grads = self.judge.captured_grad_outputs(), self.judge.captured_gradients()
+        incoming, grads = self.captured_grad_outputs(), self.captured_gradients()
         if incoming is None or not grads:
             return
-        reference = self.judge.backward(incoming, list(grads))
+        reference = self.backward(incoming, list(grads))
         try:
             found = reference.own()
         except RecomputeError:
@@ -203,7 +188,7 @@ class JudgedCall:
                 self._add(f"grad[{position}]", start + index, index, reference, grad)
 
     def _add(self, name: str, slot: int, index: int, reference: Recomputation, value: Any) -> None:
-        value = self.judge.near(value)
-        verdict = None if value is None else self.judge.judged(value, reference, index)
-        category: Category = "other" if reference.is_gradient else self.judge.category
+        value = self.near(value)
+        verdict = None if value is None else self.judged(value, reference, index)
+        category: Category = "other" if reference.is_gradient else self.category
         self.values.append(JudgedValue(name, slot, index, reference, category, value, verdict))

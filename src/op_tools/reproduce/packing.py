@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
 import zlib
 
 import torch
@@ -16,7 +15,7 @@ __all__ = ["Packer", "rounded_up"]
 # torch wants the bytes of a value at a multiple of its size; larger steps help nobody.
 _ALIGNMENT = 16
 # Strides with more than this many times the memory of the values are not made again.
-_MOST_SPREAD = 16
+_MOST_EXPANSION = 16
 _LINE = 120
 
 
@@ -25,7 +24,7 @@ class Packer:
 
     def __init__(self) -> None:
         self._content = bytearray()
-        self._known: dict[bytes, int] = {}
+        self._offsets: dict[bytes, int] = {}  # by digest
 
     def add(
         self,
@@ -46,15 +45,14 @@ class Packer:
         return Saved(tensor.dtype, shape, stride, self._stored(slim), requires_grad, on_host)
 
     def _stored(self, tensor: torch.Tensor) -> int:
-        content = (
-            tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
-        )
+        flat = tensor.contiguous().reshape(-1)
+        content = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
         digest = hashlib.blake2b(content, digest_size=16).digest()
-        if digest not in self._known:
+        if digest not in self._offsets:
             self._content += bytes(-len(self._content) % _ALIGNMENT)
-            self._known[digest] = len(self._content)
+            self._offsets[digest] = len(self._content)
             self._content += content
-        return self._known[digest]
+        return self._offsets[digest]
 
     def bytes(self) -> bytes:
         """All of it; never nothing, which no tensor can be made of."""
@@ -87,14 +85,12 @@ def _can_be_made(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
             if step < needed:
                 return False
             needed, stored = step * (size - 1) + needed, stored * size
-    return needed <= _MOST_SPREAD * max(stored, 64) and 0 not in shape
+    return needed <= _MOST_EXPANSION * max(stored, 64) and 0 not in shape
 
 
 def rounded_up(values: torch.Tensor) -> torch.Tensor:
     """Bounds with four significant bits, never smaller than given: they compress to a few bits each."""
+    if not values.numel():
+        return values.float()
     mantissa, exponent = values.double().frexp()
-    return (
-        torch.ldexp((mantissa * 16).ceil() / 16, exponent).float()
-        if math.prod(values.shape)
-        else values.float()
-    )
+    return torch.ldexp((mantissa * 16).ceil() / 16, exponent).float()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,11 +25,12 @@ from op_tools.verdict import ties
 from op_tools.verdict.rounding import format_of, real_parts
 from op_tools.verdict.tolerance import tolerance_for
 
-__all__ = ["Builder", "Script", "Trial", "build", "is_faithful", "load", "tried"]
+__all__ = ["Builder", "Script", "build", "is_faithful", "load", "tried"]
 
 _DASHES = "# " + "-" * 118
 _EXACT = ("movement", "view", "index")
 _UNITS_WITHOUT_TRUTH = 4.0
+_CPU = torch.device("cpu")
 _IMPORTS = """from __future__ import annotations
 
 import argparse
@@ -63,15 +64,6 @@ class Script:
         return f"{self.code}\n{'' if self.beside else data}{last}"
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What the file says of the captured values and of the CPU's own."""
-
-    found: bool  # the captured values are wrong
-    passed: bool  # the CPU's are right, with room
-    worst: float  # by how many allowed errors the captured values are off
-
-
 class Builder:
     """Everything of one call that goes into the file."""
 
@@ -87,9 +79,8 @@ class Builder:
         self.inputs: list[Saved] = []
         tensors = call.captured.tensors
         self._indices = {id(tensor): -1 for tensor in tensors}
-        self._strides = (
-            dict(zip(map(id, tensors), strides, strict=True)) if len(strides) == len(tensors) else {}
-        )
+        fitting = strides if len(strides) == len(tensors) else [None] * len(tensors)
+        self._strides = dict(zip(map(id, tensors), fitting, strict=True))
         self._on_host = call.captured.host_tensors
         self._wants_grad = {id(tensors[position]) for position in call.wants_grad}
         self._kept: list[torch.Tensor] = []
@@ -98,13 +89,11 @@ class Builder:
         """The name of an input in the file: `x[0]`."""
         if self._indices.get(id(tensor), -1) < 0:
             self._kept.append(tensor)
-            grads = (self._wants_grad and id(tensor) in self._wants_grad) or (
-                not self._wants_grad and tensor.requires_grad
-            )
+            grads = id(tensor) in self._wants_grad if self._wants_grad else tensor.requires_grad
             saved = self.packer.add(
                 tensor,
                 self._strides.get(id(tensor)),
-                requires_grad=bool(grads) and self.call.graph,
+                requires_grad=grads and self.call.graph,
                 on_host=id(tensor) in self._on_host,
             )
             self._indices[id(tensor)] = len(self.inputs)
@@ -179,22 +168,20 @@ class Builder:
         if value.category != "index" or own.is_floating_point() or call.kwargs.get("stable"):
             return None
         name = base_name(plan_for(call.func, "cpu").name)
-        captured = self.call.captured
-        source = (
-            captured.args[0] if captured.args else captured.kwargs.get("input", captured.kwargs.get("self"))
-        )
+        args, kwargs = self.call.captured.args, self.call.captured.kwargs
+        source = args[0] if args else kwargs.get("input", kwargs.get("self"))
         if not isinstance(source, torch.Tensor):
             return None
-        found = ties.flattened(name, source, captured.args, captured.kwargs, own)
+        found = ties.flattened(name, source, args, kwargs, own)
         if found is None:
             return None
         values, _, dim = found
         which = self._indices.get(id(source), -1)
         if values.shape == source.shape:
             return which, 0, dim
-        return (
-            (which, 1, 0) if values.dim() == 1 and dim == 0 else (which, values.dim() - 1 - source.dim(), -1)
-        )
+        if values.dim() == 1 and dim == 0:
+            return which, 1, 0
+        return which, values.dim() - 1 - source.dim(), -1
 
 
 def build(
@@ -232,7 +219,7 @@ def build(
     if any(value.reference.is_gradient for value in checked):
         incoming = [None if grad is None else builder.packer.add(grad) for grad in judged.grad_outputs]
         fields |= {
-            "gradients": _tuple(map(_saved, incoming)),
+            "gradients": _listed(map(_saved, incoming), "()"),
             "wants_grad": repr(builder.positions(judged.wants_grad)),
         }
     parts = [
@@ -248,11 +235,10 @@ def build(
 
 
 def _is_checked(value: JudgedValue, call: JudgedCall) -> bool:
-    """All results where one is wrong, all gradients where one is; everything where nothing is known to be wrong."""
+    """All results where one is wrong, all gradients where one is; everything where nothing was found wrong."""
     wrong = {item.reference.is_gradient for item in call.wrong} or {False, bool(call.wants_grad)}
-    return value.reference.is_gradient in wrong and (
-        value.verdict is None or value.verdict.status != "skipped"
-    )
+    skipped = value.verdict is not None and value.verdict.status == "skipped"
+    return value.reference.is_gradient in wrong and not skipped
 
 
 def _function(head: str, meaning: str, source: str, where: str) -> str:
@@ -272,8 +258,7 @@ def _source_of(module: Any) -> str:
 def _autocast(call: JudgedCall) -> str:
     if call.autocast is None:
         return ""
-    seen = _SeenFunctions()
-    with seen:
+    with _SeenFunctions() as seen:
         call.forward.evaluate(call.forward.args, call.forward.kwargs, None, upcast=False)
     lower = {name for name in seen.names if base_name(name) in LOWER}
     single = {name for name in seen.names if base_name(name) in SINGLE}
@@ -288,9 +273,7 @@ class _SeenFunctions(TorchFunctionMode):
         super().__init__()
         self.names: set[str] = set()
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.names.add(str(getattr(func, "__name__", "")))
         return func(*args, **(kwargs or {}))
 
@@ -313,46 +296,34 @@ def _check(check: Check) -> str:
     return f"Check({', '.join(texts)})"
 
 
-def _listed(items: Any) -> str:
-    return "[\n" + "".join(f"        {item},\n" for item in items) + "    ]"
-
-
-def _tuple(items: Any) -> str:
-    return "(\n" + "".join(f"        {item},\n" for item in items) + "    )"
+def _listed(items: Iterable[str], brackets: str = "[]") -> str:
+    return f"{brackets[0]}\n" + "".join(f"        {item},\n" for item in items) + f"    {brackets[1]}"
 
 
 def load(script: Script) -> dict[str, Any]:
     """The names of the file, without running its last lines."""
     names: dict[str, Any] = {"__name__": "reproduction", "__file__": "reproduction.py"}
-    exec(
-        compile(script.text, "reproduction.py", "exec"), names
-    )  # our own text: values in it are written by repr
+    # Our own text: values in it are written by repr.
+    exec(compile(script.text, "reproduction.py", "exec"), names)
     return names
 
 
-def tried(script: Script, call: JudgedCall) -> Trial:
-    """Let the file judge what was captured, and what the CPU gives."""
+def tried(script: Script, call: JudgedCall) -> tuple[bool, bool]:
+    """Let the file judge: whether it finds the captured values wrong, and the CPU's own right, with room."""
     names = load(script)
     case, memory = names["CASE"], script.packer.tensor()
-    exact_values = (
-        names["computed"](case, memory, torch.device("cpu"), True) if case.reference is not None else []
-    )
-    own = names["computed"](case, memory, torch.device("cpu"), False)
+    own = names["computed"](case, memory, _CPU, False)
+    exact_values = own if case.reference is None else names["computed"](case, memory, _CPU, True)
     given = {value.slot: value.given for value in call.values}
-    found, passed, worst = False, True, 0.0
+    found, passed = False, True
     for check in case.checks:
-        exact = (
-            names["read"](check.exact, memory)
-            if check.exact is not None
-            else (exact_values or own)[check.slot]
-        )
-        good = names["shown_problem"](check, own[check.slot], exact, own[check.slot], case, memory)
+        mine, captured = own[check.slot], given.get(check.slot)
+        exact = exact_values[check.slot] if check.exact is None else names["read"](check.exact, memory)
+        good = names["shown_problem"](check, mine, exact, mine, case, memory)
         passed &= not good.problem and good.worst <= 1 / ROOM + 0.01
-        if given.get(check.slot) is not None:
-            bad = names["shown_problem"](check, given[check.slot], exact, own[check.slot], case, memory)
-            found |= bool(bad.problem)
-            worst = max(worst, bad.worst)
-    return Trial(found, passed, worst)
+        if captured is not None:
+            found |= bool(names["shown_problem"](check, captured, exact, mine, case, memory).problem)
+    return found, passed
 
 
 def is_faithful(script: Script, call: JudgedCall) -> bool:
@@ -362,7 +333,7 @@ def is_faithful(script: Script, call: JudgedCall) -> bool:
     if case.reference is None:
         return True
     try:
-        exact_values = names["computed"](case, script.packer.tensor(), torch.device("cpu"), True)
+        exact_values = names["computed"](case, script.packer.tensor(), _CPU, True)
     except Exception:  # the reference took another way: integers in float64, say
         return False
     for value in call.values:

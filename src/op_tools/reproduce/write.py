@@ -74,9 +74,8 @@ def examined(item: Item, device: str = "") -> JudgedCall:
         try:
             call.judge_on(torch.device(device))
         except Exception as error:  # the operator's own, or the device's
-            raise BadInput(
-                f"{call.name} could not run on {device}: {type(error).__name__}: {error}"
-            ) from error
+            what = f"{type(error).__name__}: {error}"
+            raise BadInput(f"{call.name} could not run on {device}: {what}") from error
     if not any(value.verdict is not None for value in call.values):
         raise BadInput(
             f"{item.label} has no results to look at, only inputs. Say --device NAME to run the call on a device of this "
@@ -145,16 +144,14 @@ def _best(
         if rule or stored:
             script = build(Builder(call, strides, limits), title, beside=beside, stored=stored, **rule)
         try:
-            trial = tried(script, call)
-        except (
-            Exception
-        ) as error:  # what runs by itself, from bytes in a file, may ask for more than the call did
-            raise BadInput(
-                f"{call.name} does not run from a file: {type(error).__name__}: {error}"
-            ) from error
-        if trial.passed and (trial.found or not call.wrong):
+            found, passed = tried(script, call)
+        except Exception as error:
+            # What runs by itself, from bytes in a file, may ask for more than the call did.
+            what = f"{type(error).__name__}: {error}"
+            raise BadInput(f"{call.name} does not run from a file: {what}") from error
+        if passed and (found or not call.wrong):
             return script
-    reason = "the captured values pass" if trial.passed else "the CPU's own values fail"
+    reason = "the captured values pass" if passed else "the CPU's own values fail"
     raise BadInput(
         f"no rule in a file tells the captured values of {call.name} from right ones ({reason}). "
         f"`op-tools replay` judges the call with more than a file can hold."
@@ -195,21 +192,15 @@ def _title(call: JudgedCall, request: ReproduceOptions) -> str:
 
 
 def _fact(name: str, text: str) -> str:
-    return textwrap.fill(
-        _safe(text),
-        110,
-        initial_indent=f"{name + ':':<15}",
-        subsequent_indent=" " * 15,
-        break_on_hyphens=False,
-    )
+    indents = {"initial_indent": f"{name + ':':<15}", "subsequent_indent": " " * 15}
+    return textwrap.fill(_safe(text), 110, break_on_hyphens=False, **indents)
 
 
 def _verdict_text(verdict: Any) -> str:
     text = f"{verdict.status}{': ' + verdict.reason if verdict.reason else ''}"
     if math.isfinite(verdict.max_abs_diff) and verdict.status != "same":
-        text += (
-            f"; max_abs_diff {verdict.max_abs_diff:.6g}, max_relative_diff {verdict.max_relative_diff:.6g}"
-        )
+        text += f"; max_abs_diff {verdict.max_abs_diff:.6g}"
+        text += f", max_relative_diff {verdict.max_relative_diff:.6g}"
     return text
 
 
