@@ -192,8 +192,8 @@ def _title(call: JudgedCall, request: ReproduceOptions) -> str:
 
 
 def _fact(name: str, text: str) -> str:
-    indents = {"initial_indent": f"{name + ':':<15}", "subsequent_indent": " " * 15}
-    return textwrap.fill(_safe(text), 110, break_on_hyphens=False, **indents)
+    text, first, rest = _safe(text), f"{name + ':':<15}", " " * 15
+    return textwrap.fill(text, 110, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
 def _verdict_text(verdict: Any) -> str:

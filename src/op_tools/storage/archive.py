@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from op_tools.storage.errors import CaptureDamaged, CaptureMissing, CaptureRefused, CaptureUnsupported
 
@@ -58,13 +57,18 @@ def open_regular(path: str | Path) -> tuple[int, int]:
         raise CaptureRefused(path, "is not a regular file", "a regular file", "Check the path.")
     if status.st_size > SPARSE_FROM and status.st_blocks * 512 < status.st_size // SPARSE_RATIO:
         os.close(descriptor)
-        raise CaptureRefused(
-            path,
-            f"claims {status.st_size} bytes but the disk holds only {status.st_blocks * 512}",
-            "a file without holes",
-            _COPY_AGAIN,
-        )
+        problem = f"claims {status.st_size} bytes but the disk holds only {status.st_blocks * 512}"
+        raise CaptureRefused(path, problem, "a file without holes", _COPY_AGAIN)
     return descriptor, status.st_size
+
+
+def read_at(descriptor: int, offset: int, size: int) -> bytearray:
+    """The bytes from `offset` on; fewer than `size` where the file ends before."""
+    content = bytearray(size)
+    view = memoryview(content)
+    while view and (done := os.preadv(descriptor, [view], offset)):
+        view, offset = view[done:], offset + done
+    return content[: size - len(view)]
 
 
 class Archive:
@@ -83,9 +87,7 @@ class Archive:
     def __enter__(self) -> Archive:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
 
     def read(self, name: str, *, most: int | None = None) -> bytearray:
@@ -95,8 +97,7 @@ class Archive:
             raise self.damaged(f"the record {name!r} is missing", "all records that the file refers to")
         if most is not None and record.size > most:
             raise CaptureRefused(self.path, f"{name} has {record.size} bytes", f"at most {most}", _RESAVE)
-        content = bytearray(record.size)
-        self._fill(content, record.start)
+        content = self._at(record.start, record.size)
         # torch can be told not to compute CRCs and then writes 0.
         if record.crc and zlib.crc32(content) != record.crc:
             raise self.damaged(f"the bytes of {name} do not match their checksum", "an intact record")
@@ -108,18 +109,11 @@ class Archive:
     def refused(self, problem: str, expected: str) -> CaptureRefused:
         return CaptureRefused(self.path, problem, expected, _RESAVE)
 
-    def _fill(self, target: bytearray | memoryview, offset: int) -> None:
-        view = memoryview(target)
-        while view:
-            done = os.preadv(self._descriptor, [view], offset)
-            if done == 0:
-                raise self.damaged("ends too early", "a whole file")
-            view, offset = view[done:], offset + done
-
-    def _at(self, offset: int, size: int) -> bytes:
-        content = bytearray(size)
-        self._fill(content, offset)
-        return bytes(content)
+    def _at(self, offset: int, size: int) -> bytearray:
+        content = read_at(self._descriptor, offset, size)
+        if len(content) < size:
+            raise self.damaged("ends too early", "a whole file")
+        return content
 
     def _index(self) -> dict[str, Record]:
         if self.size < END.size or self._at(0, 4) != b"PK\3\4":
@@ -147,12 +141,9 @@ class Archive:
     def _refuse_other_format(self) -> None:
         start = self._at(0, min(self.size, 2))
         if start[:1] == b"\x80" or (self.size >= 2 and start[:1] in b"(c]}"):
-            raise CaptureRefused(
-                self.path,
-                "is a bare pickle (or torch's format before 1.6)",
-                "the zip container of torch.save",
-                "Load it where you trust it and save it again with torch.save.",
-            )
+            remedy = "Load it where you trust it and save it again with torch.save."
+            problem = "is a bare pickle (or torch's format before 1.6)"
+            raise CaptureRefused(self.path, problem, "the zip container of torch.save", remedy)
         raise self.damaged("does not start like a capture", "the zip container of torch.save")
 
     def _end(self) -> tuple[int, int, int]:
@@ -160,9 +151,8 @@ class Archive:
         end = self._at(self.size - END.size, END.size)
         magic, disk, first_disk, here, count, size, start, comment = END.unpack(end)
         if magic != b"PK\5\6" or comment or disk or first_disk or here != count:
-            raise self.damaged(
-                "has no directory at its end (cut short, or with something appended)", "a whole file"
-            )
+            problem = "has no directory at its end (cut short, or with something appended)"
+            raise self.damaged(problem, "a whole file")
         finish = self.size - END.size
         # torch writes the 64-bit form always; a file that has one must not say something else in the other.
         if finish >= LOCATOR64.size + END64.size:
@@ -174,12 +164,8 @@ class Archive:
                 end64 = END64.unpack(self._at(offset, END64.size))
                 if end64[0] != b"PK\6\6" or end64[6] != end64[7]:
                     raise self.damaged("has a broken end record", "a whole file")
-                narrow = (
-                    (count, end64[7], 0xFFFF),
-                    (size, end64[8], _IN_ZIP64),
-                    (start, end64[9], _IN_ZIP64),
-                )
-                if any(small not in (big, full) for small, big, full in narrow):
+                both = zip((count, size, start), end64[7:10], (0xFFFF, _IN_ZIP64, _IN_ZIP64), strict=True)
+                if any(small not in (big, full) for small, big, full in both):
                     raise self.refused("has two directories that disagree", "one directory")
                 count, size, start = end64[7:10]
         if start + size != finish:
@@ -198,8 +184,8 @@ class Archive:
             crc, packed, unpacked, name_size, extra_size, comment_size = fields[7:13]
             offset = fields[16]
             position += CENTRAL.size
-            raw_name = directory[position : position + name_size]
-            extra = directory[position + name_size : position + name_size + extra_size]
+            raw_name = bytes(directory[position : position + name_size])
+            extra = bytes(directory[position + name_size : position + name_size + extra_size])
             position += name_size + extra_size + comment_size
             if magic != b"PK\1\2" or position > size:
                 raise self.damaged("has a broken directory entry", "a whole file")
@@ -233,8 +219,7 @@ class Archive:
         while wanted and position + 4 <= len(extra):
             kind, size = struct.unpack_from("<HH", extra, position)
             if kind == 1 and size >= 8 * len(wanted) and position + 4 + size <= len(extra):
-                skip = 0 if size == 8 * len(wanted) or len(wanted) == 3 else None
-                if skip is None:
+                if size != 8 * len(wanted) and len(wanted) != 3:
                     break
                 for index, n in enumerate(wanted):
                     (values[n],) = struct.unpack_from("<Q", extra, position + 4 + 8 * index)
@@ -251,9 +236,8 @@ class Archive:
         fields = LOCAL.unpack(self._at(offset, LOCAL.size))
         start = offset + LOCAL.size + fields[9] + fields[10]
         if fields[0] != b"PK\3\4" or fields[9] != len(raw_name) or start + size > self.size:
-            raise self.damaged(
-                f"declares {size} bytes for {name!r}, more than it has", "sizes within the file"
-            )
+            problem = f"declares {size} bytes for {name!r}, more than it has"
+            raise self.damaged(problem, "sizes within the file")
         if self._at(offset + LOCAL.size, fields[9]) != raw_name or fields[3]:
             raise self.refused(f"has two names or methods for the record {name!r}", "headers that agree")
         return start
@@ -270,6 +254,5 @@ class Archive:
 
 def require_little_endian(archive: Archive) -> None:
     if "byteorder" in archive.records and bytes(archive.read("byteorder", most=16)) != b"little":
-        raise CaptureUnsupported(
-            archive.path, "was written on a big-endian machine", "little-endian values", "Convert it there."
-        )
+        problem = "was written on a big-endian machine"
+        raise CaptureUnsupported(archive.path, problem, "little-endian values", "Convert it there.")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import xxhash
@@ -19,17 +20,18 @@ from op_tools.storage.container import container
 from op_tools.storage.disk import DIRECT_FROM, FileTree, write_all
 from op_tools.storage.files import Job
 from op_tools.storage.snapshot import TAG, Snapshot
+from op_tools.trees import map_leaves
 
 FOLDER = "blobs"
 # A file of its own costs some 40 microseconds, an append to the pack some 5: worth it where the write itself is longer.
 OWN_FILE_FROM = DIRECT_FROM
 PACK_SIZE = 1 << 30
 # Hashes remembered for finding duplicates: about 20 MB, several steps of a large model.
-MOST_KNOWN = 1 << 16
+MOST_REMEMBERED = 1 << 16
 
 
 class Blob:
-    """Bytes that are known by their hash: waiting to be written (`snapshot`), or written (`pack`, `offset`)."""
+    """Bytes, found by their hash: waiting to be written (`snapshot`), or written (`pack`, `offset`)."""
 
     __slots__ = ("digest", "nbytes", "offset", "pack", "snapshot", "written")
 
@@ -51,7 +53,7 @@ class BlobsBackend:
     def __init__(self, root: str, release: Callable[[Snapshot], None]) -> None:
         self._tree = FileTree(root)
         self._release = release
-        self._known: dict[bytes, Blob] = {}
+        self._blobs: dict[bytes, Blob] = {}
         self._lock = threading.Lock()
         self._pack = -1
         self._pack_name = ""
@@ -62,21 +64,18 @@ class BlobsBackend:
     def take(self, snapshot: Snapshot) -> tuple[Any, int]:
         digest = xxhash.xxh3_128_digest(snapshot.memory)
         with self._lock:
-            blob = self._known.get(digest)
+            blob = self._blobs.get(digest)
             if blob is None or blob.nbytes != snapshot.nbytes:
-                blob = self._known[digest] = Blob(digest, snapshot)
-                if len(self._known) > MOST_KNOWN:
-                    self._forget()
+                blob = self._blobs[digest] = Blob(digest, snapshot)
+                if len(self._blobs) > MOST_REMEMBERED:
+                    # The oldest. One that is still waiting stays reachable from its job; only duplicates are missed.
+                    for oldest in list(self._blobs)[: MOST_REMEMBERED // 8]:
+                        del self._blobs[oldest]
         snapshot.blob = blob
         if blob.snapshot is snapshot:
             return snapshot, snapshot.nbytes
         self._release(snapshot)
         return snapshot, 0
-
-    def _forget(self) -> None:
-        """Drop the oldest hashes. One that is still waiting stays reachable from its job; only duplicates are missed."""
-        for digest in list(self._known)[: MOST_KNOWN // 8]:
-            del self._known[digest]
 
     def prepare(self, job: Job) -> None:
         """Nothing can be made before the bytes have an offset."""
@@ -88,8 +87,12 @@ class BlobsBackend:
             if not snapshot.blob.written:
                 written += self._write_blob(snapshot.blob)
         description = job.description()
-        references: dict[int, dict[str, Any]] = {}
-        job.args, job.kwargs = referring(job.args, references), referring(job.kwargs, references)
+        reference_of = cache(reference)  # a snapshot that occurs twice stays one object
+
+        def referring(leaf: Any) -> Any:
+            return reference_of(leaf) if type(leaf) is Snapshot else leaf
+
+        job.args, job.kwargs = map_leaves(job.args, referring), map_leaves(job.kwargs, referring)
         self._tree.write(job.relative_path + ".json", [description])
         written += self._tree.write(job.relative_path, container(job.tree()))
         if self._restarts != self._tree.restarts:
@@ -100,7 +103,7 @@ class BlobsBackend:
         """The results were removed: what was written before is gone, and so is the pack behind its descriptor."""
         self._restarts = self._tree.restarts
         with self._lock:
-            self._known = {digest: blob for digest, blob in self._known.items() if not blob.written}
+            self._blobs = {digest: blob for digest, blob in self._blobs.items() if not blob.written}
         self._close_pack()
 
     def _write_blob(self, blob: Blob) -> int:
@@ -153,19 +156,19 @@ class BlobsBackend:
             return
 
     def release(self, job: Job) -> None:
-        """After a job was written or given up. Bytes that were given up must not be taken for known any longer."""
+        """After a job was written or given up. Bytes that were given up must not be referred to any longer."""
         for snapshot in job.snapshots:
             blob: Blob = snapshot.blob
             if not blob.written and blob.snapshot is snapshot:
                 with self._lock:
-                    if self._known.get(blob.digest) is blob:
-                        del self._known[blob.digest]
+                    if self._blobs.get(blob.digest) is blob:
+                        del self._blobs[blob.digest]
             self._release(snapshot)
 
     def after_fork(self) -> None:
-        """In a child: what is known waits in the parent's queue, and the pack is the parent's to append to."""
+        """In a child: these blobs wait in the parent's queue, and the pack is the parent's to append to."""
         self._lock = threading.Lock()
-        self._known = {}
+        self._blobs = {}
         self._close_pack()
         self._packs = 0
 
@@ -179,24 +182,8 @@ class BlobsBackend:
         self._pack = -1
 
 
-def referring(tree: Any, made: dict[int, dict[str, Any]]) -> Any:
-    """The tree with a reference in place of each Snapshot; one that occurs twice stays one object."""
-    kind = type(tree)
-    if kind is Snapshot:
-        found = made.get(id(tree))
-        if found is None:
-            found = made[id(tree)] = reference(tree)
-        return found
-    if kind is tuple:
-        return tuple([referring(item, made) for item in tree])
-    if kind is list:
-        return [referring(item, made) for item in tree]
-    if kind is dict:
-        return {key: referring(item, made) for key, item in tree.items()}
-    return tree
-
-
 def reference(snapshot: Snapshot) -> dict[str, Any]:
+    """What stands for a tensor in the .pth."""
     blob: Blob = snapshot.blob
     return {
         TAG: "tensor",

@@ -27,7 +27,7 @@ MAX_SHOWN_BYTES = 1 << 37
 DTYPES: dict[str, torch.dtype] = {
     name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype) and "q" not in name
 }
-_STORAGES: dict[str, torch.dtype | None] = {
+STORAGES: dict[str, torch.dtype] = {
     "DoubleStorage": torch.float64,
     "FloatStorage": torch.float32,
     "HalfStorage": torch.float16,
@@ -40,7 +40,6 @@ _STORAGES: dict[str, torch.dtype | None] = {
     "BoolStorage": torch.bool,
     "ComplexDoubleStorage": torch.complex128,
     "ComplexFloatStorage": torch.complex64,
-    "UntypedStorage": None,
 }
 
 
@@ -270,8 +269,8 @@ def find_global(module: str, name: str) -> Any:
     full = f"{module} {name}"
     if full in _CALLABLE:
         return Constructor(full, _CALLABLE[full])
-    if module in ("torch", "torch.storage") and name in _STORAGES:
-        return StorageClass(_STORAGES[name])
+    if module in ("torch", "torch.storage") and (name in STORAGES or name == "UntypedStorage"):
+        return StorageClass(STORAGES.get(name))
     if full in _CONSTANTS:
         return _CONSTANTS[full]
     if module == "torch.return_types":

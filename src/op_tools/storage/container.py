@@ -11,12 +11,12 @@ import pickle
 import struct
 import zlib
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from op_tools.storage.archive import CENTRAL, END, END64, LOCAL, LOCATOR64
+from op_tools.storage.constructors import STORAGES
 from op_tools.storage.disk import BLOCK, DIRECT_FROM, Bytes
 from op_tools.storage.snapshot import Snapshot
 
@@ -29,20 +29,7 @@ _PADDING_ID = 0x4246
 _VERSION = 45  # of the zip specification: what 64-bit fields need
 
 # dtypes that have a storage class of their own; the others are written as untyped bytes plus a dtype.
-_STORAGES: dict[torch.dtype, Any] = {
-    torch.float64: torch.DoubleStorage,
-    torch.float32: torch.FloatStorage,
-    torch.float16: torch.HalfStorage,
-    torch.bfloat16: torch.BFloat16Storage,
-    torch.int64: torch.LongStorage,
-    torch.int32: torch.IntStorage,
-    torch.int16: torch.ShortStorage,
-    torch.int8: torch.CharStorage,
-    torch.uint8: torch.ByteStorage,
-    torch.bool: torch.BoolStorage,
-    torch.complex128: torch.ComplexDoubleStorage,
-    torch.complex64: torch.ComplexFloatStorage,
-}
+_STORAGE_CLASSES: dict[torch.dtype, Any] = {dtype: getattr(torch, name) for name, dtype in STORAGES.items()}
 
 
 class _StorageKey:
@@ -69,28 +56,13 @@ class _TreePickler(pickle.Pickler):
             return NotImplemented
         key = str(len(self.snapshots))
         self.snapshots.append(obj)
-        storage = _STORAGES.get(obj.dtype)
+        layout = (0, obj.shape, obj.stride, obj.requires_grad, OrderedDict())
+        storage = _STORAGE_CLASSES.get(obj.dtype)
         if storage is None:
             record = _StorageKey(("storage", torch.UntypedStorage, key, "cpu", obj.nbytes))
-            arguments: tuple[Any, ...] = (
-                record,
-                0,
-                obj.shape,
-                obj.stride,
-                obj.requires_grad,
-                OrderedDict(),
-                obj.dtype,
-            )
-            return torch._utils._rebuild_tensor_v3, arguments
+            return torch._utils._rebuild_tensor_v3, (record, *layout, obj.dtype)
         record = _StorageKey(("storage", storage, key, "cpu", obj.nbytes // obj.dtype.itemsize))
-        return torch._utils._rebuild_tensor_v2, (
-            record,
-            0,
-            obj.shape,
-            obj.stride,
-            obj.requires_grad,
-            OrderedDict(),
-        )
+        return torch._utils._rebuild_tensor_v2, (record, *layout)
 
 
 def pickled(tree: Any) -> tuple[bytes, list[Snapshot]]:
@@ -104,58 +76,33 @@ def pickled(tree: Any) -> tuple[bytes, list[Snapshot]]:
 def container(tree: Any) -> list[Bytes]:
     """The whole file as pieces for one vectored write; tensor bytes are referred to and not copied."""
     data, snapshots = pickled(tree)
-    return _zip([(b"archive/data.pkl", data)], snapshots)
-
-
-def _zip(records: Sequence[tuple[bytes, Bytes]], snapshots: Sequence[Snapshot]) -> list[Bytes]:
+    records: list[tuple[bytes, Bytes]] = [(b"archive/data.pkl", data)]
+    records += [(b"archive/data/%d" % number, snapshot.memory) for number, snapshot in enumerate(snapshots)]
     pieces: list[Bytes] = [_PREFIX]
-    central: list[bytes] = [_PREFIX_CENTRAL]
+    directory = bytearray(_PREFIX_CENTRAL)
     offset = len(_PREFIX)
-    everything = [*records, *((b"archive/data/%d" % n, s.memory) for n, s in enumerate(snapshots))]
-    for name, content in everything:
+    for name, content in records:
         local, entry = _headers(name, len(content), zlib.crc32(content), offset)
-        pieces.append(local)
-        pieces.append(content)
-        central.append(entry)
+        pieces += [local, content]
+        directory += entry
         offset += len(local) + len(content)
-    directory = b"".join(central)
-    pieces.append(directory)
-    pieces.append(_end(len(everything) + _PREFIX_RECORDS, len(directory), offset))
-    return pieces
+    return [*pieces, directory, _end(len(records) + _PREFIX_RECORDS, len(directory), offset)]
 
 
 def _headers(name: bytes, size: int, crc: int, offset: int) -> tuple[bytes, bytes]:
     """Local header (padded so that the content starts aligned) and central directory entry of one record."""
-    zip64 = b""
-    wide_local = b""
+    zip64 = zip64_local = b""
     size32, offset32 = size, offset
     if size >= ZIP64_FROM or offset >= ZIP64_FROM:
         size32 = offset32 = 0xFFFFFFFF
         zip64 = struct.pack("<HHQQQ", _ZIP64_ID, 24, size, size, offset)
-        wide_local = struct.pack("<HHQQ", _ZIP64_ID, 16, size, size)
-    start = offset + LOCAL.size + len(name) + len(wide_local)
+        zip64_local = struct.pack("<HHQQ", _ZIP64_ID, 16, size, size)
+    start = offset + LOCAL.size + len(name) + len(zip64_local)
     padding = -(start + 4) % (BLOCK if size >= DIRECT_FROM else ALIGNMENT)
-    extra = wide_local + struct.pack("<HH", _PADDING_ID, padding) + b"\0" * padding
+    extra = zip64_local + struct.pack("<HH", _PADDING_ID, padding) + b"\0" * padding
     local = LOCAL.pack(b"PK\3\4", _VERSION, 0, 0, 0, 0, crc, size32, size32, len(name), len(extra))
-    entry = CENTRAL.pack(
-        b"PK\1\2",
-        _VERSION,
-        _VERSION,
-        0,
-        0,
-        0,
-        0,
-        crc,
-        size32,
-        size32,
-        len(name),
-        len(zip64),
-        0,
-        0,
-        0,
-        0,
-        offset32,
-    )
+    sizes = (crc, size32, size32, len(name), len(zip64))
+    entry = CENTRAL.pack(b"PK\1\2", _VERSION, _VERSION, 0, 0, 0, 0, *sizes, 0, 0, 0, 0, offset32)
     return local + name + extra, entry + name + zip64
 
 

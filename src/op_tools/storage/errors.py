@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ def shown(value: Any) -> str:
         return str(value) if value.bit_length() <= 128 else f"an integer of {value.bit_length()} bits"
     if type(value) is str:
         return repr(value[:40])
-    return (
-        repr(value)
-        if value is None or type(value) in (bool, float)
-        else f"a value of type {type(value).__name__}"
-    )
+    if value is None or type(value) in (bool, float):
+        return repr(value)
+    return f"a value of type {type(value).__name__}"
+
+
+def to_standard_error(message: str) -> None:
+    """Where problems are told that nobody listens to."""
+    print(f"op_tools: {message}", file=sys.stderr)
 
 
 class CaptureError(Exception):

@@ -1,18 +1,21 @@
-"""The store "files": every .pth is complete in itself."""
+"""The store "files": every .pth is complete in itself; and what a file of either store says about itself."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import msgspec
+import torch
 
-from op_tools.storage.call_info import RESULTS, Part
+from op_tools.storage.call_info import FORMAT_VERSION, RESULTS, CallInfo, Kind, Part, host_name
 from op_tools.storage.container import container
 from op_tools.storage.disk import Bytes, FileTree
+from op_tools.storage.plain import plain
 from op_tools.storage.snapshot import TAG, Snapshot
 
 
@@ -26,9 +29,8 @@ class Job:
     args: Any  # plain trees with Snapshots (files) or references (blobs) as leaves
     kwargs: Any
     snapshots: list[Snapshot]  # every one in the trees, to be released when written
-    contents: tuple[list[Bytes], list[Bytes]] | None = (
-        None  # of the .pth.json and the .pth, once they are made
-    )
+    # Of the .pth.json and the .pth, once they are made.
+    contents: tuple[list[Bytes], list[Bytes]] | None = None
 
     @property
     def relative_path(self) -> str:
@@ -40,6 +42,36 @@ class Job:
     def description(self) -> bytes:
         """The .pth.json: the header, then every value by shape, dtype and so on."""
         return described({**self.header, "args": self.args, "kwargs": self.kwargs})
+
+
+@cache
+def _circumstances(kind: Kind, process: int) -> dict[str, Any]:
+    """The part of the header that is the same for all files of a process."""
+    versions = {"format": FORMAT_VERSION, "store": kind, "torch": str(torch.__version__)}
+    return {**versions, "host": host_name(), "pid": process}
+
+
+_device_name = cache(str)
+
+
+def header_of(call: CallInfo, part: Part, kind: Kind, snapshots: list[Snapshot]) -> dict[str, Any]:
+    """`devices` lists the tensors' devices in the order of the tensors."""
+    header = {
+        **_circumstances(kind, os.getpid()),
+        "operator": call.name,
+        "part": part,
+        "forward_id": call.forward_id,
+        "time": call.time,
+        "rank": call.rank,
+        "world_size": call.world_size,
+        "step": call.step,
+        "device": call.device,
+        "devices": tuple([_device_name(snapshot.device) for snapshot in snapshots]),
+        "call_site": call.call_site,
+    }
+    if call.extra:
+        header["extra"] = plain(call.extra, tensor=lambda _: None)
+    return header
 
 
 def described(tree: dict[str, Any]) -> bytes:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 import xxhash
 
-from op_tools.storage.archive import MAX_PICKLE, Archive, open_regular, require_little_endian
+from op_tools.storage.archive import MAX_PICKLE, Archive, open_regular, read_at, require_little_endian
 from op_tools.storage.blobs import FOLDER
 from op_tools.storage.call_info import FORMAT_VERSION
 from op_tools.storage.constructors import DTYPES, Malformed, tensor_over
@@ -48,12 +49,7 @@ def load(path: str | Path) -> dict[str, Any]:
         raise _refused(path, str(error)[:200]) from None
     if not isinstance(restored["kwargs"], dict):
         raise _refused(path, "its kwargs are not a dict")
-    args = restored["args"]
-    return {
-        "args": args if isinstance(args, tuple) else tuple(args),
-        "kwargs": restored["kwargs"],
-        TAG: header,
-    }
+    return {"args": tuple(restored["args"]), "kwargs": restored["kwargs"], TAG: header}
 
 
 def _within_its_folder(path: Path) -> Path:
@@ -81,12 +77,11 @@ def _read_tree(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if not isinstance(header, dict):
         raise _refused(path, "its header is not a dict")
     if header.get("format", FORMAT_VERSION) != FORMAT_VERSION:
-        raise CaptureUnsupported(
-            path,
+        problem, remedy = (
             f"has format {shown(header['format'])}",
-            f"format {FORMAT_VERSION}",
             "Read it with the version of op_tools that wrote it.",
         )
+        raise CaptureUnsupported(path, problem, f"format {FORMAT_VERSION}", remedy)
     args, kwargs = tree.get("args"), tree.get("kwargs", {})
     if not isinstance(args, tuple | list) or not isinstance(kwargs, dict):
         raise _refused(path, "has no 'args' and 'kwargs'")
@@ -160,19 +155,12 @@ class _Blobs:
             if offset + nbytes > size:
                 problem = f"has {size} bytes, and {self._path} refers to {offset} + {nbytes}"
                 raise CaptureDamaged(blob, problem, "all bytes that are referred to", _AGAIN)
-            content = bytearray(nbytes)
-            view = memoryview(content)
-            while view:
-                done = os.preadv(descriptor, [view], offset)
-                if done == 0:
-                    raise CaptureDamaged(blob, "ends too early", "a whole file", _AGAIN)
-                view, offset = view[done:], offset + done
+            content = read_at(descriptor, offset, nbytes)
         finally:
             os.close(descriptor)
         if xxhash.xxh3_128_hexdigest(content) != digest:
-            raise CaptureDamaged(
-                blob, f"its bytes at {offset - nbytes} are not those of {digest}", "intact bytes", _AGAIN
-            )
+            problem = f"its bytes at {offset} are not those of {digest}"
+            raise CaptureDamaged(blob, problem, "intact bytes", _AGAIN)
         return content
 
     def _blobs_folder(self) -> Path:
@@ -209,22 +197,14 @@ def export(source: str | Path, target: str | Path) -> int:
 
 def _export_one(path: Path, relative: str, output: FileTree) -> None:
     tree, header = _read_tree(_within_its_folder(path))
-    made: dict[int, Any] = {}
-
-    def saved(tensor: torch.Tensor) -> Any:
-        if id(tensor) not in made:
-            made[id(tensor)] = tensor_tree(tensor)
-        return made[id(tensor)]
-
+    saved = cache(tensor_tree)  # by identity: a tensor that occurs twice stays one
     with without_graph():
-        args, kwargs = _with_snapshots(tree["args"], saved), _with_snapshots(tree["kwargs"], saved)
+        tree = {part: _with_snapshots(tree[part], saved) for part in ("args", "kwargs")}
     header = {**header, "store": "files"}
-    description = path.with_name(path.name + ".json")
-    if description.is_file():
-        output.write(relative + ".json", [description.read_bytes()])
-    else:
-        output.write(relative + ".json", [described({**header, "args": args, "kwargs": kwargs})])
-    output.write(relative, container({"args": args, "kwargs": kwargs, TAG: header}))
+    path = path.with_name(path.name + ".json")
+    description = path.read_bytes() if path.is_file() else described({**header, **tree})
+    output.write(relative + ".json", [description])
+    output.write(relative, container({**tree, TAG: header}))
 
 
 def _with_snapshots(tree: Any, saved: Any) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import sys
 import threading
 import time
 import weakref
@@ -26,8 +25,9 @@ import msgspec
 from op_tools.storage.archive import open_regular
 from op_tools.storage.call_info import host_name
 from op_tools.storage.disk import write_all
-from op_tools.storage.errors import CaptureDamaged, CaptureRefused
+from op_tools.storage.errors import CaptureRefused, to_standard_error
 from op_tools.storage.files import safe_name
+from op_tools.storage.writer import reset_in_children
 
 MAGIC = b"OPTOOLS-LOG-1\r\n\0"
 SUFFIX = ".oplog"
@@ -36,7 +36,7 @@ MAX_RECORD = 16 << 20
 BUFFER_BYTES = 256 << 10
 
 _RECORD = struct.Struct("<II")
-_logs: weakref.WeakSet[_Core] = weakref.WeakSet()
+_logs: weakref.WeakSet[_LogState] = weakref.WeakSet()
 
 
 @dataclass(slots=True)
@@ -48,34 +48,25 @@ class LogContents:
     dropped_bytes: int = 0
 
 
-def _to_standard_error(message: str) -> None:
-    print(f"op_tools: {message}", file=sys.stderr)
+@dataclass(eq=False)
+class _LogState:
+    """What the timer's thread and the finalizer refer to, so that a Log nobody holds can be collected."""
 
+    folder: Path
+    name: str
+    rank: int
+    world_size: int
+    about: Mapping[str, Any]
+    on_problem: Callable[[str], None]
+    closed: bool = False
 
-class _Core:
-    """State of one log; the timer's thread refers to this, so that a Log nobody holds can be collected."""
-
-    def __init__(
-        self,
-        folder: Path,
-        name: str,
-        rank: int,
-        world_size: int,
-        about: Mapping[str, Any],
-        on_problem: Callable[[str], None],
-    ) -> None:
-        self.folder = folder
-        self.name = safe_name(name)
-        self.rank = rank
-        self.world_size = world_size
-        self.about = dict(about)
-        self.on_problem = on_problem
+    def __post_init__(self) -> None:
         # Seconds and a number: containers count processes from 1 again at every start.
         self.started = time.strftime("%Y-%m-%d-%H-%M-%S")
         self.encoder = msgspec.msgpack.Encoder(enc_hook=str)
-        self.closed = False
         self.reset()
         _logs.add(self)
+        reset_in_children(self)
 
     def reset(self) -> None:
         self.pid = os.getpid()
@@ -122,10 +113,9 @@ class _Core:
             self.problem = f"{error.strerror or error} ({self.path or self.folder})"
             self.lost += self.rows
             self.buffer = bytearray()
+            problem = f"result rows can no longer be written: {self.problem}; the training goes on."
             with contextlib.suppress(Exception):
-                self.on_problem(
-                    f"result rows can no longer be written: {self.problem}; the training goes on."
-                )
+                self.on_problem(problem)
 
     def file_name(self, number: int) -> str:
         where = f"rank{self.rank}_{host_name()}_" if self.world_size > 1 else ""
@@ -144,18 +134,9 @@ class _Core:
             except FileExistsError:
                 number += 1
         self.path = path
-        header = self.encoder.encode(
-            {
-                **self.about,
-                "name": self.name,
-                "pid": os.getpid(),
-                "rank": self.rank,
-                "world_size": self.world_size,
-                "host": host_name(),
-                "started": self.started,
-                "started_us": time.time_ns() // 1000,
-            }
-        )
+        process = {"name": self.name, "pid": os.getpid(), "rank": self.rank, "world_size": self.world_size}
+        started = {"host": host_name(), "started": self.started, "started_us": time.time_ns() // 1000}
+        header = self.encoder.encode({**self.about, **process, **started})
         return MAGIC + _RECORD.pack(len(header), zlib.crc32(header)) + header
 
     def close(self) -> None:
@@ -209,6 +190,7 @@ class _Timer:
 
 
 _timer = _Timer()
+reset_in_children(_timer)
 
 
 class Log:
@@ -228,26 +210,26 @@ class Log:
         sync_every: float = 1.0,
         on_problem: Callable[[str], None] | None = None,
     ) -> None:
-        folder = Path(folder).absolute()
         self._sync_every = sync_every
-        self._core = _Core(folder, name, rank, world_size, about or {}, on_problem or _to_standard_error)
-        self._finalizer = weakref.finalize(self, _Core.close, self._core)
+        where = (Path(folder).absolute(), safe_name(name), rank, world_size)
+        self._state = _LogState(*where, dict(about or {}), on_problem or to_standard_error)
+        self._finalizer = weakref.finalize(self, _LogState.close, self._state)
 
     @property
     def path(self) -> Path:
         """The file of this process; made if there is none yet."""
-        core = self._core
-        if core.path is None:
-            core.flush()
-        return core.path or core.folder / core.file_name(0)
+        state = self._state
+        if state.path is None:
+            state.flush()
+        return state.path or state.folder / state.file_name(0)
 
     @property
     def complete(self) -> bool:
-        return not self._core.lost
+        return not self._state.lost
 
     @property
     def problem(self) -> str:
-        return self._core.problem
+        return self._state.problem
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Takes a row; it reaches the file at flush(), on the timer, or when the buffer is full."""
@@ -257,11 +239,11 @@ class Log:
         """Takes several rows."""
         if not _timer.running or self._sync_every < _timer.interval:
             _timer.start(self._sync_every)
-        self._core.extend(rows)
+        self._state.extend(rows)
 
     def flush(self) -> None:
         """Write out what is buffered: afterwards a kill of the process loses none of it."""
-        self._core.flush()
+        self._state.flush()
 
     def close(self) -> None:
         self._finalizer()
@@ -271,12 +253,6 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _read(path: str | Path) -> bytes:
-    descriptor, size = open_regular(path)
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(size)
 
 
 def iterate(content: bytes, start: int) -> Iterator[tuple[int, Any]]:
@@ -302,7 +278,9 @@ def iterate(content: bytes, start: int) -> Iterator[tuple[int, Any]]:
 
 def read_log(path: str | Path) -> LogContents:
     """All whole rows; a torn tail is dropped and counted. Raises a CaptureError for a file that is no log."""
-    content = _read(path)
+    descriptor, size = open_regular(path)
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read(size)
     if not content.startswith(MAGIC):
         if MAGIC.startswith(content):  # killed while the file was being made
             return LogContents(dropped_bytes=len(content))
@@ -335,21 +313,3 @@ def find_logs(folder: str | Path, name: str = "") -> list[Path]:
     """The logs below a folder, optionally only those of one name."""
     pattern = f"{safe_name(name)}_*{SUFFIX}" if name else f"*{SUFFIX}"
     return sorted(path for path in Path(folder).rglob(pattern) if path.is_file())
-
-
-def require_intact(path: str | Path) -> LogContents:
-    """Like read_log, for callers that cannot do with less than everything."""
-    contents = read_log(path)
-    if contents.dropped_bytes:
-        problem = f"ends with {contents.dropped_bytes} bytes of an unfinished row"
-        raise CaptureDamaged(path, problem, "whole rows", "Read it with read_log() to get the rows before.")
-    return contents
-
-
-def _after_fork_in_child() -> None:
-    _timer.after_fork()
-    for log in list(_logs):
-        log.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

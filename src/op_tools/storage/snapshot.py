@@ -7,6 +7,7 @@ host) and nothing else is paid there. A view is saved as what it shows and not a
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -79,21 +80,12 @@ class Snapshot:
             raise RuntimeError("the bytes of this snapshot were already written and released")
         return self.buffer.memory[: self.nbytes]
 
-    def tensor(self) -> torch.Tensor:
-        """The values as a CPU tensor of the same dtype, shape and (dense) stride, sharing this memory."""
-        if self.buffer is None:
-            raise RuntimeError("the bytes of this snapshot were already written and released")
-        return self.buffer.bytes.view(self.dtype).as_strided(self.shape, self.stride)
-
     def description(self) -> dict[str, Any]:
         """The row that goes into the .pth.json file."""
-        numel = 1
-        for extent in self.shape:
-            numel *= extent
         return {
             "shape": self.shape,
             "stride": self.source_stride,
-            "numel": numel,
+            "numel": math.prod(self.shape),
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
             "requires_grad": self.requires_grad,
@@ -135,8 +127,8 @@ def snapshot(tensor: torch.Tensor) -> Snapshot:
 def take(tensor: torch.Tensor, pool: Pool | None) -> Snapshot:
     """snapshot() into a buffer of the pool, for callers that are inside without_graph() already."""
     if type(tensor) not in _PLAIN_CLASSES:
-        refuse_unreadable(tensor)
-    elif tensor.is_quantized or tensor.is_nested or tensor.layout is not torch.strided or tensor.is_meta:
+        _refuse_wrappers(tensor)
+    if tensor.is_quantized or tensor.is_nested or tensor.layout is not torch.strided or tensor.is_meta:
         raise NotStorable(_why_not(tensor))
     source = tensor
     shape, source_stride = source.shape, source.stride()
@@ -162,15 +154,13 @@ def take(tensor: torch.Tensor, pool: Pool | None) -> Snapshot:
     return Snapshot(buffer, nbytes, tuple(shape), stride, tensor, source_stride)
 
 
-def refuse_unreadable(tensor: torch.Tensor) -> None:
+def _refuse_wrappers(tensor: torch.Tensor) -> None:
     """Raise for tensors that only describe values. A plain subclass is read like its base."""
     fake = sys.modules.get("torch._subclasses.fake_tensor")
     if fake is not None and isinstance(tensor, fake.FakeTensor):
         raise NotStorable("a fake tensor has no values")
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise NotStorable(f"{type(tensor).__name__} keeps its values in other tensors")
-    if tensor.is_quantized or tensor.is_nested or tensor.layout is not torch.strided or tensor.is_meta:
-        raise NotStorable(_why_not(tensor))
 
 
 def _why_not(tensor: torch.Tensor) -> str:
@@ -224,8 +214,8 @@ def _sparse_tree(tensor: torch.Tensor, pool: Pool | None) -> dict[str, Any]:
 
 def describe_only(tensor: torch.Tensor, reason: str) -> dict[str, Any]:
     """What can be said about a tensor without its values. Never raises."""
-    tree: dict[str, Any] = {TAG: "opaque", "type": f"{type(tensor).__module__}.{type(tensor).__qualname__}"}
-    tree["repr"] = reason
+    kind = type(tensor)
+    tree = {TAG: "opaque", "type": f"{kind.__module__}.{kind.__qualname__}", "repr": reason}
     readers: dict[str, Any] = {
         "shape": lambda: tuple(int(extent) for extent in tensor.shape),
         "dtype": lambda: str(tensor.dtype).removeprefix("torch."),

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,69 +16,49 @@ import torch
 
 from op_tools.device_error import DeviceError
 from op_tools.storage.blobs import BlobsBackend
-from op_tools.storage.call_info import (
-    PARTS,
-    CallInfo,
-    Kind,
-    Limits,
-    Part,
-    Stats,
-    process_label,
-)
-from op_tools.storage.files import FilesBackend, Job, safe_name
-from op_tools.storage.header import header_of
+from op_tools.storage.call_info import PARTS, CallInfo, Kind, Limits, Part, Stats, process_label
+from op_tools.storage.errors import to_standard_error
+from op_tools.storage.files import FilesBackend, Job, header_of, safe_name
 from op_tools.storage.plain import plain
 from op_tools.storage.pool import Pool
 from op_tools.storage.snapshot import Snapshot, tensor_tree, without_graph
-from op_tools.storage.writer import BackgroundWriter
+from op_tools.storage.writer import BackgroundWriter, reset_in_children
 
 # Between making the contents of files and writing them: enough to keep the disk busy, little beside the queue itself.
 DISK_QUEUE_BYTES = 64 << 20
 DISK_QUEUE_ITEMS = 256
 _BACKENDS: dict[str, type[FilesBackend] | type[BlobsBackend]] = {"files": FilesBackend, "blobs": BlobsBackend}
-_stores: weakref.WeakSet[_Core] = weakref.WeakSet()
 
 
-def _to_standard_error(message: str) -> None:
-    print(f"op_tools: {message}", file=sys.stderr)
-
-
-class _Core:
+@dataclass(eq=False)
+class _StoreState:
     """Everything but the face. The writer's thread refers to this and not to the CaptureStore, which can be collected."""
 
-    def __init__(
-        self,
-        root: Path,
-        kind: Kind,
-        limits: Limits,
-        on_saved: Callable[[str], None] | None,
-        on_problem: Callable[[str], None],
-    ) -> None:
-        self.shown_root = root.as_posix()
-        self.kind = kind
-        self.limits = limits
-        self.stats = Stats()
+    root: Path
+    kind: Kind
+    limits: Limits
+    on_saved: Callable[[str], None] | None
+    on_problem: Callable[[str], None]
+    stats: Stats = field(default_factory=Stats)
+    signatures: dict[Any, int] = field(default_factory=dict)
+    planned_bytes: int = 0
+    said: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        limits = self.limits
         self.pool = Pool(limits.queue_bytes)
         # Absolute: the training may change its working directory.
-        self.backend = _BACKENDS[kind](str(root.absolute()), self.give_back)
+        self.backend = _BACKENDS[self.kind](str(self.root.absolute()), self.give_back)
         self.disk = BackgroundWriter(
-            self.handle,
-            self.drop,
-            max_bytes=DISK_QUEUE_BYTES,
-            max_items=DISK_QUEUE_ITEMS,
-            name="op_tools disk",
+            self.handle, self.drop, DISK_QUEUE_BYTES, DISK_QUEUE_ITEMS, "op_tools disk"
         )
         first = self.prepare if self.backend.two_stages else self.handle
-        self.writer = BackgroundWriter(
-            first, self.drop, max_bytes=limits.queue_bytes, max_items=limits.queue_items
-        )
+        self.writer = BackgroundWriter(first, self.drop, limits.queue_bytes, limits.queue_items)
         self.lock = threading.Lock()
-        self.signatures: dict[Any, int] = {}
-        self.planned_bytes = 0
-        self.said: set[str] = set()
-        self.on_saved = on_saved
-        self.on_problem = on_problem
-        _stores.add(self)
+        reset_in_children(self)
+
+    def path_of(self, job: Job) -> str:
+        return f"{self.root.as_posix()}/{job.relative_path}"
 
     def give_back(self, snapshot: Snapshot) -> None:
         buffer, snapshot.buffer = snapshot.buffer, None
@@ -157,11 +135,10 @@ class _Core:
             self.stats.written_bytes += written
         if self.on_saved is not None:
             try:
-                self.on_saved(f"{self.shown_root}/{job.relative_path}")
+                self.on_saved(self.path_of(job))
             except Exception as error:
-                self.say(
-                    "listener", f"on_saved raised {type(error).__name__}: {error}; the file itself is saved."
-                )
+                what = f"{type(error).__name__}: {error}"
+                self.say("listener", f"on_saved raised {what}; the file itself is saved.")
         return True
 
     def drop(self, job: Job) -> None:
@@ -169,14 +146,11 @@ class _Core:
         self.lose("")
 
     def stopped_because(self, error: OSError, job: Job) -> str:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        remedy = (
-            "Free some space or set a limit (total_bytes, calls_per_signature, steps)"
-            if full
-            else "Check that the folder can be written to"
-        )
+        remedy = "Check that the folder can be written to"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            remedy = "Free some space or set a limit (total_bytes, calls_per_signature, steps)"
         return (
-            f"capture stopped: {error.strerror or error} while writing {self.shown_root}/{job.relative_path}. "
+            f"capture stopped: {error.strerror or error} while writing {self.path_of(job)}. "
             f"The {self.stats.files} files saved before are complete; the training goes on, the capture is "
             f"incomplete. {remedy}."
         )
@@ -205,19 +179,20 @@ class CaptureStore:
     ) -> None:
         if kind not in _BACKENDS:
             raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(map(repr, _BACKENDS))}")
-        self._core = _Core(Path(root), kind, limits or Limits(), on_saved, on_problem or _to_standard_error)
+        on_problem = on_problem or to_standard_error
+        self._state = _StoreState(Path(root), kind, limits or Limits(), on_saved, on_problem)
         # Runs when the store is collected and at exit: what was put is not lost because nobody called close().
-        self._finalizer = weakref.finalize(self, _shut, self._core)
+        self._finalizer = weakref.finalize(self, _shut, self._state)
 
     @property
     def kind(self) -> Kind:
-        return self._core.kind
+        return self._state.kind
 
     @property
     def stats(self) -> Stats:
-        core = self._core
-        with core.lock:
-            return replace(core.stats, waits=core.writer.waits, wait_seconds=core.writer.wait_seconds)
+        state = self._state
+        with state.lock:
+            return replace(state.stats, waits=state.writer.waits, wait_seconds=state.writer.wait_seconds)
 
     def admits(self, call: CallInfo) -> bool:
         """Whether the limits let this call in: decided once per call, so that a call is captured whole or not at all."""
@@ -226,79 +201,77 @@ class CaptureStore:
         return call.admitted
 
     def _decide(self, call: CallInfo) -> bool:
-        core, limits = self._core, self._core.limits
+        state, limits = self._state, self._state.limits
         inside = (limits.ranks is None or call.rank in limits.ranks) and (
             limits.steps is None or call.step is None or call.step in limits.steps
         )
-        with core.lock:
+        with state.lock:
             if inside and limits.calls_per_signature is not None:
                 key = call.name if call.signature is None else (call.name, call.signature)
-                seen = core.signatures.get(key, 0)
-                core.signatures[key] = seen + 1
+                seen = state.signatures.get(key, 0)
+                state.signatures[key] = seen + 1
                 inside = seen < limits.calls_per_signature
             if inside:
-                core.stats.calls += 1
+                state.stats.calls += 1
             else:
-                core.stats.left_out += 1
+                state.stats.left_out += 1
         if not inside:
-            core.say(
-                "limits", "calls outside the capture limits (calls_per_signature, steps, ranks) are left out."
-            )
+            named = "(calls_per_signature, steps, ranks)"
+            state.say("limits", f"calls outside the capture limits {named} are left out.")
         return inside
 
     def put(
         self, call: CallInfo, part: Part, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
     ) -> bool:
         """Copy what the values show now and queue it. False: left out or dropped; stats say why."""
-        core = self._core
+        state = self._state
         try:
             if not self.admits(call):
                 return False
             if part not in PARTS:
                 raise ValueError(f"part is {part!r}; it must be one of {', '.join(PARTS)}")
-            if core.stopped or not self._finalizer.alive:
-                core.lose("" if core.stopped else "values were put after close()")
+            if state.stopped or not self._finalizer.alive:
+                state.lose("" if state.stopped else "values were put after close()")
                 return False
             return self._enqueue(call, part, args, kwargs or {})
         except DeviceError:  # the program's own error, not the capture's
             raise
         except Exception as error:
-            core.lose(f"{call.name}: {type(error).__name__}: {error}")
-            core.say(
-                "put", f"could not capture {call.name}: {type(error).__name__}: {error}; going on without it."
-            )
+            what = f"{call.name}: {type(error).__name__}: {error}"
+            state.lose(what)
+            state.say("put", f"could not capture {what}; going on without it.")
             return False
 
     def _enqueue(self, call: CallInfo, part: Part, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        core = self._core
-        taken = _Taken(core)
+        state = self._state
+        taken = _Taken(state)
         with without_graph():
             plain_args = tuple([plain(value, tensor=taken) for value in args])
             plain_kwargs = plain(dict(kwargs), tensor=taken)
         job = Job(folder_of(call), part, {}, plain_args, plain_kwargs, taken.snapshots)
-        job.header = header_of(call, part, core.kind, taken.snapshots)
-        with core.lock:
-            core.stats.raw_bytes += taken.raw_bytes
-            limit = core.limits.total_bytes
-            core.planned_bytes += taken.queued_bytes
+        job.header = header_of(call, part, state.kind, taken.snapshots)
+        with state.lock:
+            state.stats.raw_bytes += taken.raw_bytes
+            limit = state.limits.total_bytes
+            state.planned_bytes += taken.queued_bytes
             # Stays true from then on: a smaller call that would still fit is refused too, or the capture had holes.
-            over = limit is not None and core.planned_bytes > limit
+            over = limit is not None and state.planned_bytes > limit
         if over:
-            core.backend.release(job)
-            core.lose(f"the limit of {limit} bytes was reached")
-            core.say(
+            state.backend.release(job)
+            state.lose(f"the limit of {limit} bytes was reached")
+            state.say(
                 "bytes", f"capture has reached its limit of {limit} bytes; what comes later is left out."
             )
             return False
-        if core.writer.put(job, taken.queued_bytes):
+        if state.writer.put(job, taken.queued_bytes):
             return True
-        core.backend.release(job)
-        core.lose("")
+        state.backend.release(job)
+        state.lose("")
         return False
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until everything put so far is on disk (or given up). False: the timeout passed first."""
-        return self._core.flush(timeout)
+        return self._state.flush(timeout)
 
     def close(self) -> None:
         """Write what is queued, then end the writer. Later puts are dropped and counted."""
@@ -314,10 +287,10 @@ class CaptureStore:
 class _Taken:
     """Collects the snapshots of one put; a tensor that occurs twice is copied once and stays one tensor."""
 
-    __slots__ = ("core", "queued_bytes", "raw_bytes", "seen", "snapshots")
+    __slots__ = ("queued_bytes", "raw_bytes", "seen", "snapshots", "state")
 
-    def __init__(self, core: _Core) -> None:
-        self.core = core
+    def __init__(self, state: _StoreState) -> None:
+        self.state = state
         self.seen: dict[int, Any] = {}
         self.snapshots: list[Snapshot] = []
         self.raw_bytes = 0
@@ -327,7 +300,7 @@ class _Taken:
         tree = self.seen.get(id(tensor))
         if tree is not None:
             return tree
-        tree = tensor_tree(tensor, self.core.pool)
+        tree = tensor_tree(tensor, self.state.pool)
         if type(tree) is Snapshot:
             self._take(tree)
         elif type(tree) is dict:
@@ -339,7 +312,7 @@ class _Taken:
 
     def _take(self, snapshot: Snapshot) -> None:
         self.raw_bytes += snapshot.nbytes
-        _, queued = self.core.backend.take(snapshot)
+        _, queued = self.state.backend.take(snapshot)
         self.queued_bytes += queued
         self.snapshots.append(snapshot)
 
@@ -352,24 +325,16 @@ def folder_of(call: CallInfo) -> str:
     return f"{safe_name(call.name)}/{process}{above}/{int(call.forward_id)}/{safe_name(call.time)}{below}"
 
 
-def _shut(core: _Core) -> None:
+def _shut(state: _StoreState) -> None:
     """Also run by the garbage collector, which may be at work in any thread, one of the writers' included."""
-    if core.is_current:
-        threading.Thread(target=_finish, args=(core,), name="op_tools closing").start()
+    if state.is_current:
+        threading.Thread(target=_finish, args=(state,), name="op_tools closing").start()
     else:
-        _finish(core)
+        _finish(state)
 
 
-def _finish(core: _Core) -> None:
-    core.writer.close()
-    core.disk.close()
-    core.backend.close()
-    core.pool.clear()
-
-
-def _after_fork_in_child() -> None:
-    for core in list(_stores):
-        core.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+def _finish(state: _StoreState) -> None:
+    state.writer.close()
+    state.disk.close()
+    state.backend.close()
+    state.pool.clear()

@@ -19,7 +19,20 @@ GATHER_SECONDS = 0.01
 # Part of the queue that, when filled, ends the gathering early.
 _HURRY_FROM = 1 / 16
 
-_writers: weakref.WeakSet[BackgroundWriter] = weakref.WeakSet()
+_inherited: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def reset_in_children(thing: Any) -> None:
+    """Call `thing.after_fork()` in every forked child: threads, locks and open files are the parent's there."""
+    _inherited.add(thing)
+
+
+def _after_fork_in_child() -> None:
+    for thing in list(_inherited):
+        thing.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class BackgroundWriter:
@@ -32,7 +45,6 @@ class BackgroundWriter:
         self,
         handle: Callable[[Any], bool],
         drop: Callable[[Any], None],
-        *,
         max_bytes: int = 1 << 30,
         max_items: int = 8192,
         name: str = "op_tools writer",
@@ -45,7 +57,7 @@ class BackgroundWriter:
         self._drop = drop
         self._name = name
         self._reset()
-        _writers.add(self)
+        reset_in_children(self)
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
@@ -175,11 +187,3 @@ class BackgroundWriter:
         self._reset()
         self._closing = closing
         self.waits, self.wait_seconds = 0, 0.0
-
-
-def _after_fork_in_child() -> None:
-    for writer in list(_writers):
-        writer.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
