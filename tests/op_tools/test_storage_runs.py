@@ -298,7 +298,7 @@ class TestListeners:
         assert all(store.put(call(number), "input", (torch.ones(1000),)) for number in range(10))
         ready.set()
         deadline = time.monotonic() + 20
-        while store._core.writer._thread.is_alive() or store._core.disk.flush(0) is False:  # type: ignore[union-attr]
+        while store._state.writer._thread.is_alive() or store._state.disk.flush(0) is False:  # type: ignore[union-attr]
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert flushed == [False] * 10

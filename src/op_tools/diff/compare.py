@@ -9,7 +9,7 @@ from typing import Any
 
 from op_tools.captured.load import Item, find_items
 from op_tools.diff.judging import judge_call
-from op_tools.diff.pairing import Entry, pair_up
+from op_tools.diff.pairing import PairedCall, pair_up
 from op_tools.diff.report import Report
 from op_tools.diff.sequence import RecordedCall, Sequences, bytes_described, of_captures, of_log
 from op_tools.runs import NOTHING, BadInput, Run, open_run
@@ -90,7 +90,7 @@ class _Done:
         return self.first_wrong < self.complete
 
 
-def _payload(entry: Entry, allow: Sequence[str]) -> dict[str, Any]:
+def _payload(entry: PairedCall, allow: Sequence[str]) -> dict[str, Any]:
     call = entry.call
     return {
         "name": call.name,
@@ -105,7 +105,7 @@ def _folder(call: RecordedCall | None) -> list[str] | None:
     return None if call is None or call.folder is None else [str(call.folder.absolute()), call.prefix]
 
 
-def _weight(entry: Entry) -> int:
+def _weight(entry: PairedCall) -> int:
     """Bytes of an item: of its files, and of the tensors of its input, which may lie elsewhere."""
     total = 1
     for call in (entry.a, entry.b):
@@ -135,7 +135,7 @@ def _results(
         raise BadInput(str(error), 2 if ray is not None else 3) from error
 
 
-def _fill_in(entry: Entry, result: dict[str, Any]) -> None:
+def _fill_in(entry: PairedCall, result: dict[str, Any]) -> None:
     if "error" in result:
         entry.reason, entry.is_lost = str(result["error"]), True
         return
@@ -159,7 +159,7 @@ def _fill_in(entry: Entry, result: dict[str, Any]) -> None:
             entry.reason = f"in {worst}: {entry.reason}"
 
 
-def _about_lost(entries: Sequence[Entry]) -> list[str]:
+def _about_lost(entries: Sequence[PairedCall]) -> list[str]:
     """What is to be said of calls that could not be judged though they should have been."""
     lost = [entry for entry in entries if entry.is_lost]
     if not lost:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,10 @@ from op_tools.trees import flat_results
 from op_tools.verdict import WORST_FIRST, Verdict
 from op_tools.verdict.closeness import identical
 
-__all__ = ["JUDGED", "judge_call"]
+__all__ = ["FIGURES", "judge_call"]
 
-# What a side can come to; "not judged" has its reason beside it.
-JUDGED: frozenset[str] = frozenset(WORST_FIRST)
 _NOT_JUDGED = frozenset({"uninitialised", "view", "communication"})
-_FIGURES = ("allclose", "cosine_similarity", "max_abs_diff", "max_relative_diff", "error_over_bound")
+FIGURES = ("allclose", "cosine_similarity", "max_abs_diff", "max_relative_diff", "error_over_bound")
 _LONGEST_REASON = 500
 _CPU = torch.device("cpu")
 
@@ -40,36 +38,6 @@ Side = dict[str, Any]
 
 class _NotJudged(Exception):
     """Nothing can be said about this call; the message says why."""
-
-
-@dataclass(frozen=True)
-class _Missing:
-    """Why there are no values to judge."""
-
-    reason: str
-    is_lost: bool = False
-
-
-@dataclass(frozen=True)
-class _Values:
-    """What is to be judged of one side: the call's inputs and what came out, or the gradients in and out."""
-
-    judge: CallJudge
-    gradients: bool
-
-    @property
-    def captured(self) -> CapturedCall:
-        return self.judge.captured
-
-    @property
-    def given(self) -> Any:
-        call = self.captured
-        return call.args, call.kwargs, call.grad_outputs if self.gradients else None
-
-    @property
-    def outputs(self) -> Any:
-        call = self.captured
-        return call.grad_inputs if self.gradients else (call.outputs, call.written)
 
 
 def judge_call(payload: dict[str, Any]) -> dict[str, Any]:
@@ -93,14 +61,23 @@ def _judge_call(payload: Mapping[str, Any]) -> dict[str, Any]:
         # Not even read: what an uninitialised result holds is nobody's business, and a view holds what it is a view of.
         sides = {side: payload.get(side) and _side("not judged", reason) for side in ("a", "b")}
         return {**result, **sides}
-    a, b = (_read(name, payload.get(side), payload["gradients"], allow) for side in ("a", "b"))
-    if isinstance(a, _Values) and isinstance(b, _Values):
-        result["same_inputs"], result["same_outputs"] = _alike(a.given, b.given), _alike(a.outputs, b.outputs)
-    result["random"] = any(isinstance(side, _Values) and side.judge.random for side in (a, b))
-    result["b"] = _judged(b)
+    gradients = payload["gradients"]
+    a, b = (_read(name, payload.get(side), gradients, allow) for side in ("a", "b"))
+    if isinstance(a, CallJudge) and isinstance(b, CallJudge):
+        (in_a, out_a), (in_b, out_b) = (_values(side.captured, gradients) for side in (a, b))
+        result["same_inputs"], result["same_outputs"] = _alike(in_a, in_b), _alike(out_a, out_b)
+    result["random"] = any(isinstance(side, CallJudge) and side.random for side in (a, b))
+    result["b"] = _judged(b, gradients)
     identical_sides = result["same_inputs"] and result["same_outputs"]
-    result["a"] = result["b"] if identical_sides else _judged(a)
+    result["a"] = result["b"] if identical_sides else _judged(a, gradients)
     return result
+
+
+def _values(call: CapturedCall, gradients: bool) -> tuple[Any, Any]:
+    """What is to be judged of one side: the call's inputs and what came out, or the gradients in and out."""
+    if gradients:
+        return (call.args, call.kwargs, call.grad_outputs), call.grad_inputs
+    return (call.args, call.kwargs), (call.outputs, call.written)
 
 
 def _never_judged(name: str, allow: tuple[str, ...]) -> str:
@@ -115,8 +92,8 @@ def _never_judged(name: str, allow: tuple[str, ...]) -> str:
 
 def _read(
     name: str, where: Sequence[str] | None, gradients: bool, allow: tuple[str, ...]
-) -> _Values | _Missing | None:
-    """The values, or why there are none; None where the run has no such call."""
+) -> CallJudge | Side | None:
+    """The judge of the values, or why there are none; None where the run has no such call."""
     if where is None:
         return None
     item = Item(Path(where[0]), where[1])
@@ -124,15 +101,15 @@ def _read(
     try:
         captured = read_item(item, wanted)
     except (CaptureError, OSError) as error:
-        return _Missing(f"its capture cannot be read: {error}", is_lost=True)
+        return _side("not judged", f"its capture cannot be read: {error}", lost=True)
     missing = [f"{item.file(part)} is not there" for part in wanted if not item.file(part).exists()]
     if captured.notes or missing:
-        return _Missing(f"its capture cannot be read: {(*captured.notes, *missing)[0]}", is_lost=True)
+        return _side("not judged", f"its capture cannot be read: {(*captured.notes, *missing)[0]}", lost=True)
     try:
         func, captured = admitted(replace(captured, name=captured.name or name), _CPU, allow=allow)
     except (NotReplayable, RefusedName, TooLarge) as error:
-        return _Missing(str(error))
-    return _Values(CallJudge(func, captured), gradients)
+        return _side("not judged", str(error))
+    return CallJudge(func, captured)
 
 
 def _alike(left: Any, right: Any) -> bool | None:
@@ -185,13 +162,11 @@ def _is_device(value: Any) -> bool:
     return True
 
 
-def _judged(values: _Values | _Missing | None) -> Side | None:
-    if values is None:
-        return None
-    if isinstance(values, _Missing):
-        return _side("not judged", values.reason, lost=values.is_lost)
+def _judged(judge: CallJudge | Side | None, gradients: bool) -> Side | None:
+    if not isinstance(judge, CallJudge):
+        return judge
     try:
-        verdicts = (_gradients if values.gradients else _results)(values.judge)
+        verdicts = (_gradients if gradients else _results)(judge)
     except CaptureMismatch as error:
         return _side("not judged", str(error), lost=True)
     except (_NotJudged, TooLarge, RecomputeError, NotImplementedError) as error:
@@ -203,19 +178,14 @@ def _judged(values: _Values | _Missing | None) -> Side | None:
 
 def _worst(verdicts: Sequence[Verdict]) -> Side:
     """The worst verdict stands for the call."""
-    found = [verdict for verdict in verdicts if verdict.status in JUDGED]
+    found = [verdict for verdict in verdicts if verdict.status in WORST_FIRST]
     if not found:
-        reason = next(
-            (verdict.reason for verdict in verdicts if verdict.reason), "it has no values to compare"
-        )
-        return _side("not judged", reason)
+        reasons = [verdict.reason for verdict in verdicts if verdict.reason]
+        return _side("not judged", reasons[0] if reasons else "it has no values to compare")
     worst = min(found, key=lambda verdict: (WORST_FIRST.index(verdict.status), -_size(verdict)))
     row = worst.as_row()
-    return {
-        **_side(worst.status, worst.reason),
-        **{name: row[name] for name in _FIGURES},
-        "output": verdicts.index(worst),
-    }
+    figures = {name: row[name] for name in FIGURES}
+    return {**_side(worst.status, worst.reason), **figures, "output": verdicts.index(worst)}
 
 
 def _size(verdict: Verdict) -> float:
@@ -231,9 +201,8 @@ def _results(judge: CallJudge) -> list[Verdict]:
     if judge.random:
         return judge.judged_random(flat_results(judge.captured.outputs))
     values = judge.captured_results()
-    found = [
-        judge.judged(value, judge.forward, index) for index, value in enumerate(values) if value is not None
-    ]
+    present = [(index, value) for index, value in enumerate(values) if value is not None]
+    found = [judge.judged(value, judge.forward, index) for index, value in present]
     if len(found) < len(values) and all(verdict.ok for verdict in found):
         # Of some functions only running them tells that they write: nothing of it is in any capture.
         written = len(judge.captured.written)
@@ -246,10 +215,8 @@ def _results(judge: CallJudge) -> list[Verdict]:
 def _gradients(judge: CallJudge) -> list[Verdict]:
     if judge.random:
         raise _NotJudged("gradients of a random call are judged at ATen level only")
-    captured = judge.captured
-    if not all(
-        any(grad is not None for grad in part or ()) for part in (captured.grad_inputs, captured.grad_outputs)
-    ):
+    parts = (judge.captured.grad_inputs, judge.captured.grad_outputs)
+    if not all(any(grad is not None for grad in part or ()) for part in parts):
         raise _NotJudged("no gradients were captured")
     given, found = judge.captured_grad_outputs(), judge.captured_gradients()
     if given is None or not found:

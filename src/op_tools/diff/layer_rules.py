@@ -6,7 +6,6 @@ What a module gave is held against what its own inputs and weights should give, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,114 +26,52 @@ _DROPOUTS = frozenset(
     ["Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout", "RReLU"]
 )
 
-
-@dataclass(frozen=True)
-class ModuleCall:
-    """The tensors of a call and the constants of its module, without a graph."""
-
-    inputs: tuple[Any, ...]
-    weights: Mapping[str, Any]
-    buffers: Mapping[str, Any]
-    constants: Mapping[str, Any]
-    training: bool
-
-    @property
-    def x(self) -> Any:
-        return self.inputs[0]
-
-    def weight(self, name: str) -> Any:
-        """A parameter, or None where the module was made without it."""
-        return self.weights.get(name)
-
-
 Function = Callable[..., Any]
-# The function, its positional arguments (all tensors among them) and its keyword arguments; None: not one call.
-Rule = Callable[[ModuleCall], tuple[Function, tuple[Any, ...], dict[str, Any]] | None]
+# The function, its arguments and its keyword arguments.
+ModuleCall = tuple[Function, tuple[Any, ...], dict[str, Any]]
+# Of a call's values and its module's constants; None: not one function.
+Rule = Callable[[LayerValues, Mapping[str, Any]], ModuleCall | None]
 
 
-def _plain(function: Function, *constants: str) -> Rule:
-    """A function of the inputs, with constants of the module under the same names."""
-    return lambda m: (function, m.inputs, {name: m.constants[name] for name in constants})
+def _rule(function: Function, weights: str = "", constants: str = "", **only_with: Any) -> Rule:
+    """A function of the inputs, with weights and constants of the module under the same names; holds where the constants
+    in `only_with` have these values."""
+
+    def rule(values: LayerValues, given: Mapping[str, Any]) -> ModuleCall | None:
+        if any(given.get(name) != value for name, value in only_with.items()):
+            return None
+        named = {**values.buffers, **values.weights}  # a weight that the module was made without is None
+        options = {name: named.get(name) for name in weights.split()}
+        return function, values.inputs, options | {name: given[name] for name in constants.split()}
+
+    return rule
 
 
-def _weighted(function: Function, *constants: str) -> Rule:
-    """The same for functions of an input, a weight and a bias."""
-    return lambda m: (
-        function,
-        (m.x, m.weight("weight"), m.weight("bias")),
-        {name: m.constants[name] for name in constants},
-    )
-
-
-def _embedding(m: ModuleCall) -> Any:
-    if m.constants.get("max_norm") is not None:  # writes to the weight
-        return None
-    names = ("padding_idx", "scale_grad_by_freq", "sparse")
-    return F.embedding, (m.x, m.weight("weight")), {name: m.constants[name] for name in names}
-
-
-def _layer_norm(m: ModuleCall) -> Any:
-    shape = list(m.constants["normalized_shape"])
-    return F.layer_norm, (m.x, shape, m.weight("weight"), m.weight("bias"), m.constants["eps"]), {}
-
-
-def _rms_norm(m: ModuleCall) -> Any:
-    return (
-        F.rms_norm,
-        (m.x, list(m.constants["normalized_shape"]), m.weight("weight"), m.constants["eps"]),
-        {},
-    )
-
-
-def _group_norm(m: ModuleCall) -> Any:
-    groups = m.constants["num_groups"]
-    return F.group_norm, (m.x, groups, m.weight("weight"), m.weight("bias"), m.constants["eps"]), {}
-
-
-def _batch_norm(m: ModuleCall) -> Any:
-    mean, variance = m.buffers.get("running_mean"), m.buffers.get("running_var")
-    of_batch = m.training or mean is None
+def _batch_norm(values: LayerValues, constants: Mapping[str, Any]) -> ModuleCall:
+    mean, variance = values.buffers.get("running_mean"), values.buffers.get("running_var")
+    of_batch = bool(values.facts.get("training")) or mean is None
     # The running statistics are only written to while training: without them nothing is.
     kept = (None, None) if of_batch else (mean, variance)
-    args = (m.x, *kept, m.weight("weight"), m.weight("bias"), of_batch, 0.0, m.constants["eps"])
-    return F.batch_norm, args, {}
+    weights = (values.weights.get("weight"), values.weights.get("bias"))
+    return F.batch_norm, (values.inputs[0], *kept, *weights, of_batch, 0.0, constants["eps"]), {}
 
 
 def _convolution(function: Function) -> Rule:
-    def rule(m: ModuleCall) -> Any:
-        if m.constants.get("padding_mode") != "zeros":
-            return None
-        names = ("stride", "padding", "dilation", "groups")
-        options = {name: m.constants[name] for name in names}
-        return function, (m.x, m.weight("weight"), m.weight("bias")), options
-
-    return rule
+    return _rule(function, "weight bias", "stride padding dilation groups", padding_mode="zeros")
 
 
 def _transposed(function: Function) -> Rule:
-    def rule(m: ModuleCall) -> Any:
-        names = ("stride", "padding", "output_padding", "groups", "dilation")
-        options = {name: m.constants[name] for name in names}
-        return (
-            (function, (m.x, m.weight("weight"), m.weight("bias")), options) if len(m.inputs) == 1 else None
-        )
-
-    return rule
+    return _rule(function, "weight bias", "stride padding output_padding groups dilation")
 
 
-def _cross_entropy(m: ModuleCall) -> Any:
-    names = ("ignore_index", "reduction", "label_smoothing")
-    options = {name: m.constants[name] for name in names}
-    return F.cross_entropy, (*m.inputs, m.buffers.get("weight")), options
-
-
-_POOL = ("kernel_size", "stride", "padding", "ceil_mode")
+_POOL = "kernel_size stride padding ceil_mode"
 RULES: dict[str, Rule] = {
-    "linear.Linear": _weighted(F.linear),
-    "sparse.Embedding": _embedding,
-    "normalization.LayerNorm": _layer_norm,
-    "normalization.RMSNorm": _rms_norm,
-    "normalization.GroupNorm": _group_norm,
+    "linear.Linear": _rule(F.linear, "weight bias"),
+    # With max_norm it writes to the weight.
+    "sparse.Embedding": _rule(F.embedding, "weight", "padding_idx scale_grad_by_freq sparse", max_norm=None),
+    "normalization.LayerNorm": _rule(F.layer_norm, "weight bias", "normalized_shape eps"),
+    "normalization.RMSNorm": _rule(F.rms_norm, "weight", "normalized_shape eps"),
+    "normalization.GroupNorm": _rule(F.group_norm, "weight bias", "num_groups eps"),
     "batchnorm.BatchNorm1d": _batch_norm,
     "batchnorm.BatchNorm2d": _batch_norm,
     "batchnorm.BatchNorm3d": _batch_norm,
@@ -144,42 +81,39 @@ RULES: dict[str, Rule] = {
     "conv.ConvTranspose1d": _transposed(F.conv_transpose1d),
     "conv.ConvTranspose2d": _transposed(F.conv_transpose2d),
     "conv.ConvTranspose3d": _transposed(F.conv_transpose3d),
-    "activation.ReLU": _plain(F.relu),
-    "activation.ReLU6": _plain(F.relu6),
-    "activation.GELU": _plain(F.gelu, "approximate"),
-    "activation.SiLU": _plain(F.silu),
-    "activation.Mish": _plain(F.mish),
-    "activation.Hardswish": _plain(F.hardswish),
-    "activation.Sigmoid": _plain(torch.sigmoid),
-    "activation.Tanh": _plain(torch.tanh),
-    "activation.LogSigmoid": _plain(F.logsigmoid),
-    "activation.Softplus": _plain(F.softplus, "beta", "threshold"),
-    "activation.LeakyReLU": _plain(F.leaky_relu, "negative_slope"),
-    "activation.ELU": _plain(F.elu, "alpha"),
-    "activation.Softmax": _plain(F.softmax, "dim"),
-    "activation.LogSoftmax": _plain(F.log_softmax, "dim"),
-    "activation.PReLU": lambda m: (F.prelu, (m.x, m.weight("weight")), {}),
-    "pooling.MaxPool1d": _plain(F.max_pool1d, *_POOL, "dilation"),
-    "pooling.MaxPool2d": _plain(F.max_pool2d, *_POOL, "dilation"),
-    "pooling.MaxPool3d": _plain(F.max_pool3d, *_POOL, "dilation"),
-    "pooling.AvgPool2d": _plain(F.avg_pool2d, *_POOL, "count_include_pad", "divisor_override"),
-    "pooling.AdaptiveAvgPool1d": _plain(F.adaptive_avg_pool1d, "output_size"),
-    "pooling.AdaptiveAvgPool2d": _plain(F.adaptive_avg_pool2d, "output_size"),
-    "loss.CrossEntropyLoss": _cross_entropy,
-    "loss.MSELoss": _plain(F.mse_loss, "reduction"),
+    "activation.ReLU": _rule(F.relu),
+    "activation.ReLU6": _rule(F.relu6),
+    "activation.GELU": _rule(F.gelu, constants="approximate"),
+    "activation.SiLU": _rule(F.silu),
+    "activation.Mish": _rule(F.mish),
+    "activation.Hardswish": _rule(F.hardswish),
+    "activation.Sigmoid": _rule(torch.sigmoid),
+    "activation.Tanh": _rule(torch.tanh),
+    "activation.LogSigmoid": _rule(F.logsigmoid),
+    "activation.Softplus": _rule(F.softplus, constants="beta threshold"),
+    "activation.LeakyReLU": _rule(F.leaky_relu, constants="negative_slope"),
+    "activation.ELU": _rule(F.elu, constants="alpha"),
+    "activation.Softmax": _rule(F.softmax, constants="dim"),
+    "activation.LogSoftmax": _rule(F.log_softmax, constants="dim"),
+    "activation.PReLU": _rule(F.prelu, "weight"),
+    "pooling.MaxPool1d": _rule(F.max_pool1d, constants=f"{_POOL} dilation"),
+    "pooling.MaxPool2d": _rule(F.max_pool2d, constants=f"{_POOL} dilation"),
+    "pooling.MaxPool3d": _rule(F.max_pool3d, constants=f"{_POOL} dilation"),
+    "pooling.AvgPool2d": _rule(F.avg_pool2d, constants=f"{_POOL} count_include_pad divisor_override"),
+    "pooling.AdaptiveAvgPool1d": _rule(F.adaptive_avg_pool1d, constants="output_size"),
+    "pooling.AdaptiveAvgPool2d": _rule(F.adaptive_avg_pool2d, constants="output_size"),
+    "loss.CrossEntropyLoss": _rule(F.cross_entropy, "weight", "ignore_index reduction label_smoothing"),
+    "loss.MSELoss": _rule(F.mse_loss, constants="reduction"),
 }
 
 
 def is_random(values: LayerValues) -> bool:
     """Whether the module draws random numbers: two devices never draw the same."""
     kind = str(values.facts.get("class", ""))
-    return kind.startswith(_HOME) and kind.rpartition(".")[2] in _DROPOUTS and _draws(values.facts)
-
-
-def _draws(facts: Mapping[str, Any]) -> bool:
-    constants = facts.get("constants")
+    constants = values.facts.get("constants")
     rate = constants.get("p", 1) if isinstance(constants, dict) else 1
-    return bool(facts.get("training")) and rate != 0
+    drops = kind.startswith(_HOME) and kind.rpartition(".")[2] in _DROPOUTS and rate != 0
+    return drops and bool(values.facts.get("training"))
 
 
 def judged(values: LayerValues) -> dict[str, Verdict]:
@@ -206,21 +140,17 @@ def judged(values: LayerValues) -> dict[str, Verdict]:
     return found
 
 
-def _call_of(values: LayerValues) -> tuple[Function, tuple[Any, ...], dict[str, Any]] | None:
-    facts = values.facts
-    kind, constants = str(facts.get("class", "")), facts.get("constants")
+def _call_of(values: LayerValues) -> ModuleCall | None:
+    kind, constants = str(values.facts.get("class", "")), values.facts.get("constants")
     rule = RULES.get(kind.removeprefix(_HOME)) if kind.startswith(_HOME) else None
     everything = (*values.inputs, *values.weights.values(), *values.buffers.values(), *values.outputs)
     readable = all(isinstance(value, Tensor) for value in everything)
-    if rule is None or not isinstance(constants, dict) or not readable or not values.inputs:
+    if rule is None or not isinstance(constants, dict) or not readable:
         return None
-    if len(values.outputs) != 1:
+    if not values.inputs or len(values.outputs) != 1:
         return None
-    recorded = ModuleCall(
-        values.inputs, values.weights, values.buffers, constants, bool(facts.get("training"))
-    )
     try:
-        return rule(recorded)
+        return rule(values, constants)
     except (KeyError, TypeError):  # a module of another version of torch: its constants have other names
         return None
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from op_tools.diff.alignment import Script, align, matches, possible_share, script_of
+from op_tools.diff.alignment import Fits, Script, align, matches, possible_share, script_of
 from op_tools.diff.sequence import RecordedCall, Sequences, shapes_of
-from op_tools.diff.tracks import paired_tracks, tracks_of
 from op_tools.runs import NOTHING, BadInput
 
-__all__ = ["Entry", "pair_up"]
+__all__ = ["PairedCall", "pair_up"]
 
 # Two runs of one program have more than this share of the shorter one's calls in common.
 LEAST_SHARE = 0.25
 _CALLS_SHOWN = 3
+# So many threads are found by what they call; of more, the first belongs to the first and so on.
+_MOST_THREADS_SEARCHED = 64
+Calls = Sequence[RecordedCall]
 Keys = tuple[list[int], list[int]]
 
 
 @dataclass
-class Entry:
+class PairedCall:
     """One position in the two runs: a pair of calls, or a call that one of them has alone; and what came of it."""
 
     rank: int
@@ -47,11 +51,9 @@ class Entry:
     @property
     def pairing(self) -> str:
         """`aligned`, `only in A` or `only in B`."""
-        return (
-            "aligned"
-            if self.a is not None and self.b is not None
-            else f"only in {'B' if self.a is None else 'A'}"
-        )
+        if self.a is not None and self.b is not None:
+            return "aligned"
+        return f"only in {'B' if self.a is None else 'A'}"
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -59,7 +61,7 @@ class Entry:
         return self.step, self.position, self.rank
 
 
-def pair_up(a: Sequences, b: Sequences, notes: list[str]) -> list[Entry]:
+def pair_up(a: Sequences, b: Sequences, notes: list[str]) -> list[PairedCall]:
     """All entries in order. Raises BadInput where the two are not runs of one program."""
     _check_levels(a, b)
     ranks = sorted(a.by_rank.keys() & b.by_rank.keys())
@@ -72,17 +74,14 @@ def pair_up(a: Sequences, b: Sequences, notes: list[str]) -> list[Entry]:
         raise BadInput(
             "the two runs have no rank in common. Compare runs of the same number of processes.", NOTHING
         )
-    entries: list[Entry] = []
+    entries: list[PairedCall] = []
     for rank in ranks:
         first, second = a.by_rank[rank], b.by_rank[rank]
         script = _script(first, second)
         steps = _steps_of(script, first, second)
-        entries += [
-            Entry(
-                rank, position, None if i is None else first[i], None if j is None else second[j], step=step
-            )
-            for position, ((i, j), step) in enumerate(zip(script, steps, strict=True))
-        ]
+        for position, ((i, j), step) in enumerate(zip(script, steps, strict=True)):
+            mine, other = None if i is None else first[i], None if j is None else second[j]
+            entries.append(PairedCall(rank, position, mine, other, step=step))
     return entries
 
 
@@ -98,30 +97,35 @@ def _joined(words: set[str]) -> str:
     return " and ".join(sorted(words)) or "none"
 
 
-def _script(first: Sequence[RecordedCall], second: Sequence[RecordedCall]) -> Script:
-    numbers: dict[tuple[str, ...], int] = {}
-    keys = [[numbers.setdefault(call.key(), len(numbers)) for call in calls] for calls in (first, second)]
+def _script(first: Calls, second: Calls) -> Script:
+    keys = _numbered([call.key() for call in first], [call.key() for call in second])
     share = possible_share(*keys)
-    if share < LEAST_SHARE:
-        raise _different(first, second, (keys[0], keys[1]), share)
-    script = _chosen(first, second, (keys[0], keys[1]))
-    share = _paired(script) / min(len(first), len(second))
-    if share < LEAST_SHARE:
-        raise _different(first, second, (keys[0], keys[1]), share)
-    return script
+    if share >= LEAST_SHARE:
+        script = _chosen(first, second, keys)
+        share = _paired(script) / min(len(first), len(second))
+        if share >= LEAST_SHARE:
+            return script
+    raise _different(first, second, keys, share)
+
+
+def _numbered(first: Sequence[Hashable], second: Sequence[Hashable]) -> Keys:
+    """Equal keys have one number."""
+    numbers: dict[Hashable, int] = {}
+    mine, other = ([numbers.setdefault(key, len(numbers)) for key in keys] for keys in (first, second))
+    return mine, other
 
 
 def _paired(script: Script) -> int:
     return sum(i is not None and j is not None for i, j in script)
 
 
-def _chosen(first: Sequence[RecordedCall], second: Sequence[RecordedCall], keys: Keys) -> Script:
+def _chosen(first: Calls, second: Calls, keys: Keys) -> Script:
     """All calls in the order of the logs, or thread by thread where that pairs no fewer."""
     everything = _lined_up(first, second, keys, range(len(first)), range(len(second)))
-    tracks = tracks_of(first), tracks_of(second)
+    tracks = _tracks_of(first), _tracks_of(second)
     if max(map(len, tracks)) < 2:
         return everything
-    pairs = paired_tracks(*tracks, keys)
+    pairs = _paired_tracks(*tracks, keys)
     longest = max(pairs, key=lambda pair: len(pair[0]) + len(pair[1]))
     script: Script = []
     for pair in pairs:
@@ -129,6 +133,49 @@ def _chosen(first: Sequence[RecordedCall], second: Sequence[RecordedCall], keys:
         script += _lined_up(first, second, keys, *pair, by_step=pair is longest)
     # The number of a thread may be given to a later one: then the threads tell less than the order of the log.
     return _merged(script) if _paired(script) >= _paired(everything) else everything
+
+
+# --- threads: each makes its calls in an order of its own, whatever the others do meanwhile --------------------
+
+
+def _tracks_of(calls: Calls) -> list[list[int]]:
+    """Positions of the calls of each thread, by first appearance.
+
+    Which thread of autograd runs a backward call differs from run to run and from device to device: it belongs to the
+    thread of its forward call, or where that is not known to one common track.
+    """
+    forward = [call for call in calls if call.phase != "backward"]
+    if len({call.thread for call in forward}) < 2:
+        return [list(range(len(calls)))]
+    # Reversed: the first call of a number is the one that counts.
+    started: dict[int | None, str] = {
+        call.number: call.thread for call in reversed(forward) if call.number is not None
+    }
+    tracks: dict[str, list[int]] = {}
+    for position, call in enumerate(calls):
+        track = call.thread if call.phase != "backward" else started.get(call.number, "backward")
+        tracks.setdefault(track, []).append(position)
+    return list(tracks.values())
+
+
+def _paired_tracks(
+    first: list[list[int]], second: list[list[int]], keys: Keys
+) -> list[tuple[list[int], list[int]]]:
+    """Threads of two runs that do the same work; of equal ones the first belongs to the first. What is left is alone."""
+    if max(len(first), len(second)) > _MOST_THREADS_SEARCHED:
+        return [(mine or [], other or []) for mine, other in itertools.zip_longest(first, second)]
+    pairs: list[tuple[list[int], list[int]]] = []
+    left = [(track, Counter(keys[1][i] for i in track)) for track in second]
+    for track in first:
+        mine = Counter(keys[0][i] for i in track)
+        # The share of both that is common: a short thread must not stand for a long one.
+        shares = [2 * (mine & other).total() / (len(track) + len(theirs)) for theirs, other in left]
+        best = max(range(len(left)), key=lambda i: (shares[i], -i), default=None)
+        if best is None or not shares[best]:
+            pairs.append((track, []))
+        else:
+            pairs.append((track, left.pop(best)[0]))
+    return pairs + [([], track) for track, _ in left]
 
 
 def _merged(script: Script) -> Script:
@@ -147,8 +194,8 @@ def _merged(script: Script) -> Script:
 
 
 def _lined_up(
-    first: Sequence[RecordedCall],
-    second: Sequence[RecordedCall],
+    first: Calls,
+    second: Calls,
     keys: Keys,
     mine: Sequence[int],
     other: Sequence[int],
@@ -158,13 +205,23 @@ def _lined_up(
     groups = _by_step(first, second, mine, other) if by_step else [(mine, other)]
     script: Script = []
     for left, right in groups:
-        script += _aligned(
-            first, second, [keys[0][i] for i in left], [keys[1][j] for j in right], left, right
+        found = align(
+            [keys[0][i] for i in left], [keys[1][j] for j in right], _fits(first, second, left, right)
         )
+        script += _with_changed_lines(first, second, _at(found, left, right))
     return script
 
 
-def _steps_of(script: Script, first: Sequence[RecordedCall], second: Sequence[RecordedCall]) -> list[int]:
+def _fits(first: Calls, second: Calls, mine: Sequence[int], other: Sequence[int]) -> Fits:
+    return lambda i, j: shapes_of(first[mine[i]]) == shapes_of(second[other[j]])
+
+
+def _at(script: Script, mine: Sequence[int], other: Sequence[int]) -> Script:
+    """A script of positions in two selections, as positions in the whole."""
+    return [(None if i is None else mine[i], None if j is None else other[j]) for i, j in script]
+
+
+def _steps_of(script: Script, first: Calls, second: Calls) -> list[int]:
     """The step of each position, for both runs alike: a run that was resumed counts from elsewhere."""
     shared = _share_steps({_step(call) for call in first}, {_step(call) for call in second})
     steps: list[int] = []
@@ -188,7 +245,7 @@ def _share_steps(first: Collection[int], second: Collection[int]) -> bool:
 
 
 def _by_step(
-    first: Sequence[RecordedCall], second: Sequence[RecordedCall], mine: Sequence[int], other: Sequence[int]
+    first: Calls, second: Calls, mine: Sequence[int], other: Sequence[int]
 ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
     """Positions of the calls of each step in either run: steps of one number, or in their order, or all calls at once.
 
@@ -202,32 +259,12 @@ def _by_step(
         for step in sorted(steps[0].keys() | steps[1].keys()):
             yield steps[0].get(step, []), steps[1].get(step, [])
     elif len(steps[0]) == len(steps[1]):
-        yield from zip(
-            *([positions for _, positions in sorted(found.items())] for found in steps), strict=True
-        )
+        yield from zip(*([found[step] for step in sorted(found)] for found in steps), strict=True)
     else:
         yield mine, other
 
 
-def _aligned(
-    first: Sequence[RecordedCall],
-    second: Sequence[RecordedCall],
-    first_keys: list[int],
-    second_keys: list[int],
-    mine: Sequence[int],
-    other: Sequence[int],
-) -> Script:
-    def fits(i: int, j: int) -> bool:
-        return shapes_of(first[mine[i]]) == shapes_of(second[other[j]])
-
-    script = align(first_keys, second_keys, fits)
-    numbered: Script = [(None if i is None else mine[i], None if j is None else other[j]) for i, j in script]
-    return _with_changed_lines(first, second, numbered)
-
-
-def _with_changed_lines(
-    first: Sequence[RecordedCall], second: Sequence[RecordedCall], script: Script
-) -> Script:
+def _with_changed_lines(first: Calls, second: Calls, script: Script) -> Script:
     """Where both runs have calls of their own at one position, the same operators there belong together: the source line
     was changed."""
     result: Script = []
@@ -243,26 +280,16 @@ def _with_changed_lines(
     return result
 
 
-def _within_gap(first: Sequence[RecordedCall], second: Sequence[RecordedCall], gap: Script) -> Script:
+def _within_gap(first: Calls, second: Calls, gap: Script) -> Script:
     mine = [i for i, _ in gap if i is not None]
     other = [j for _, j in gap if j is not None]
     if not mine or not other:
         return gap
-    numbers: dict[tuple[str, ...], int] = {}
-    keys = [
-        [numbers.setdefault(calls[index].weak_key(), len(numbers)) for index in indices]
-        for calls, indices in ((first, mine), (second, other))
-    ]
-    script = script_of(matches(*keys), len(mine), len(other))
-    return [(None if i is None else mine[i], None if j is None else other[j]) for i, j in script]
+    keys = _numbered([first[i].weak_key() for i in mine], [second[j].weak_key() for j in other])
+    return _at(script_of(matches(*keys), len(mine), len(other)), mine, other)
 
 
-def _different(
-    first: Sequence[RecordedCall],
-    second: Sequence[RecordedCall],
-    keys: tuple[Sequence[int], Sequence[int]],
-    share: float,
-) -> BadInput:
+def _different(first: Calls, second: Calls, keys: Keys, share: float) -> BadInput:
     differing = [i for i in range(min(len(first), len(second))) if keys[0][i] != keys[1][i]]
     shown = "".join(
         f"\n  call {i + 1}: A {_named(first[i])}\n  {' ' * len(str(i + 1))}       B {_named(second[i])}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from op_tools.describe import printable
-from op_tools.diff.pairing import Entry
+from op_tools.diff.pairing import PairedCall
 from op_tools.diff.report import Report
 from op_tools.diff.sequence import RecordedCall
 from op_tools.tables import plain_table
@@ -13,7 +13,7 @@ from op_tools.tables import plain_table
 __all__ = ["headline", "next_step", "text_of"]
 
 _MOST_ROWS = 10
-_WIDTHS = {"operator": 38, "where": 44}
+_OPERATOR_WIDTH, _LOCATION_WIDTH = 38, 44
 
 
 def headline(report: Report) -> str:
@@ -35,7 +35,7 @@ def _gaps(report: Report) -> str:
     return f"{calls} could not be judged in both runs (the note below says why)."
 
 
-def _who(entry: Entry) -> str:
+def _who(entry: PairedCall) -> str:
     if not entry.side:
         return f"{entry.status.capitalize()} (A or B)"
     return f"A and B are both {entry.status}" if entry.side == "both" else f"{entry.side} is {entry.status}"
@@ -76,9 +76,8 @@ def _parting(report: Report) -> str:
     if parted is None:
         return _equality(report)
     where = _where(parted.call)
-    if any(
-        e.pairing != "aligned" and e.order < parted.order for e in report.entries if e.rank == parted.rank
-    ):
+    before = [e for e in report.entries if e.rank == parted.rank and e.order < parted.order]
+    if any(e.pairing != "aligned" for e in before):
         return (
             f"The values part at {where}, after calls that one run has alone; every call that was judged is right for its "
             f"own inputs."
@@ -145,13 +144,11 @@ def _operators(report: Report) -> str:
         return ""
     word = report.reported[0].status if report.reported else "wrong"
     columns = ("operator", "calls", word, "lower precision", "in", "error / bound")
+    counts = ("calls", "wrong", "lower_precision", "sides")
     cells = [
         (
-            _cut(row["name"], _WIDTHS["operator"]),
-            row["calls"],
-            row["wrong"],
-            row["lower_precision"],
-            row["sides"],
+            _cut(row["name"], _OPERATOR_WIDTH),
+            *map(row.get, counts),
             f"{row['worst']:.3g}" if row["worst"] else "",
         )
         for row in rows[:_MOST_ROWS]
@@ -164,15 +161,10 @@ def _reported(report: Report) -> str:
     found = report.reported
     if len(found) < 2:
         return ""
-    cells = [
-        (
-            _cut(e.call.name, _WIDTHS["operator"]),
-            e.side,
-            e.call.step,
-            _cut(_short_location(e.call), _WIDTHS["where"]),
-        )
-        for e in found[:_MOST_ROWS]
-    ]
+    cells = []
+    for entry in found[:_MOST_ROWS]:
+        name, step, where = _cells(entry.call)
+        cells.append((name, entry.side, step, where))
     return plain_table((found[0].status, "in", "step", "where"), cells) + _more(len(found), "calls")
 
 
@@ -180,10 +172,7 @@ def _alone(report: Report, side: str) -> str:
     entries = report.only_in(side)
     if not entries:
         return ""
-    cells = [
-        (_cut(e.call.name, _WIDTHS["operator"]), e.call.step, _cut(_short_location(e.call), _WIDTHS["where"]))
-        for e in entries[:_MOST_ROWS]
-    ]
+    cells = [_cells(entry.call) for entry in entries[:_MOST_ROWS]]
     return plain_table((f"only in {side}", "step", "where"), cells) + _more(len(entries), "calls")
 
 
@@ -191,12 +180,13 @@ def _more(count: int, what: str) -> str:
     return f"\n(the first {_MOST_ROWS} of {count} {what})" if count > _MOST_ROWS else ""
 
 
-def _short_location(call: RecordedCall) -> str:
-    """File name, line and function: the whole line does not fit a table."""
-    if not call.location:
-        return call.module or call.phase
-    file, _, rest = str(call.row.get("call_site") or "").partition(" ")
-    return f"{file.rpartition('/')[2]} {rest}"
+def _cells(call: RecordedCall) -> tuple[str, int | None, str]:
+    """Operator, step, and where: file name, line and function, as the whole line does not fit a table."""
+    where = call.module or call.phase
+    if call.location:
+        file, _, rest = str(call.row.get("call_site") or "").partition(" ")
+        where = f"{file.rpartition('/')[2]} {rest}"
+    return _cut(call.name, _OPERATOR_WIDTH), call.step, _cut(where, _LOCATION_WIDTH)
 
 
 def _cut(text: str, width: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from op_tools.diff.pairing import Entry
+from op_tools.diff.pairing import PairedCall
 from op_tools.diff.sequence import RecordedCall
 from op_tools.results import Results
 
@@ -28,21 +28,21 @@ class Report:
     a: Path
     b: Path
     mode: Mode
-    entries: list[Entry]
+    entries: list[PairedCall]
     notes: list[str] = field(default_factory=list)
     unread: int = 0  # captures that are no entry because they do not even say which call they are of
 
     @property
-    def reported(self) -> list[Entry]:
+    def reported(self) -> list[PairedCall]:
         """Wrong or suspect calls, first one first."""
         return sorted((entry for entry in self.entries if entry.status in REPORTED), key=lambda e: e.order)
 
     @property
-    def first(self) -> Entry | None:
-        return min((e for e in self.entries if e.status in REPORTED), key=lambda e: e.order, default=None)
+    def first(self) -> PairedCall | None:
+        return next(iter(self.reported), None)
 
     @property
-    def parted(self) -> Entry | None:
+    def parted(self) -> PairedCall | None:
         """Where the values of the two runs part: the first results that differ.
 
         Inputs alone do not tell: what a call writes to may hold anything before it.
@@ -50,7 +50,7 @@ class Report:
         differing = (e for e in self.entries if e.same_outputs is False)
         return min(differing, key=lambda e: e.order, default=None)
 
-    def only_in(self, side: str) -> list[Entry]:
+    def only_in(self, side: str) -> list[PairedCall]:
         """Calls that one of the runs has alone."""
         return [entry for entry in self.entries if entry.pairing == f"only in {side}"]
 
@@ -84,7 +84,7 @@ class Report:
 
     def operators(self) -> list[dict[str, Any]]:
         """Operators with wrong or suspect calls, or lower precision: worst first."""
-        found: dict[str, list[Entry]] = {}
+        found: dict[str, list[PairedCall]] = {}
         for entry in self.entries:
             if entry.status in REPORTED or entry.status == "lower_precision":
                 found.setdefault(entry.call.name, []).append(entry)
@@ -100,8 +100,8 @@ class Report:
             "b": str(self.b),
             "mode": self.mode,
             "exit_code": self.exit_code,
-            "first": None if first is None else described(first),
-            "parted": None if parted is None else described(parted),
+            "first": first and described(first),
+            "parted": parted and described(parted),
             "counts": self.counts(),
             "lost": self.lost,
             "operators": self.operators(),
@@ -112,40 +112,25 @@ class Report:
         }
 
 
-def _operator(name: str, entries: list[Entry], calls: int) -> dict[str, Any]:
+def _operator(name: str, entries: list[PairedCall], calls: int) -> dict[str, Any]:
     sizes = [entry.figures.get("error_over_bound", math.nan) for entry in entries]
     return {
         "name": name,
         "calls": calls,
         "wrong": sum(entry.status in REPORTED for entry in entries),
         "lower_precision": sum(entry.status == "lower_precision" for entry in entries),
-        "sides": "".join(
-            sorted({"A" if e.side == "A" else "B" if e.side == "B" else "AB" for e in entries if e.side})
-        ),
+        "sides": "".join(sorted({{"both": "AB"}.get(e.side, e.side) for e in entries if e.side})),
         "worst": max((size for size in sizes if not math.isnan(size)), default=0.0),
     }
 
 
-def described(entry: Entry) -> dict[str, Any]:
+def described(entry: PairedCall) -> dict[str, Any]:
     """One entry as plain data: the usual columns of a row, what was found, and the folders of both captures."""
     row = entry.call.row
-    kept = (
-        "forward_id",
-        "name",
-        "call_site",
-        "module",
-        "step",
-        "rank",
-        "world_size",
-        "phase",
-        "level",
-        "forward_name",
-    )
+    alone = entry.pairing != "aligned" and entry.status not in REPORTED
     return {
-        **{key: row[key] for key in kept if key in row},
-        "status": entry.pairing
-        if entry.status not in REPORTED and entry.pairing != "aligned"
-        else entry.status,
+        **{key: row[key] for key in _OF_ROW if key in row},
+        "status": entry.pairing if alone else entry.status,
         "pairing": entry.pairing,
         "side": entry.side,
         "verdict": _VERDICTS.get(entry.status, entry.status),
@@ -161,6 +146,18 @@ def _folder(call: RecordedCall | None) -> str:
     return str(call.folder.absolute()) if call is not None and call.folder is not None else ""
 
 
+_OF_ROW = [
+    "forward_id",
+    "name",
+    "call_site",
+    "module",
+    "step",
+    "rank",
+    "world_size",
+    "phase",
+    "level",
+    "forward_name",
+]
 # As the rows of other tools call it.
 _VERDICTS = {"wrong": "fail", "not judged": "skipped"}
 

@@ -18,7 +18,6 @@ from op_tools.storage import CaptureError, load
 __all__ = ["RecordedCall", "Sequences", "bytes_described", "of_captures", "of_log", "shapes_of"]
 
 _SITE = re.compile(r"(?P<file>.*?):(?P<line>\d+) (?P<rest>.*)", re.DOTALL)
-_LARGEST_DESCRIPTION = 1 << 20
 _ITEM_BYTES = 4
 
 
@@ -39,6 +38,15 @@ class RecordedCall:
     def step(self) -> int | None:
         step = self.row.get("step")
         return step if isinstance(step, int) else None
+
+    @property
+    def number(self) -> int | None:
+        number = self.row.get("forward_id")
+        return number if isinstance(number, int) else None
+
+    @property
+    def thread(self) -> str:
+        return str(self.row.get("thread"))
 
     @property
     def phase(self) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from op_tools.categories import RANDOM, UNINITIALISED, base_name
-from op_tools.diff.pairing import Entry, pair_up
+from op_tools.diff.judging import FIGURES
+from op_tools.diff.pairing import PairedCall, pair_up
 from op_tools.diff.report import Mode, Report
 from op_tools.diff.sequence import of_log
 from op_tools.runs import NOTHING, USAGE, BadInput, Run
@@ -30,19 +31,13 @@ def compare_logs(
     paths: tuple[Path, Path], runs: tuple[Run | None, Run | None], captured: tuple[int, int]
 ) -> Report:
     """What logs of autocompare or observe tell of two runs that do not both have captures. Raises BadInput."""
-    for tool, judge in (("autocompare", _by_verdict), ("observe", _by_statistics)):
-        if all(run is not None and run.has(tool) for run in runs):
-            return _compared(paths, runs, tool, judge)
-    raise _nothing_to_compare(paths, runs, captured)
-
-
-def _compared(
-    paths: tuple[Path, Path],
-    runs: tuple[Run | None, Run | None],
-    tool: str,
-    judge: Callable[[Sequence[Entry], list[str]], None],
-) -> Report:
-    found = [of_log(run, tool) for run in runs if run is not None]
+    judges: dict[Mode, Callable[[Sequence[PairedCall], list[str]], None]]
+    judges = {"autocompare": _by_verdict, "observe": _by_statistics}
+    both = [run for run in runs if run is not None]
+    tool = next((tool for tool in judges if len(both) == 2 and all(run.has(tool) for run in both)), None)
+    if tool is None:
+        raise _nothing_to_compare(paths, runs, captured)
+    found = [of_log(run, tool) for run in both]
     for path, sequences in zip(paths, found, strict=True):
         if not sequences.count:
             raise BadInput(f"the {tool} log of {path} has no rows: no call was watched. {_HOW}", NOTHING)
@@ -51,9 +46,8 @@ def _compared(
         f"compared by the {tool} logs: without captures a call can be suspected, not proved wrong. {_HOW}"
     )
     entries = pair_up(found[0], found[1], notes)
-    judge(entries, notes)
-    mode: Mode = "autocompare" if tool == "autocompare" else "observe"
-    return Report(*paths, mode=mode, entries=entries, notes=notes)
+    judges[tool](entries, notes)
+    return Report(*paths, mode=tool, entries=entries, notes=notes)
 
 
 def _nothing_to_compare(
@@ -79,7 +73,7 @@ def _captures(run: Run | None) -> bool:
 # --- autocompare ------------------------------------------------------------------------------------------------
 
 
-def _by_verdict(entries: Sequence[Entry], notes: list[str]) -> None:
+def _by_verdict(entries: Sequence[PairedCall], notes: list[str]) -> None:
     """Suspect: what one run's comparison with the CPU passed and the other's did not."""
     for entry in entries:
         sides = {name: call.row for name, call in (("A", entry.a), ("B", entry.b)) if call is not None}
@@ -91,7 +85,7 @@ def _by_verdict(entries: Sequence[Entry], notes: list[str]) -> None:
         worst = max(reversed(severities), key=lambda name: severities[name])
         entry.status = _CLASSES[severities[worst]]
         row = sides[worst]
-        entry.figures = {key: row[key] for key in _FIGURES if key in row}
+        entry.figures = {key: row[key] for key in FIGURES if key in row}
         entry.reason = str(row.get("reason") or "")
         failed = [name for name in severities if severities[name] == len(_CLASSES) - 1]
         if failed or (len(severities) == 2 and max(severities.values()) - min(severities.values()) > 1):
@@ -101,13 +95,10 @@ def _by_verdict(entries: Sequence[Entry], notes: list[str]) -> None:
             entry.reason = f"{said}: {entry.reason}"
 
 
-_FIGURES = ("allclose", "cosine_similarity", "max_abs_diff", "max_relative_diff", "error_over_bound")
-
-
 # --- observe ----------------------------------------------------------------------------------------------------
 
 
-def _by_statistics(entries: Sequence[Entry], notes: list[str]) -> None:
+def _by_statistics(entries: Sequence[PairedCall], notes: list[str]) -> None:
     """Suspect: changed shapes, values that are not finite in one run, statistics that suddenly part."""
     counted = False
     largest: dict[int, float] = {}
@@ -145,7 +136,7 @@ def _by_statistics(entries: Sequence[Entry], notes: list[str]) -> None:
         )
 
 
-def _changed_shapes(entry: Entry) -> str:
+def _changed_shapes(entry: PairedCall) -> str:
     assert entry.a is not None and entry.b is not None
     for part in ("input", "output"):
         shapes = [_TENSOR.findall(str(call.row.get(part) or "")) for call in (entry.a, entry.b)]
@@ -155,21 +146,18 @@ def _changed_shapes(entry: Entry) -> str:
     return ""
 
 
-def _statistics(entry: Entry) -> list[tuple[list[float], list[float]]] | None:
+def _statistics(entry: PairedCall) -> list[tuple[list[float], list[float]]] | None:
     """Pairs of [least, largest, mean, rms, number of non-finite values]; None where one run has none."""
     assert entry.a is not None and entry.b is not None
     mine, other = (call.row.get("stats") for call in (entry.a, entry.b))
     if not isinstance(mine, list) or not isinstance(other, list) or len(mine) != len(other):
         return None
-    return [
-        (left, right) for left, right in zip(mine, other, strict=True) if _is_five(left) and _is_five(right)
-    ]
+    return [pair for pair in zip(mine, other, strict=True) if all(map(_is_five, pair))]
 
 
 def _is_five(value: Any) -> bool:
-    return (
-        isinstance(value, list) and len(value) == 5 and all(isinstance(item, int | float) for item in value)
-    )
+    numbers = isinstance(value, list) and all(isinstance(item, int | float) for item in value)
+    return numbers and len(value) == 5
 
 
 def _difference(left: Sequence[float], right: Sequence[float]) -> float:

@@ -56,7 +56,7 @@ class _TreePickler(pickle.Pickler):
             return NotImplemented
         key = str(len(self.snapshots))
         self.snapshots.append(obj)
-        layout = (0, obj.shape, obj.stride, obj.requires_grad, OrderedDict())
+        layout: tuple[Any, ...] = (0, obj.shape, obj.stride, obj.requires_grad, OrderedDict())
         storage = _STORAGE_CLASSES.get(obj.dtype)
         if storage is None:
             record = _StorageKey(("storage", torch.UntypedStorage, key, "cpu", obj.nbytes))

@@ -215,7 +215,7 @@ def _sparse_tree(tensor: torch.Tensor, pool: Pool | None) -> dict[str, Any]:
 def describe_only(tensor: torch.Tensor, reason: str) -> dict[str, Any]:
     """What can be said about a tensor without its values. Never raises."""
     kind = type(tensor)
-    tree = {TAG: "opaque", "type": f"{kind.__module__}.{kind.__qualname__}", "repr": reason}
+    tree: dict[str, Any] = {TAG: "opaque", "type": f"{kind.__module__}.{kind.__qualname__}", "repr": reason}
     readers: dict[str, Any] = {
         "shape": lambda: tuple(int(extent) for extent in tensor.shape),
         "dtype": lambda: str(tensor.dtype).removeprefix("torch."),
