@@ -1,4 +1,5 @@
-"""The nested lists, tuples and dicts that arguments and results of a call are: walked and rebuilt in one way."""
+"""The nested lists, tuples and dicts that arguments and results of a call are, and the parts of sparse tensors: walked and
+rebuilt in one way."""
 
 from __future__ import annotations
 
@@ -7,9 +8,33 @@ from typing import Any
 
 import torch
 
-__all__ = ["flat_results", "flat_tensors", "map_leaves", "map_tensors", "tensors_of"]
+__all__ = [
+    "SPARSE_PARTS",
+    "flat_results",
+    "flat_tensors",
+    "map_leaves",
+    "map_tensors",
+    "parts_of",
+    "tensors_of",
+]
 
 _RESULTS = (torch.Tensor, bool, int, float, complex)
+
+# The methods that give the strided tensors of which a sparse one consists.
+SPARSE_PARTS: dict[torch.layout, tuple[str, ...]] = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors with memory of which a tensor consists: its indices and values where it is sparse."""
+    if tensor.layout is torch.strided:
+        return [tensor]
+    return [getattr(tensor, part)() for part in SPARSE_PARTS.get(tensor.layout, ())]
 
 
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import op_tools
-from op_tools.comparison.sampling import Sampler
+from op_tools.comparison.calls import Sampler
 
 pytestmark = pytest.mark.device
 D = "dipu"

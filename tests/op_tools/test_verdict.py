@@ -102,6 +102,16 @@ def test_wrong_products_fail(dtype: torch.dtype, fault: str) -> None:
     assert verdict.reason
 
 
+def test_a_failure_says_by_how_many_bounds_and_which_element() -> None:
+    a, b = matrices(torch.float32)
+    result = a @ b
+    result[2, 7] *= 1.01
+    verdict = verdict_of(result, torch.mm, a, b, category="matmul")
+    assert verdict.reason.startswith(
+        f"1 element is off, up to {verdict.error_over_bound:.3g} times the bound: element {2 * 24 + 7} is "
+    )
+
+
 def test_a_zero_gradient_of_small_size_fails_though_it_is_close() -> None:
     x = torch.randn(64, 32).bfloat16()
     grads = [torch.randn(64, 32).bfloat16() * 1e-5]

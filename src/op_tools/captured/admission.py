@@ -16,8 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from op_tools.captured.load import CapturedCall, opaque_values
 from op_tools.names import function_named
-from op_tools.trees import flat_results, flat_tensors, map_leaves
-from op_tools.verdict.closeness import parts_of
+from op_tools.trees import flat_results, flat_tensors, map_leaves, parts_of
 
 __all__ = ["NotReplayable", "TooLarge", "admitted", "limit_for"]
 

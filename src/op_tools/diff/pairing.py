@@ -80,8 +80,8 @@ def pair_up(a: Sequences, b: Sequences, notes: list[str]) -> list[PairedCall]:
         script = _script(first, second)
         steps = _steps_of(script, first, second)
         for position, ((i, j), step) in enumerate(zip(script, steps, strict=True)):
-            mine, other = None if i is None else first[i], None if j is None else second[j]
-            entries.append(PairedCall(rank, position, mine, other, step=step))
+            calls = None if i is None else first[i], None if j is None else second[j]
+            entries.append(PairedCall(rank, position, *calls, step=step))
     return entries
 
 

@@ -145,7 +145,7 @@ class CallPlan:
         A wrong yes costs a copy. A wrong no shows up where the inputs after the call are compared.
         """
         self._statistics = False
-        self._inplace: tuple[int, bool] | None = None
+        self._inplace: int | None = None
         self._always_first = False
         self._only_first = False
         if self.overload is not None:
@@ -168,7 +168,7 @@ class CallPlan:
         if self._statistics:
             return self._writes_statistics
         if "inplace" in names:
-            self._inplace = (names.index("inplace"), False)
+            self._inplace = names.index("inplace")
             return self._writes_first
         if self._base in ("embedding", "embedding_bag"):
             return _always_with_max_norm
@@ -179,8 +179,7 @@ class CallPlan:
             return True
         if self._inplace is None:
             return False
-        position, default = self._inplace
-        return bool(args[position] if len(args) > position else kwargs.get("inplace", default))
+        return bool(args[self._inplace] if len(args) > self._inplace else kwargs.get("inplace", False))
 
 
 @lru_cache(maxsize=8192)

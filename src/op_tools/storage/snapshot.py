@@ -16,17 +16,14 @@ import torch
 
 from op_tools.device_error import DeviceError
 from op_tools.storage.pool import Buffer, Pool, capacity_for
+from op_tools.trees import SPARSE_PARTS, parts_of
 
 TAG = "__op_tools__"
 _PLAIN_CLASSES = (torch.Tensor, torch.nn.Parameter)
-_SPARSE_PARTS = {
-    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
-}
-LAYOUT_PARTS: dict[str, tuple[str, ...]] = {"sparse_coo": ("indices", "values")} | {
-    str(layout).removeprefix("torch."): parts for layout, parts in _SPARSE_PARTS.items()
+# What the parts of sparse tensors are called in files, by the name of the layout.
+LAYOUT_PARTS: dict[str, tuple[str, ...]] = {
+    str(layout).removeprefix("torch."): tuple(part.lstrip("_") for part in parts)
+    for layout, parts in SPARSE_PARTS.items()
 }
 
 
@@ -194,21 +191,15 @@ def tensor_tree(tensor: torch.Tensor, pool: Pool | None = None) -> Snapshot | di
 
 
 def _sparse_tree(tensor: torch.Tensor, pool: Pool | None) -> dict[str, Any]:
-    tree: dict[str, Any] = {
-        TAG: "sparse",
-        "layout": str(tensor.layout).removeprefix("torch."),
-        "shape": tuple(tensor.shape),
+    layout = str(tensor.layout).removeprefix("torch.")
+    if layout not in LAYOUT_PARTS:
+        raise NotStorable(_why_not(tensor))
+    tree: dict[str, Any] = {TAG: "sparse", "layout": layout, "shape": tuple(tensor.shape)}
+    tree |= {
+        name: take(part, pool) for name, part in zip(LAYOUT_PARTS[layout], parts_of(tensor), strict=True)
     }
     if tensor.layout is torch.sparse_coo:
-        tree["indices"] = take(tensor._indices(), pool)
-        tree["values"] = take(tensor._values(), pool)
         tree["coalesced"] = tensor.is_coalesced()
-        return tree
-    parts = _SPARSE_PARTS.get(tensor.layout)
-    if parts is None:
-        raise NotStorable(_why_not(tensor))
-    for part in parts:
-        tree[part] = take(getattr(tensor, part)(), pool)
     return tree
 
 

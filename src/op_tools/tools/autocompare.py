@@ -18,8 +18,7 @@ import torch
 from dicore.settings import flag, setting
 from op_tools import brief, describe, tables
 from op_tools.categories import category_of, is_random
-from op_tools.comparison import printing, sampling, views
-from op_tools.comparison.held import Held
+from op_tools.comparison import calls, printing
 from op_tools.engine import ENGINE, Call, private, signature
 from op_tools.engine.call import device_types
 from op_tools.reference.recompute import Recomputation, RecomputeError
@@ -40,7 +39,7 @@ class AutoCompareSettings(ToolSettings):
     list: str = setting(".*", "OP_AUTOCOMPARE_LIST", str, "operators to compare")
     disable_list: str = setting("", "OP_AUTOCOMPARE_DISABLE_LIST", str, "operators to leave out")
     mode: str = setting(
-        "every", "OP_AUTOCOMPARE_MODE", sampling.mode, "which calls: `every`, `sampled` or `changed`"
+        "every", "OP_AUTOCOMPARE_MODE", calls.mode, "which calls: `every`, `sampled` or `changed`"
     )
     rate: float = setting(0.005, "OP_AUTOCOMPARE_RATE", float, "share of the calls that a sample compares")
     refresh: int = setting(
@@ -85,7 +84,7 @@ class OpAutoCompare(Tool):
         return bool(self.settings.backward)
 
     def opened(self) -> None:
-        self.sampler = sampling.Sampler(self.settings.mode, self.settings.rate, self.settings.refresh)
+        self.sampler = calls.Sampler(self.settings.mode, self.settings.rate, self.settings.refresh)
         self.declines = self._declines if self.settings.mode != "every" and self.only is None else None
         self.noise = NoiseCache()
         self.counts: dict[str, int] = {}
@@ -206,7 +205,7 @@ class OpAutoCompare(Tool):
             bases = (strided, tensors_of((args, kwargs)))
             pairs = zip(results, reference.own(), strict=True)
             verdicts = [
-                views.judge(mine, own, bases, tolerance_for(call.name, getattr(mine, "dtype", float)))
+                calls.judge_view(mine, own, bases, tolerance_for(call.name, getattr(mine, "dtype", float)))
                 for mine, own in pairs
             ]
         else:
@@ -241,7 +240,7 @@ class OpAutoCompare(Tool):
             return
         if private.saving_is_hooked():
             return  # checkpointing and offloading exist to free these inputs; the ATen calls are judged
-        kept = Held() if not reference.mutated() else None
+        kept = calls.Held() if not reference.mutated() else None
         inputs = (kept.tree(call.args), kept.tree(call.kwargs)) if kept is not None else (args, kwargs)
         key = signature.of_call(call.name, call.args, call.kwargs)
         call.notes[self] = (kept, inputs, key, _device_text(call))

@@ -68,7 +68,7 @@ class Counter(NamedTuple):
 
 @dataclass
 class Process:
-    """What is known of one process of the run."""
+    """What the logs tell of one process of the run."""
 
     rank: int
     world_size: int
@@ -155,21 +155,21 @@ class _Texts:
         return self._texts.setdefault(text, text)
 
     def path(self, step: int, module: str) -> tuple[str, ...]:
-        known = self._paths.get((step, module))
-        if known is None:
+        path = self._paths.get((step, module))
+        if path is None:
             parts = map(self.once, module.split(".")) if module else ()
-            known = self._paths[step, module] = (self.once(f"step {step}"), *parts)
-        return known
+            path = self._paths[step, module] = (self.once(f"step {step}"), *parts)
+        return path
 
     def device(self, inputs: str, outputs: str) -> str:
         """The device the texts of a call speak of first, the CPU aside."""
         for text in (inputs, outputs):
-            known = self._devices.get(text)
-            if known is None:
+            device = self._devices.get(text)
+            if device is None:
                 found = (name for name in _DEVICE.findall(text) if not name.startswith(("cpu", "meta")))
-                known = self._devices[text] = next(found, "")
-            if known:
-                return known
+                device = self._devices[text] = next(found, "")
+            if device:
+                return device
         return "device"
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import itertools
-import os
 import stat
 from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass
@@ -14,6 +12,7 @@ from typing import IO, Any
 
 import msgspec
 
+from dicore.files import replaced
 from op_tools.runs import NOTHING, BadInput, Run, kind_of_path
 from op_tools.trace.layout import Enclosing, Track, enclosed, lay_out
 from op_tools.trace.reading import FORWARD, Process, Slice, Timed, read_run
@@ -23,16 +22,16 @@ _BATCH = 4096
 
 
 @dataclass
-class Written:
+class TraceSummary:
     """What a trace has in it."""
 
     path: str
-    bytes: int
-    processes: int
-    rows: int
-    slices: int
-    flows: int
-    without_start: int
+    bytes: int = 0
+    processes: int = 0
+    rows: int = 0
+    slices: int = 0
+    flows: int = 0
+    without_start: int = 0
     without_time: int = 0
     older_logs: int = 0
 
@@ -40,44 +39,24 @@ class Written:
         return asdict(self)
 
 
-def write_trace(run: Run, path: Path, steps: Container[int] | None = None) -> Written:
+def write_trace(run: Run, path: Path, steps: Container[int] | None = None) -> TraceSummary:
     """Write the trace of a run, or of some steps; compressed if the name ends with .gz. Raises BadInput."""
     if not path.name or stat.S_ISDIR(kind_of_path(path)):
         raise BadInput(f"{path} is a folder. Give the file to write, for example {path / 'trace.json'}.")
     timed = read_run(run, steps)
     _require(run, timed, steps is not None)
     origin = timed.origin()
-    written = Written(
-        str(path),
-        0,
-        len(timed.processes),
-        timed.rows,
-        0,
-        0,
-        timed.without_start,
-        timed.without_time,
-        run.older,
-    )
-    other = {
-        "made_by": "op-tools trace",
-        "run": str(run.path),
-        "origin_us": origin / 1000,
-        "rows": timed.rows,
-    }
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    rows = {"rows": timed.rows, "without_start": timed.without_start, "without_time": timed.without_time}
+    written = TraceSummary(str(path), processes=len(timed.processes), older_logs=run.older, **rows)
+    origin_us = origin / 1000
+    other = {"made_by": "op-tools trace", "run": str(run.path), "origin_us": origin_us, "rows": timed.rows}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _open(temporary, path.name.endswith(".gz")) as file:
+        with replaced(path) as temporary, _open(temporary, path.name.endswith(".gz")) as file:
             _write(file, _all_events(timed, origin, written), other)
-        temporary.replace(path)
         written.bytes = path.stat().st_size
     except OSError as error:
-        raise BadInput(
-            f"{path} cannot be written: {error.strerror or error}. Choose another file with -o."
-        ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        why = error.strerror or error
+        raise BadInput(f"{path} cannot be written: {why}. Choose another file with -o.") from None
     return written
 
 
@@ -113,7 +92,7 @@ def _write(file: IO[bytes], events: Iterator[Event], other: dict[str, Any]) -> N
     file.write(b'\n],"otherData":' + encode(other) + b"}\n")
 
 
-def _all_events(timed: Timed, origin: int, written: Written) -> Iterator[Event]:
+def _all_events(timed: Timed, origin: int, written: TraceSummary) -> Iterator[Event]:
     flows = itertools.count(1)
     taken: set[int] = set()
     for process in timed.processes:
@@ -142,7 +121,7 @@ def _process_name(process: Process) -> str:
     return f"rank {process.rank} (pid {process.pid}{host})"
 
 
-def _track_events(track: Track, pid: int, tid: int, origin: int, written: Written) -> Iterator[Event]:
+def _track_events(track: Track, pid: int, tid: int, origin: int, written: TraceSummary) -> Iterator[Event]:
     for piece in enclosed(track.slices):
         time, length = (piece.start - origin) / 1000, piece.length / 1000
         if isinstance(piece, Enclosing):
@@ -150,17 +129,14 @@ def _track_events(track: Track, pid: int, tid: int, origin: int, written: Writte
             yield _event("X", pid, tid, time, name=piece.name, cat=piece.kind, dur=length, args=args)
             continue
         written.slices += 1
-        yield _event(
-            "X", pid, tid, time, name=piece.facts.name, cat=piece.kind, dur=length, args=_arguments(piece)
-        )
+        args = _arguments(piece)
+        yield _event("X", pid, tid, time, name=piece.facts.name, cat=piece.kind, dur=length, args=args)
         if piece.flow:
             # Behind the slice and at its start, so that readers tie it to this slice and no other.
             leaves = piece.kind == FORWARD
             written.flows += leaves
-            end = {} if leaves else {"bp": "e"}
-            yield _event(
-                "s" if leaves else "f", pid, tid, time, name="backward", cat="flow", id=piece.flow, **end
-            )
+            flow = {"name": "backward", "cat": "flow", "id": piece.flow} | ({} if leaves else {"bp": "e"})
+            yield _event("s" if leaves else "f", pid, tid, time, **flow)
 
 
 def _arguments(piece: Slice) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -65,7 +66,7 @@ _LARGEST_SQUARED = 1e18
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BoundCheck:
     """What a check found; `reason` is empty when nothing is wrong."""
 
     reason: str
@@ -80,9 +81,6 @@ class ReferenceNeeds:
 
     multiple: float = 0.0
     rms: float = 0.0
-
-    def or_more(self, other: ReferenceNeeds) -> ReferenceNeeds:
-        return ReferenceNeeds(max(self.multiple, other.multiple), max(self.rms, other.rms))
 
 
 def growth(length: float) -> float:
@@ -107,7 +105,6 @@ class Errors:
         # One rounding of the arithmetic, float32's or the format's own if that is finer.
         self.floor = _MIDDLE * 2.0 ** (form.bits - max(24, form.bits))
         self._worst = _largest(self.error)
-        self._one_sided: tuple[str | None] | None = None
 
     def _in_units(self, value: torch.Tensor) -> torch.Tensor:
         error = error_against(value, self.exact, self.form.overflow)
@@ -120,11 +117,11 @@ class Errors:
     def correctly_rounded(self) -> bool:
         return self._worst <= BASE
 
-    def check_without_noise(self) -> Outcome:
+    def check_without_noise(self) -> BoundCheck:
         """The limits with the noise of one rounding, the least that any arithmetic has."""
         bound = BASE + MULTIPLE * self.widening * self.floor
         if self._worst > bound:
-            return Outcome("not explained by one rounding", self._worst / bound, math.nan)
+            return BoundCheck("not explained by one rounding", self._worst / bound, math.nan)
         expected = 1 / 12 + (RMS_NOISE * self.widening * self.floor) ** 2
         rms = float(self.error.norm()) / math.sqrt(max(1, self.error.numel()) * expected)
         return self._average(rms, ReferenceNeeds(), self._worst / bound)
@@ -158,7 +155,7 @@ class Errors:
         """Where the reference itself overflowed, it excuses nothing but the same."""
         return torch.where(self.own.isfinite(), self._in_units(self.own), 0.0)
 
-    def check(self, noise: torch.Tensor, needs: ReferenceNeeds, strictness: float = 1.0) -> Outcome:
+    def check(self, noise: torch.Tensor, needs: ReferenceNeeds, strictness: float = 1.0) -> BoundCheck:
         """Hold the errors against the three limits; `strictness` narrows the first."""
         multiple = max(MULTIPLE * self.widening / strictness, REFERENCE_SHARE * needs.multiple)
         share = self.error.abs().div_(noise.mul(multiple).add_(BASE))
@@ -174,39 +171,30 @@ class Errors:
             share[(self.result == self.own) | (self.result.isnan() & self.own.isnan())] = 0
             worst = float(share.amax())
         if worst > 1:
-            biased = self._bias() is not None
-            return Outcome(self._worst_reason(share, worst), worst, math.nan, biased)
+            return BoundCheck(self._worst_reason(share, worst), worst, math.nan, self._bias is not None)
         return self._average(self._rms(self.error, noise), needs, worst)
 
-    def _average(self, rms: float, needs: ReferenceNeeds, worst: float) -> Outcome:
+    def _average(self, rms: float, needs: ReferenceNeeds, worst: float) -> BoundCheck:
         chance = 1 + 4 / math.sqrt(2 * max(1, self.error.numel()))
         share = rms / (max(RMS_LIMIT, RMS_REFERENCE * needs.rms) * chance)
-        bias = self._bias()
+        reason = self._bias or ""
         if share > 1:
             reason = f"errors are {share:.3g} times as large on average as rounding explains"
-            return Outcome(reason, worst, share, bias is not None)
-        if bias is not None:
-            return Outcome(bias, worst, share, True)
-        return Outcome("", worst, share)
+        return BoundCheck(reason, worst, share, self._bias is not None)
 
     def _rms(self, error: torch.Tensor, noise: torch.Tensor) -> float:
         if not error.numel():
             return 0.0
-        expected = (
-            noise.mul(RMS_NOISE * self.widening).clamp_(max=_LARGEST_SQUARED).square_().add_(1 / 12).sqrt_()
-        )
+        scale = RMS_NOISE * self.widening
+        expected = noise.mul(scale).clamp_(max=_LARGEST_SQUARED).square_().add_(1 / 12).sqrt_()
         # Where noise is that far above the unit, its own size says the same.
-        if _largest(noise) > _LARGEST_SQUARED / (RMS_NOISE * self.widening):
-            expected = torch.maximum(expected, noise * (RMS_NOISE * self.widening))
+        if _largest(noise) > _LARGEST_SQUARED / scale:
+            expected = torch.maximum(expected, noise * scale)
         return float(error.div(expected).norm()) / math.sqrt(error.numel())
 
+    @cached_property
     def _bias(self) -> str | None:
         """Truncation: errors on one side of the values, half a unit of it on average."""
-        if self._one_sided is None:
-            self._one_sided = (self._found_bias(),)
-        return self._one_sided[0]
-
-    def _found_bias(self) -> str | None:
         side = _side(self.error, self.exact)
         if side is None or abs(side.size) <= BIAS_SIZE:
             return None
@@ -228,12 +216,12 @@ class Errors:
         return _largest(rest) <= BASE + SCALED_ROUNDING / math.sqrt(rest.numel())
 
     def _worst_reason(self, share: torch.Tensor, worst: float) -> str:
-        worst = int(share.argmax())
+        index = int(share.argmax())
         count = int((share > 1).sum())
-        got, exact = float(self.result[worst]), float(self.exact[worst])
+        got, exact = float(self.result[index]), float(self.exact[index])
         many = "1 element is" if count == 1 else f"{count} of {share.numel()} elements are"
         times = "not explained by any rounding" if math.isinf(worst) else f"up to {worst:.3g} times the bound"
-        return f"{many} off, {times}: element {worst} is {got:.9g}, exact {exact:.9g}"
+        return f"{many} off, {times}: element {index} is {got:.9g}, exact {exact:.9g}"
 
 
 def with_reference_errors(
@@ -280,11 +268,8 @@ def _side(error: torch.Tensor, exact: torch.Tensor) -> _Side | None:
         return None
     mean = float(used.sign().mean())
     deviation = mean * math.sqrt(count)
-    if (
-        abs(mean) <= BIAS_SIGN
-        or abs(deviation) <= BIAS_DEVIATIONS
-        or float(used.norm()) > BIAS_RMS * math.sqrt(count)
-    ):
+    sums_share_them = float(used.norm()) > BIAS_RMS * math.sqrt(count)
+    if abs(mean) <= BIAS_SIGN or abs(deviation) <= BIAS_DEVIATIONS or sums_share_them:
         return None
     return _Side(mean, deviation, float(used.mean()))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from op_tools.trees import parts_of
 from op_tools.verdict.rounding import format_of
 
 
@@ -83,19 +84,6 @@ def identical(left: Any, right: Any) -> bool:
     return equal(left, right)
 
 
-def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors with memory of which a tensor consists: its indices and values where it is sparse."""
-    if tensor.layout is torch.strided:
-        return [tensor]
-    if tensor.layout is torch.sparse_coo:
-        return [tensor._indices(), tensor._values()]
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-    return []
-
-
 def _identical_sparse(left: torch.Tensor, right: torch.Tensor) -> bool:
     """By indices and values: a dense copy may have far more elements than a sparse tensor has memory."""
     mine, other = parts_of(left), parts_of(right)
@@ -115,11 +103,9 @@ def _is_nan(value: Any) -> bool:
 
 def nan(value: torch.Tensor) -> torch.Tensor:
     """Where a value of any dtype is NaN."""
-    return (
-        value.isnan()
-        if value.is_floating_point() or value.is_complex()
-        else torch.zeros_like(value, dtype=torch.bool)
-    )
+    if value.is_floating_point() or value.is_complex():
+        return value.isnan()
+    return torch.zeros_like(value, dtype=torch.bool)
 
 
 def _memory_comparison() -> Callable[[int, int, int], int] | None:

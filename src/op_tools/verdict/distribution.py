@@ -1,6 +1,8 @@
 """Judges random operators by their distribution and their algebra, since no reference gives the same values.
 
-Every statistical limit is one that a correct generator crosses with probability 1e-9 at most (`chance.py`).
+Every statistical limit is one that a correct generator crosses with probability 1e-9 at most, whatever the number of
+samples: Chernoff's bound for rates, Bernstein's for sums, Dvoretzky-Kiefer-Wolfowitz's for distribution functions. They hold
+for any sample size and need no tables. Each judge says what is wrong, or nothing.
 """
 
 from __future__ import annotations
@@ -13,18 +15,16 @@ from typing import Any
 import torch
 
 from op_tools.categories import base_name
-from op_tools.verdict.chance import (
-    SURPRISE,
-    coarseness,
-    distribution_is_off,
-    rate_is_off,
-    repeats,
-    sum_is_off,
-)
 from op_tools.verdict.judgement import Status, Verdict
 from op_tools.verdict.rounding import Format, format_of, unit_in_last_place
 from op_tools.verdict.tolerance import Tolerance
 
+# ln(2 / 1e-9): what the exponents of the bounds are held against.
+SURPRISE = math.log(2 / 1e-9)
+# Distribution functions are compared on at most this many samples.
+MOST_SAMPLES = 1 << 17
+# From so many float32 numbers on, fewer than this part being different means that a generator repeats itself.
+REPEAT_SAMPLES, REPEAT_UNIQUE = 1000, 0.5
 # A kept value is x * (1 / (1 - p)), in one or two roundings more than x / (1 - p).
 KEPT_UNITS = 2.5
 # The identity is one of n! permutations: from here on rarer than 1e-9.
@@ -34,7 +34,7 @@ SURELY_PERMUTED = 13
 _IN_PLACE = re.compile(r"[a-z]_(\.|$)")
 
 Named = dict[str, Any]
-Judge = Callable[[Named, Sequence[Any]], str]
+RandomJudge = Callable[[Named, Sequence[Any]], str]
 
 
 class _NotJudgedError(Exception):
@@ -88,47 +88,88 @@ def _flat(value: Any) -> torch.Tensor:
     return value.detach().reshape(-1).double()
 
 
+# Chance
+
+
+def rate_is_off(hits: int, count: int, p: float) -> str:
+    """Chernoff: a rate q of n draws has probability at most exp(-n KL(q, p)) on either side."""
+    if not count:
+        return ""
+    q = hits / count
+    distance = sum(a * math.log(a / b) if b > 0 else math.inf for a, b in ((q, p), (1 - q, 1 - p)) if a > 0)
+    return f"a rate of {q:.6g} in {count} draws, expected {p:.6g}" if count * distance > SURPRISE else ""
+
+
+def sum_is_off(total: float, expected: float, variance: float, largest: float, what: str) -> str:
+    """Bernstein: independent terms of that variance, each within `largest` of its mean."""
+    allowed = math.sqrt(2 * variance * SURPRISE) + 2 * largest * SURPRISE / 3
+    return f"{what}: {total:.9g}, expected {expected:.9g}" if abs(total - expected) > allowed else ""
+
+
+def distribution_is_off(
+    values: torch.Tensor, cdf: Callable[[torch.Tensor], torch.Tensor], step: float = 0.0
+) -> str:
+    """Dvoretzky-Kiefer-Wolfowitz on the empirical distribution; `step` is what discreteness may add."""
+    if values.numel() > MOST_SAMPLES:
+        values = values[:: -(-values.numel() // MOST_SAMPLES)]
+    count = values.numel()
+    if not count:
+        return ""
+    expected = cdf(values.sort().values)
+    ranks = torch.arange(count, dtype=torch.float64, device=values.device) / count
+    distance = float(torch.maximum((expected - ranks).abs(), (expected - ranks - 1 / count).abs()).max())
+    if not distance <= math.sqrt(SURPRISE / (2 * count)) + 1 / count + step:
+        return f"the distribution of {count} values is off by {distance:.4g}"
+    return ""
+
+
+def repeats(value: torch.Tensor) -> str:
+    count = value.numel()
+    if value.dtype not in (torch.float32, torch.float64) or count < REPEAT_SAMPLES or count > MOST_SAMPLES:
+        return ""
+    different = value.unique().numel()
+    return f"only {different} of {count} values are different" if different < REPEAT_UNIQUE * count else ""
+
+
+def coarseness(value: torch.Tensor) -> float:
+    """What a half's few values add to the distance of distribution functions."""
+    form = format_of(value.dtype)
+    return 0.0 if form is None else 4 * form.roundoff
+
+
 # Continuous distributions
 
 
 def _uniform(named: Named, results: Sequence[Any]) -> str:
     low, high = float(named.get("from", 0.0) or 0.0), float(named.get("to", 1.0))
     values = _flat(results[0])
-    if values.numel() and (float(values.amin()) < low or float(values.amax()) > high):
-        return f"values between {float(values.amin()):.9g} and {float(values.amax()):.9g}, expected {low:g} to {high:g}"
+    least, most = map(float, values.aminmax()) if values.numel() else (low, high)
+    if least < low or most > high:
+        return f"values between {least:.9g} and {most:.9g}, expected {low:g} to {high:g}"
     if high <= low:
         return ""
-    off = distribution_is_off(
-        values, lambda x: ((x - low) / (high - low)).clamp(0, 1), coarseness(results[0])
-    )
+    span = high - low
+    off = distribution_is_off(values, lambda x: ((x - low) / span).clamp(0, 1), coarseness(results[0]))
     return off or repeats(results[0])
 
 
-def _unit_uniform(named: Named, results: Sequence[Any]) -> str:
-    return _uniform({}, results)
-
-
 def _normal(named: Named, results: Sequence[Any]) -> str:
-    mean, deviation = named.get("mean", 0.0), named.get("std", 1.0)
     values = _flat(results[0])
-    shift = _flat(mean) if isinstance(mean, torch.Tensor) else float(mean if mean is not None else 0.0)
-    scale = (
-        _flat(deviation)
-        if isinstance(deviation, torch.Tensor)
-        else float(1.0 if deviation is None else deviation)
-    )
-    if isinstance(shift, torch.Tensor) and shift.numel() not in (1, values.numel()):
-        raise _NotJudgedError
-    if isinstance(scale, torch.Tensor) and scale.numel() not in (1, values.numel()):
-        raise _NotJudgedError
+    shift = _parameter(named.get("mean"), 0.0, values.numel())
+    scale = _parameter(named.get("std"), 1.0, values.numel())
     if isinstance(scale, float) and scale == 0:
         return "" if bool((values == shift).all()) else "values differ though the deviation is 0"
     standard = (values - shift) / scale
     return distribution_is_off(standard, torch.special.ndtr, coarseness(results[0])) or repeats(results[0])
 
 
-def _standard_normal(named: Named, results: Sequence[Any]) -> str:
-    return _normal({}, results)
+def _parameter(value: Any, default: float, count: int) -> torch.Tensor | float:
+    """A number, or one for each of `count` values."""
+    if not isinstance(value, torch.Tensor):
+        return default if value is None else float(value)
+    if value.numel() not in (1, count):
+        raise _NotJudgedError
+    return _flat(value)
 
 
 def _exponential(named: Named, results: Sequence[Any]) -> str:
@@ -167,9 +208,8 @@ def _bernoulli(named: Named, results: Sequence[Any]) -> str:
     if bool(((values != 0) & (values != 1)).any()):
         return "values other than 0 and 1"
     p = named.get("p")
-    source = named.get("self")
-    if p is None and isinstance(source, torch.Tensor):
-        p = source
+    if p is None and isinstance(named.get("self"), torch.Tensor):
+        p = named["self"]
     if not isinstance(p, torch.Tensor):
         return rate_is_off(int(values.sum()), values.numel(), 0.5 if p is None else float(p))
     chance = _flat(p.expand_as(results[0]) if p.shape != results[0].shape else p)
@@ -197,9 +237,8 @@ def _integers(named: Named, results: Sequence[Any]) -> str:
     if bool((values != values.round()).any()):
         return "values that are no integers"
     span = int(high) - low
-    return distribution_is_off(
-        values, lambda x: ((x - low + 1) / span).clamp(0, 1), 1 / span + coarseness(results[0])
-    )
+    step = 1 / span + coarseness(results[0])
+    return distribution_is_off(values, lambda x: ((x - low + 1) / span).clamp(0, 1), step)
 
 
 def _integers_of_factory(named: Named, results: Sequence[Any]) -> str:
@@ -236,14 +275,12 @@ def _multinomial(named: Named, results: Sequence[Any]) -> str:
     if bool((weights.gather(1, picks) == 0).any()):
         return "a category of probability 0"
     if not named.get("replacement", False):
-        twice = bool((picks.sort(1).values.diff(dim=1) == 0).any())
-        if twice:
+        if bool((picks.sort(1).values.diff(dim=1) == 0).any()):
             return "a category drawn twice without replacement"
         picks = picks[:, :1]  # the first draw has the given probabilities
     chance = weights / weights.sum(1, keepdim=True)
-    counts = (
-        torch.zeros_like(chance).scatter_add_(1, picks, torch.ones_like(picks, dtype=torch.float64)).sum(0)
-    )
+    ones = torch.ones_like(picks, dtype=torch.float64)
+    counts = torch.zeros_like(chance).scatter_add_(1, picks, ones).sum(0)
     expected = chance.sum(0) * picks.shape[1]
     variance = (chance * (1 - chance)).sum(0) * picks.shape[1]
     allowed = (2 * variance * (SURPRISE + math.log(chance.shape[1]))).sqrt() + SURPRISE
@@ -264,8 +301,7 @@ def _dropout(named: Named, results: Sequence[Any]) -> str:
     if p >= 1:
         return "" if not bool(after.any()) else "values were kept though p is 1"
     kept = after != 0
-    wrong = _wrongly_kept(before[kept], after[kept], p, form)
-    if wrong:
+    if wrong := _wrongly_kept(before[kept], after[kept], p, form):
         return wrong
     # A zero, or what becomes one by scaling, tells nothing about the draw.
     telling = before.abs() >= form.smallest_normal
@@ -321,16 +357,13 @@ def _leaky(named: Named, results: Sequence[Any]) -> str:
     telling = ~positive & (before.abs() > (form.smallest_normal / form.roundoff if form else 0.0))
     slopes = after[telling] / before[telling]
     slack = 4 * (form.roundoff if form is not None else 0.0)
-    if slopes.numel() and (
-        float(slopes.amin()) < lower * (1 - slack) or float(slopes.amax()) > upper * (1 + slack)
-    ):
-        return f"slopes from {float(slopes.amin()):.6g} to {float(slopes.amax()):.6g}, expected {lower:g} to {upper:g}"
+    least, most = map(float, slopes.aminmax()) if slopes.numel() else (lower, upper)
+    if least < lower * (1 - slack) or most > upper * (1 + slack):
+        return f"slopes from {least:.6g} to {most:.6g}, expected {lower:g} to {upper:g}"
     span = upper - lower
-    return (
-        distribution_is_off(slopes, lambda x: ((x - lower) / span).clamp(0, 1), slack / span)
-        if span > 0
-        else ""
-    )
+    if span <= 0:
+        return ""
+    return distribution_is_off(slopes, lambda x: ((x - lower) / span).clamp(0, 1), slack / span)
 
 
 def _unknown(named: Named, results: Sequence[Any]) -> str:
@@ -338,13 +371,13 @@ def _unknown(named: Named, results: Sequence[Any]) -> str:
 
 
 _DROPOUT = ("self", "p")
-_JUDGES: dict[str, tuple[Judge, tuple[str, ...]]] = {
+_JUDGES: dict[str, tuple[RandomJudge, tuple[str, ...]]] = {
     "uniform": (_uniform, ("self", "from", "to")),
-    "rand": (_unit_uniform, ()),
-    "rand_like": (_unit_uniform, ()),
+    "rand": (_uniform, ()),
+    "rand_like": (_uniform, ()),
     "normal": (_normal, ("self", "mean", "std")),
-    "randn": (_standard_normal, ()),
-    "randn_like": (_standard_normal, ()),
+    "randn": (_normal, ()),
+    "randn_like": (_normal, ()),
     "exponential": (_exponential, ("self", "lambd")),
     "cauchy": (_cauchy, ("self", "median", "sigma")),
     "log_normal": (_log_normal, ("self", "mean", "std")),

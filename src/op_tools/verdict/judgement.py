@@ -21,8 +21,8 @@ from op_tools.reference.perturbation import ROUNDING
 from op_tools.verdict.arithmetic import Evidence, explanation
 from op_tools.verdict.bounds import (
     DOUBLE_ROUNDING,
+    BoundCheck,
     Errors,
-    Outcome,
     ReferenceNeeds,
     columns_of,
     errors_of_variants,
@@ -147,10 +147,7 @@ def judge_all(
     if len(own) != len(results):
         reason = f"{len(results)} results where the reference has {len(own)}"
         return [Verdict.plain("fail", reason, tolerance) for _ in results]
-    return [
-        call.judged(result, mine, index)
-        for index, (result, mine) in enumerate(zip(results, own, strict=True))
-    ]
+    return [call.judged(result, own[index], index) for index, result in enumerate(results)]
 
 
 @lru_cache(maxsize=256)
@@ -181,24 +178,19 @@ def variants_of(reference: Reference) -> list[tuple[list[Any], list[Any]]]:
     return [pair for pair in found if pair is not None]
 
 
+@dataclass
 class _Call:
-    """One call under judgement."""
+    """One call under judgement; its noise is kept where a key is given."""
 
-    def __init__(
-        self,
-        reference: Reference,
-        category: Category,
-        tolerance: Tolerance,
-        cache: NoiseCache | None,
-        key: object,
-    ) -> None:
-        self._reference = reference
-        self._gradient = reference.is_gradient
-        self._category: Category = category
-        self._tolerance = tolerance
-        self._cache = cache if key is not None else None
-        self._key = key
-        self._reruns = Reruns(reference)
+    _reference: Reference
+    _category: Category
+    _tolerance: Tolerance
+    _cache: NoiseCache | None
+    _key: object
+
+    def __post_init__(self) -> None:
+        self._cache = self._cache if self._key is not None else None
+        self._reruns = Reruns(self._reference)
 
     def judged(self, result: Any, own: Any, index: int) -> Verdict:
         if not isinstance(result, torch.Tensor) or not isinstance(own, torch.Tensor):
@@ -217,7 +209,7 @@ class _Call:
         if equal(result, own):
             return _same(self._tolerance)
         form = format_of(own.dtype)
-        if form is None or (self._category in _EXACT and not self._gradient):
+        if form is None or (self._category in _EXACT and not self._reference.is_gradient):
             return self._exact(result, own)
         return self._arithmetic(result, own, index, form)
 
@@ -283,10 +275,10 @@ class _Call:
 
     def _staged(
         self, errors: Errors, exact: torch.Tensor, index: int, length: float
-    ) -> tuple[Status, Outcome, bool]:
+    ) -> tuple[Status, BoundCheck, bool]:
         """(status, what the last check found, whether the first full check was an alarm)."""
         if errors.correctly_rounded():
-            return "pass", Outcome("", 1.0, 0.0), False
+            return "pass", BoundCheck("", 1.0, 0.0), False
         columns = columns_of(exact)
         outcome = self._without_reruns(errors, index, columns)
         if not outcome.reason:
@@ -336,7 +328,7 @@ class _Call:
         noise = variance.reshape(-1).sqrt().mul_(rounding)
         return noise.div_(errors.unit).float().add_(errors.floor)
 
-    def _without_reruns(self, errors: Errors, index: int, columns: int) -> Outcome:
+    def _without_reruns(self, errors: Errors, index: int, columns: int) -> BoundCheck:
         """Bounds from the value alone, from the reference's errors, then from the cache; all only ever let pass."""
         outcome = errors.check_without_noise()
         if outcome.reason:

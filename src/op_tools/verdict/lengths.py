@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -16,16 +18,19 @@ _SCATTERS = ("index_add", "scatter", "index_put", "index_reduce", "embedding")
 _CROWDING = 4.0
 
 
-def _name(reference: Reference) -> str:
-    func = reference.func
-    return base_name(
-        str(func) if isinstance(func, torch._ops.OpOverload) else getattr(func, "__name__", "") or ""
-    )
+def function_name(func: Callable[..., Any] | None) -> str:
+    """The base name of an operator or a function."""
+    is_operator = isinstance(func, torch._ops.OpOverload)
+    return base_name(str(func) if is_operator else getattr(func, "__name__", "") or "")
 
 
 def independent_errors(reference: Reference, result: torch.Tensor, length: float) -> float:
     """How many elements have errors of their own: those of a running sum contain all earlier ones."""
-    return max(1.0, result.numel() / length) if _name(reference) in _SCANS else float(result.numel())
+    return (
+        max(1.0, result.numel() / length)
+        if function_name(reference.func) in _SCANS
+        else float(result.numel())
+    )
 
 
 def shortest_input(reference: Reference) -> torch.dtype:
@@ -39,7 +44,7 @@ def summed_terms(category: Category, reference: Reference, result: torch.Tensor)
     """An estimate from shapes alone: at least 1."""
     if reference.func is None or category == "elementwise" or not result.numel():
         return 1.0
-    name = _name(reference)
+    name = function_name(reference.func)
     inputs = flat_tensors(reference.args, reference.kwargs)
     inputs += [grad for grad in reference.grad_outputs or () if grad is not None]
     sizes = sorted((tensor.numel() for tensor in inputs if tensor.is_floating_point()), reverse=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from op_tools.categories import base_name
 from op_tools.verdict.closeness import nan
+from op_tools.verdict.lengths import function_name
 
 # Where `dim` stands among the arguments, and its default.
 _DIM: dict[str, tuple[int, int | None]] = {
@@ -27,7 +27,6 @@ _DIM: dict[str, tuple[int, int | None]] = {
     "cummin": (1, -1),
 }
 _ALL_DIFFERENT = frozenset(("sort", "argsort", "topk"))
-_POOLED_DIMENSIONS = {"1": 1, "2": 2, "3": 3}
 
 
 def ties(
@@ -38,9 +37,7 @@ def ties(
     expected: torch.Tensor,
 ) -> str:
     """Empty where `got` picks values equal to those that `expected` picks; otherwise what is wrong."""
-    name = base_name(
-        str(func) if isinstance(func, torch._ops.OpOverload) else getattr(func, "__name__", "") or ""
-    )
+    name = function_name(func)
     source = args[0] if args else kwargs.get("input", kwargs.get("self"))
     if not isinstance(source, torch.Tensor):
         return "positions differ"
@@ -67,7 +64,7 @@ def flattened(
 ) -> tuple[torch.Tensor, torch.Tensor, int] | None:
     """(values, positions, dim) such that the positions count along dim."""
     if "max_pool" in name:
-        spatial = next((count for digit, count in _POOLED_DIMENSIONS.items() if f"{digit}d" in name), None)
+        spatial = next((count for count in (1, 2, 3) if f"{count}d" in name), None)
         if spatial is None or got.dim() < spatial:
             return None
         return source.flatten(-spatial), got.flatten(-spatial), -1
