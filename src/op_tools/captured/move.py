@@ -11,7 +11,7 @@ import torch
 from op_tools.captured.load import GENERATOR
 from op_tools.storage import Opaque
 from op_tools.transfer import copy_tensor
-from op_tools.trees import map_leaves
+from op_tools.trees import map_leaves, map_tensors
 
 __all__ = ["cloned", "copied", "keeps_statistics", "resolve_device", "to_device"]
 
@@ -89,11 +89,7 @@ def to_device(
 def cloned(value: Any) -> Any:
     """The same tree with differentiable copies; what was one tensor stays one."""
     clones: dict[int, torch.Tensor] = {}
-
-    def clone(item: Any) -> Any:
-        return clones.setdefault(id(item), item.clone()) if isinstance(item, torch.Tensor) else item
-
-    return map_leaves(value, clone)
+    return map_tensors(value, lambda tensor: clones.setdefault(id(tensor), tensor.clone()))
 
 
 def _names_accelerator(text: str, captured_on: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from op_tools.trees import map_leaves
+from op_tools.trees import map_tensors
 from op_tools.verdict import Verdict
 from op_tools.verdict.tolerance import Tolerance
 
@@ -79,11 +79,9 @@ class Held:
 
     def tree(self, value: Any) -> Any:
         """The same tree with detached tensors; nothing is copied."""
-        return map_leaves(value, self._held)
+        return map_tensors(value, self._held)
 
-    def _held(self, value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
+    def _held(self, value: torch.Tensor) -> torch.Tensor:
         detached = self._detached.get(id(value))
         if detached is None:
             detached = self._detached[id(value)] = value.detach()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from op_tools.reproduce.judged import JudgedCall
 from op_tools.runs import BadInput
-from op_tools.trees import flat_tensors, map_leaves
+from op_tools.trees import flat_tensors, map_tensors
 from op_tools.verdict.rounding import real_parts
 
 __all__ = ["cut"]
@@ -74,21 +73,10 @@ def _tried(call: JudgedCall, length: int, start: int, count: int) -> JudgedCall 
             return tensor
         return tensor.narrow(0, start, count).detach().clone().requires_grad_(tensor.requires_grad)
 
-    def shorter(value: Any) -> Any:
-        return map_leaves(value, lambda leaf: rows(leaf) if isinstance(leaf, torch.Tensor) else leaf)
-
-    captured = call.captured
-    smaller = replace(
-        captured,
-        args=shorter(captured.args),
-        kwargs=shorter(captured.kwargs),
-        outputs=shorter(captured.outputs),
-        grad_inputs=shorter(captured.grad_inputs),
-        grad_outputs=shorter(captured.grad_outputs),
-        written=shorter(captured.written),
-    )
+    parts = ("args", "kwargs", "outputs", "grad_inputs", "grad_outputs", "written")
+    shorter = {part: map_tensors(getattr(call.captured, part), rows) for part in parts}
     try:
-        found = JudgedCall.of(smaller)
+        found = JudgedCall.of(replace(call.captured, **shorter))
         found.judge_captured()
     except (BadInput, RuntimeError, ValueError):
         return None
