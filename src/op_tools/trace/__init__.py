@@ -1,5 +1,5 @@
 """A run on a time line: the measured calls of every rank as a trace that opens in Perfetto."""
 
-from op_tools.trace.writing import Written, write_trace
+from op_tools.trace.writing import TraceSummary, write_trace
 
-__all__ = ["Written", "write_trace"]
+__all__ = ["TraceSummary", "write_trace"]
