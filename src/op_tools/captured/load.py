@@ -151,17 +151,15 @@ def read_item(item: Item, parts: Container[str] = PARTS) -> CapturedCall:
                 found[part] = load(item.file(part))
             except CaptureError as error:
                 notes.append(str(error))
-    outputs, grad_inputs, grad_outputs = (
-        tuple(found[part]["args"]) if part in found else None for part in PARTS
-    )
+    values = {part: tuple(loaded["args"]) for part, loaded in found.items()}
     header = data.get("__op_tools__") or {}
     return CapturedCall(
         name=_name(item, data, header),
         args=tuple(data["args"]),
         kwargs=dict(data.get("kwargs") or {}),
-        outputs=outputs,
-        grad_inputs=grad_inputs,
-        grad_outputs=grad_outputs,
+        outputs=values.get("output"),
+        grad_inputs=values.get("grad_inputs"),
+        grad_outputs=values.get("grad_outputs"),
         header=header,
         written=_written(found.get("output", {}).get("kwargs")),
         notes=tuple(notes),

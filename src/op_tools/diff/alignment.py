@@ -199,12 +199,8 @@ def _range_of(found: list[Match], start: int, step: int, may_move: Callable[[Mat
     positions: list[int] = []
     position = start
     while 0 <= position < len(found) and len(positions) < FURTHEST_SLIDE and may_move(found[position]):
-        if (
-            positions
-            and abs(found[position][0] - found[positions[-1]][0])
-            + abs(found[position][1] - found[positions[-1]][1])
-            != 2
-        ):
+        (i, j), (x, y) = found[position], found[positions[-1] if positions else position]
+        if positions and abs(i - x) + abs(j - y) != 2:
             break
         positions.append(position)
         position += step

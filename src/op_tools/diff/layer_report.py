@@ -152,12 +152,11 @@ def headline(report: LayerReport) -> str:
     if first.judgement == "differs":
         return first.text
     if first.module == OUTSIDE:
-        what = (
-            "in the loss function or its backward" if first.part.startswith("grad") else "between the models"
-        )
+        backward = first.part.startswith("grad")
+        what = "in the loss function or its backward" if backward else "between the models"
         return f"suspect: something outside of all modules, {what}: {first.part} {first.text}"
     where = f"{first.module} ({first.class_name}), {first.part}{_when(report, first)}"
-    side = f", in {_sides(first.side)}" if first.side else ""
+    side = f", in {'both runs' if first.side == 'both' else f'run {first.side}'}" if first.side else ""
     return f"first {first.judgement} module: {where}{side}: {first.text}"
 
 
@@ -167,10 +166,6 @@ def _when(report: LayerReport, first: LayerFinding) -> str:
     return step + (f", rank {first.rank}" if len({row.rank for row in report.rows}) > 1 else "")
 
 
-def _sides(side: str) -> str:
-    return "both runs" if side == "both" else f"run {side}"
-
-
 def _table(report: LayerReport) -> str:
     from op_tools import tables
 
@@ -178,48 +173,26 @@ def _table(report: LayerReport) -> str:
     title = ""
     if not shown:
         shown = [row for row in report.rows if row.judgement in ("rounding", "follows")]
-        shown.sort(key=lambda row: -_sortable(row.difference.rel_rms))
-        shown = shown[:5]
+        shown = sorted(shown, key=lambda row: -row.difference.rel_rms)[:5]
         title = "the largest differences:\n" if shown else ""
     if not shown:
         return ""
-    cells = [_fitted(_cells(row)) for row in shown]
+    cells = [_cells(row) for row in shown]
     more = len(cells) - _MOST_ROWS
     text = title + tables.plain_table(_COLUMNS, cells[:_MOST_ROWS])
     return text + (f"\nand {more} more; --json shows all" if more > 0 else "")
 
 
-def _cells(row: LayerRow) -> tuple[str, ...]:
+def _cells(row: LayerRow) -> list[str]:
+    """Cut to the widths of the columns: of a path the end says most, of everything else the beginning."""
     side = f" ({row.side})" if row.side in ("A", "B") else ""
-    return (
-        row.module,
-        row.class_name,
-        _short(row.part),
-        _shown(row.difference.cosine, ".5f" if row.difference.cosine >= 0 else ".4f"),
-        _shown(row.difference.rel_rms, ".1e"),
-        _shown(row.amplification, ".2g"),
-        "low prec." if row.judgement == "lower precision" else f"{row.judgement}{side}",
-    )
-
-
-def _shown(value: float, form: str) -> str:
-    return "" if math.isnan(value) else f"{value:{form}}"
-
-
-def _sortable(value: float) -> float:
-    return 0.0 if math.isnan(value) else value
-
-
-def _short(part: str) -> str:
+    judgement = "low prec." if row.judgement == "lower precision" else f"{row.judgement}{side}"
+    cosine, rel_rms = row.difference.cosine, row.difference.rel_rms
+    numbers = ((cosine, ".5f" if cosine >= 0 else ".4f"), (rel_rms, ".1e"), (row.amplification, ".2g"))
+    shown = ["" if math.isnan(value) else f"{value:{form}}" for value, form in numbers]
+    part = row.part
     for long, short in _SHORT:
         part = part.replace(long, short)
-    return part
-
-
-def _fitted(cells: tuple[str, ...]) -> list[str]:
-    """Of a path the end says most, of everything else the beginning."""
-    module, *others = cells
-    width = _WIDTHS[0]
-    path = module if len(module) <= width else "…" + module[1 - width :]
-    rest = zip(others, _WIDTHS[1:], strict=True)
+    path = row.module if len(row.module) <= _WIDTHS[0] else "…" + row.module[1 - _WIDTHS[0] :]
+    rest = zip((row.class_name, part, *shown, judgement), _WIDTHS[1:], strict=True)
     return [path, *(text if len(text) <= most else text[: most - 1] + "…" for text, most in rest)]

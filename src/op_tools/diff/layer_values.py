@@ -13,6 +13,7 @@ import torch
 from op_tools.runs import CAPTURES, NOTHING, BadInput, Run
 from op_tools.storage import CaptureError, load
 from op_tools.verdict.closeness import cosine_similarity
+from op_tools.verdict.rounding import real_parts
 
 __all__ = [
     "Difference",
@@ -176,14 +177,14 @@ def _named(part: Mapping[str, Any], what: str) -> Mapping[str, Any]:
 class Difference:
     """How far two values are from each other, and what they look like."""
 
-    max_abs_diff: float
-    rel_rms: float
-    cosine: float
-    mean_a: float
-    std_a: float
-    mean_b: float
-    std_b: float
-    epsilon: float  # of the coarser dtype of the two; 0 for integers
+    max_abs_diff: float = math.nan
+    rel_rms: float = math.nan
+    cosine: float = math.nan
+    mean_a: float = math.nan
+    std_a: float = math.nan
+    mean_b: float = math.nan
+    std_b: float = math.nan
+    epsilon: float = 0.0  # of the coarser dtype of the two; 0 for integers
     note: str = ""
 
     @property
@@ -192,24 +193,18 @@ class Difference:
         return self.rel_rms == 0 and not self.note
 
 
-_NONE = math.nan
-
-
 def difference(a: Any, b: Any) -> Difference | None:
     """Measure two values; None where there is nothing to measure on either side."""
     if not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor):
         return None
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
-        side = "A" if isinstance(a, torch.Tensor) else "B"
-        return Difference(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, 0.0, f"only in {side}")
+        return Difference(note=f"only in {'A' if isinstance(a, torch.Tensor) else 'B'}")
     epsilon = max(_epsilon(a.dtype), _epsilon(b.dtype))
+    left, right = real_parts(a.detach()), real_parts(b.detach())
+    moments = (*_moments(left), *_moments(right))
     if a.shape != b.shape:
         text = f"shapes differ: {list(a.shape)} and {list(b.shape)}"
-        return Difference(
-            math.inf, math.inf, _NONE, *_moments(_flat_float64(a)), *_moments(_flat_float64(b)), epsilon, text
-        )
-    left, right = _flat_float64(a), _flat_float64(b)
-    moments = (*_moments(left), *_moments(right))
+        return Difference(math.inf, math.inf, math.nan, *moments, epsilon, text)
     if torch.equal(left, right):
         return Difference(0.0, 0.0, 1.0, *moments, epsilon)
     finite = left.isfinite() & right.isfinite()
@@ -217,7 +212,7 @@ def difference(a: Any, b: Any) -> Difference | None:
     if not bool(alike.all()):
         count = int((~alike).sum())
         text = f"{count} elements are NaN or Inf on one side only"
-        return Difference(math.inf, math.inf, _NONE, *moments, epsilon, text)
+        return Difference(math.inf, math.inf, math.nan, *moments, epsilon, text)
     left, right = left[finite], right[finite]
     off = left - right
     size = max(_rms(left), _rms(right))
@@ -228,12 +223,6 @@ def difference(a: Any, b: Any) -> Difference | None:
 
 def _epsilon(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
-
-
-def _flat_float64(value: torch.Tensor) -> torch.Tensor:
-    value = value.detach()
-    value = value.to_dense() if value.layout is not torch.strided else value
-    return (torch.view_as_real(value.resolve_conj()) if value.is_complex() else value).double().reshape(-1)
 
 
 def _moments(value: torch.Tensor) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -37,6 +38,8 @@ COARSE = 2.0**-10
 _ROUNDINGS = 32.0
 Pair = tuple[LayerCall, LayerCall]
 Progress = Callable[[int, int], None]
+# By call and part: the run that is judged (A, B or both), and how.
+Verdicts = dict[Key, dict[str, tuple[str, Verdict]]]
 
 
 def compare_layers(run_a: Run, run_b: Run, progress: Progress | None = None) -> LayerReport:
@@ -152,7 +155,7 @@ def _inputs_differ(first: Measured, report: LayerReport) -> None:
 
 def _compare(a: RecordedLayers, pairs: Sequence[Pair], report: LayerReport, progress: Progress) -> None:
     measured: dict[Key, Measured] = {}
-    verdicts: dict[Key, dict[str, tuple[str, Verdict]]] = {}
+    verdicts: Verdicts = {}
     for done, (call, other) in enumerate(pairs):
         progress(done, len(pairs))
         values, others = read_values(call), read_values(other)
@@ -168,12 +171,13 @@ def _compare(a: RecordedLayers, pairs: Sequence[Pair], report: LayerReport, prog
         verdicts[call.key] = found
         if call.class_name != other.class_name:
             report.notes.append(f"{call.label} is {call.class_name} in A and {other.class_name} in B")
-    coarse = [key for key, found in verdicts.items() if _has(found, "lower_precision")]
-    floor = COARSE if coarse else 0.0
+    lower = [
+        [v.reason for _, v in found.values() if v.status == "lower_precision"] for found in verdicts.values()
+    ]
+    coarse = [reasons[0] for reasons in lower if reasons]
     if coarse:
-        reason = next(v.reason for _, v in verdicts[coarse[0]].values() if v.status == "lower_precision")
         report.notes.append(
-            f"{len(coarse)} modules compute with fewer bits ({reason}); others are given room for it"
+            f"{len(coarse)} modules compute with fewer bits ({coarse[0]}); others are given room for it"
         )
     if any(item.is_drawn for item in measured.values()):
         report.notes.append(
@@ -188,7 +192,7 @@ def _compare(a: RecordedLayers, pairs: Sequence[Pair], report: LayerReport, prog
             NOTHING,
         )
     for roots in trees:
-        growths = measured_growth(roots, floor)
+        growths = measured_growth(roots, COARSE if coarse else 0.0)
         suspects += grown(growths)
         factors |= {(growth.at.call.key, growth.part): growth.factor for growth in growths}
     _fill_rows(measured, verdicts, factors, suspects, report)
@@ -203,13 +207,10 @@ def _autocast_epsilon(values: LayerValues) -> float:
 
 
 def _parts(a: LayerValues, b: LayerValues) -> Iterator[tuple[str, Difference]]:
-    yield from _named("weight", a.weights, b.weights)
-    yield from _named("buffer", a.buffers, b.buffers)
-    yield from _by_position("input", a.inputs, b.inputs)
-    yield from _by_position("output", a.outputs, b.outputs)
-    yield from _by_position("grad_output", a.grad_outputs, b.grad_outputs)
-    yield from _by_position("grad_input", a.grad_inputs, b.grad_inputs)
-    yield from _named("grad_weight", a.grad_weights, b.grad_weights)
+    for kind in ("weight", "buffer", "input", "output", "grad_output", "grad_input", "grad_weight"):
+        mine, other = getattr(a, f"{kind}s"), getattr(b, f"{kind}s")
+        named = isinstance(mine, Mapping)
+        yield from _named(kind, mine, other) if named else _by_position(kind, mine, other)
 
 
 def _named(kind: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, Difference]]:
@@ -220,12 +221,11 @@ def _named(kind: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tu
 
 
 def _by_position(kind: str, a: Sequence[Any], b: Sequence[Any]) -> Iterator[tuple[str, Difference]]:
-    count = max(len(a), len(b))
-    for position in range(count):
-        one, other = (side[position] if position < len(side) else None for side in (a, b))
+    pairs = list(itertools.zip_longest(a, b))
+    for position, (one, other) in enumerate(pairs):
         found = difference(one, other)
         if found is not None:
-            yield (f"{kind}[{position}]" if count > 1 else kind), found
+            yield (f"{kind}[{position}]" if len(pairs) > 1 else kind), found
 
 
 def _judged_sides(
@@ -246,10 +246,6 @@ def _judged_sides(
 
 def _badness(verdict: Verdict) -> int:
     return {"fail": 2, "lower_precision": 1}.get(verdict.status, 0)
-
-
-def _has(found: Mapping[str, tuple[str, Verdict]], status: str) -> bool:
-    return any(verdict.status == status for _, verdict in found.values())
 
 
 def _trees(a: RecordedLayers, measured: Mapping[Key, Measured]) -> Iterator[list[Measured]]:
@@ -284,7 +280,7 @@ def _finding(judgement: Any, call: LayerCall, part: str, side: str, text: str) -
 
 def _fill_rows(
     measured: Mapping[Key, Measured],
-    verdicts: Mapping[Key, Mapping[str, tuple[str, Verdict]]],
+    verdicts: Verdicts,
     factors: Mapping[tuple[Key, str], float],
     suspects: Sequence[Growth],
     report: LayerReport,
@@ -300,7 +296,11 @@ def _fill_rows(
                 row.side, row.reason = side, verdict.reason
             growth = blamed.get((key, part))
             if growth is not None:
-                _blame(row, growth)
+                row.judgement, row.reason, row.part = "suspect", _why(growth), _part_of(growth)
+                if growth.owner is not growth.at:
+                    # A value that the module around it has spoiled goes by that module.
+                    row.module = growth.owner.call.label if growth.owner is not None else OUTSIDE
+                    row.class_name = growth.owner.call.class_name if growth.owner is not None else ""
             report.rows.append(row)
 
 
@@ -314,16 +314,7 @@ def _plain_judgement(item: Measured, part: str, found: Difference) -> Any:
     return "rounding" if found.rel_rms <= _ROUNDINGS * found.epsilon else "follows"
 
 
-def _blame(row: LayerRow, growth: Growth) -> None:
-    """The row of a value that the module around it has spoiled goes by that module."""
-    row.judgement, row.reason = "suspect", _why(growth)
-    if growth.owner is not growth.at:
-        row.part = _place_text(growth)
-        row.module = growth.owner.call.label if growth.owner is not None else OUTSIDE
-        row.class_name = growth.owner.call.class_name if growth.owner is not None else ""
-
-
-def _place_text(growth: Growth) -> str:
+def _part_of(growth: Growth) -> str:
     if growth.owner is growth.at:
         return growth.part
     name = growth.at.call.label
@@ -341,7 +332,7 @@ def _why(growth: Growth) -> str:
 
 def _fill_findings(
     measured: Mapping[Key, Measured],
-    verdicts: Mapping[Key, Mapping[str, tuple[str, Verdict]]],
+    verdicts: Verdicts,
     suspects: Sequence[Growth],
     trees: Sequence[list[Measured]],
     report: LayerReport,
@@ -356,7 +347,7 @@ def _fill_findings(
                 found.append((_moment(moments, key, part), finding))
     for growth in suspects:
         call = (growth.owner or growth.at).call
-        finding = _finding("suspect", call, _place_text(growth), "", _why(growth))
+        finding = _finding("suspect", call, _part_of(growth), "", _why(growth))
         # The line that calls the inner module is nearer to the fault than the one that calls the outer.
         finding = replace(finding, call_site=growth.at.call.call_site)
         if growth.owner is None:

@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["Case", "Check", "CheckResult", "Saved", "computed", "main", "read", "shown_problem", "unpacked"]
-
 # ----------------------------------------------------------------------------------------------------------------------
 
 CPU = torch.device("cpu")
@@ -35,7 +33,7 @@ class Saved(NamedTuple):
     on_host: bool = False  # was in host memory although the call ran on the device
 
 
-class Check(NamedTuple):
+class ValueCheck(NamedTuple):
     """One value to look at: |value - exact| must be within rtol * |exact| + atol, where exact is computed in float64."""
 
     name: str
@@ -49,9 +47,7 @@ class Check(NamedTuple):
     same_dtype: bool = False  # compared with the CPU's result in the same dtype, not in float64
     or_as_cpu: bool = False  # an element that is what the CPU gives in the same dtype is right too
     leans: bool = False  # errors must not lean towards zero, as those of truncation do
-    picks: tuple[int, int, int] | None = (
-        None  # (input, first flattened dimension, dimension) of picked positions
-    )
+    picks: tuple[int, int, int] | None = None  # (input, first flattened dimension, dimension) of positions
     exact: Saved | None = None  # the exact values, where the CPU cannot compute them by this call
 
 
@@ -63,7 +59,7 @@ class Case(NamedTuple):
     reference: Callable[..., Any] | None  # the same in float64
     device: str  # where it was captured
     inputs: list[Saved]
-    checks: list[Check]
+    checks: list[ValueCheck]
     written: tuple[int, ...] = ()  # inputs that the call writes to and does not return
     graph: bool = False  # whether the call recorded its gradient
     copies: bool = False  # whether it writes to inputs that require a gradient
@@ -72,7 +68,7 @@ class Case(NamedTuple):
     around: Callable[..., Any] | None = None  # autocast, where the call ran under it
 
 
-class CheckResult(NamedTuple):
+class CheckedValue(NamedTuple):
     """What a check found; `problem` is empty where the value is right."""
 
     problem: str
@@ -82,9 +78,8 @@ class CheckResult(NamedTuple):
 
 def unpacked(text: str) -> torch.Tensor:
     """The bytes of all tensors."""
-    return torch.frombuffer(
-        bytearray(zlib.decompress(base64.b85decode("".join(text.split())))), dtype=torch.uint8
-    )
+    content = zlib.decompress(base64.b85decode("".join(text.split())))
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
 def read(
@@ -146,12 +141,12 @@ def numbers(value: Any) -> torch.Tensor:
 
 
 def shown_problem(
-    check: Check, got: Any, exact: Any, own: Any, case: Case, memory: torch.Tensor
-) -> CheckResult:
+    check: ValueCheck, got: Any, exact: Any, own: Any, case: Case, memory: torch.Tensor
+) -> CheckedValue:
     """Hold one value against the exact one, or against the CPU's own."""
     kind = (got.dtype, tuple(got.shape)) if isinstance(got, torch.Tensor) else (type(got), ())
     if kind != (check.dtype, check.shape):
-        return CheckResult(f"it is {kind[0]} {kind[1]}; expected {check.dtype} {check.shape}", float("inf"))
+        return CheckedValue(f"it is {kind[0]} {kind[1]}; expected {check.dtype} {check.shape}", float("inf"))
     given, want = numbers(got), numbers(own if check.same_dtype else exact)
     if not want.is_floating_point():
         given, want = given.to(torch.int64), want.to(torch.int64)
@@ -173,16 +168,16 @@ def shown_problem(
 
 
 def judged(
-    check: Check,
+    check: ValueCheck,
     share: torch.Tensor,
     given: torch.Tensor,
     want: torch.Tensor,
     error: torch.Tensor,
     allowed: torch.Tensor,
-) -> CheckResult:
+) -> CheckedValue:
     """The largest error, their root mean square, and their signs."""
     if not share.numel():
-        return CheckResult("")
+        return CheckedValue("")
     worst, rms = float(share.max()), float(share.norm()) / share.numel() ** 0.5
     if worst > 1:
         worst_at, count = int(share.argmax()), int((share > 1).sum())
@@ -193,18 +188,17 @@ def judged(
             rest //= size
         text = f"{count} of {share.numel()} elements are off; element {where} is {given[worst_at].item()!r}"
         text += f", exact {want[worst_at].item()!r}, allowed error {allowed[worst_at].item():.3g}"
-        return CheckResult(text, worst, rms)
+        return CheckedValue(text, worst, rms)
     if rms > check.rms:
-        return CheckResult(
-            f"errors are {rms / check.rms:.3g} times as large on average as rounding explains", worst, rms
-        )
+        text = f"errors are {rms / check.rms:.3g} times as large on average as rounding explains"
+        return CheckedValue(text, worst, rms)
     if check.leans:
         unit = torch.finfo(check.dtype).eps * 2.0 ** (want.frexp().exponent - 1)
         outward = ((given - want) * want.sign() / unit).nan_to_num(0, 0, 0).clamp(-2, 2)
         used = outward[outward.abs() > 0.02]
         if used.numel() >= 64 and float(used.sign().mean()) < -0.6 and float(used.mean()) < -0.3:
-            return CheckResult("errors lean towards zero, as those of truncation do", worst, rms)
-    return CheckResult("", worst, rms)
+            return CheckedValue("errors lean towards zero, as those of truncation do", worst, rms)
+    return CheckedValue("", worst, rms)
 
 
 def same_picks(
@@ -212,14 +206,11 @@ def same_picks(
 ) -> torch.Tensor:
     """Where other positions were picked and the values there are equal: any of them is right."""
     which, first, dim = picks
-    values = (
-        read(case.inputs[which], memory).flatten(first) if first < 0 else read(case.inputs[which], memory)
-    )
+    values = read(case.inputs[which], memory)
     chosen = [index.detach().cpu() for index in (got, own)]
-    chosen = [index.flatten(first) if first < 0 else index for index in chosen]
-    values, chosen = (
-        (values.reshape(-1), [index.reshape(-1) for index in chosen]) if first > 0 else (values, chosen)
-    )
+    if first:
+        first = min(first, 0)  # 1: all dimensions are one
+        values, chosen = values.flatten(first), [index.flatten(first) for index in chosen]
     chosen = [index.unsqueeze(dim) if index.dim() < values.dim() else index for index in chosen]
     inside = (chosen[0] >= 0) & (chosen[0] < values.shape[dim])
     a, b = (values.gather(dim, index.clamp(0, values.shape[dim] - 1)) for index in chosen)

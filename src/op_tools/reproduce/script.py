@@ -20,7 +20,7 @@ from op_tools.reproduce.judged import JudgedCall, JudgedValue
 from op_tools.reproduce.limits import ROOM, ErrorLimits, envelope, limits_of
 from op_tools.reproduce.packing import Packer, rounded_up
 from op_tools.reproduce.rendering import NotWritable, call_source, reference_source
-from op_tools.reproduce.runtime import Check, Saved
+from op_tools.reproduce.runtime import Saved, ValueCheck
 from op_tools.verdict import ties
 from op_tools.verdict.rounding import format_of, real_parts
 from op_tools.verdict.tolerance import tolerance_for
@@ -115,7 +115,7 @@ class Builder:
 
     # --- what is checked --------------------------------------------------------------------------------
 
-    def check(self, value: JudgedValue, *, elementwise: bool, leans: bool, stored: bool) -> Check:
+    def check(self, value: JudgedValue, *, elementwise: bool, leans: bool, stored: bool) -> ValueCheck:
         """The rule for one value, as the verdict judges it."""
         own = value.own
         if not isinstance(own, torch.Tensor):
@@ -125,12 +125,12 @@ class Builder:
         }  # fmt: skip
         exact = value.category in _EXACT and not value.reference.is_gradient
         if exact or format_of(own.dtype) is None:
-            return Check(**start, same_dtype=True, picks=self._picks(value, own))
+            return ValueCheck(**start, same_dtype=True, picks=self._picks(value, own))
         limits = self.limits_for(value)
         if limits is None:
             tolerance = tolerance_for(self.call.name, own.dtype)
             slack = _UNITS_WITHOUT_TRUTH * torch.finfo(own.dtype).eps
-            return Check(**start, same_dtype=True, rtol=tolerance.rtol + slack, atol=tolerance.atol)
+            return ValueCheck(**start, same_dtype=True, rtol=tolerance.rtol + slack, atol=tolerance.atol)
         start["leans"] = leans
         start["or_as_cpu"] = limits.or_as_cpu
         if stored:
@@ -143,7 +143,7 @@ class Builder:
         else:
             start["rtol"], start["atol"] = envelope(limits)
             allowed = limits.exact.abs() * start["rtol"] + start["atol"]
-        return Check(**start, rms=self._rms(limits, allowed.double(), real_parts(own)))
+        return ValueCheck(**start, rms=self._rms(limits, allowed.double(), real_parts(own)))
 
     def _rms(self, limits: ErrorLimits, allowed: torch.Tensor, own: torch.Tensor) -> float:
         """The verdict's limit for errors of the size it expects, as a share of what is allowed; the CPU gets room."""
@@ -156,11 +156,11 @@ class Builder:
         needed = float(mine[mine.abs() <= 1].square().sum() / mine.numel()) ** 0.5
         return float(f"{max(limit, ROOM * needed):.3g}")
 
-    def _number(self, value: JudgedValue) -> Check:
+    def _number(self, value: JudgedValue) -> ValueCheck:
         exact = isinstance(value.own, bool | int) or value.category in _EXACT
         tolerance = tolerance_for(self.call.name, type(value.own))
         rtol, atol = (0.0, 0.0) if exact else (tolerance.rtol, tolerance.atol)
-        return Check(value.name, value.slot, type(value.own), (), rtol, atol, same_dtype=True)
+        return ValueCheck(value.name, value.slot, type(value.own), (), rtol, atol, same_dtype=True)
 
     def _picks(self, value: JudgedValue, own: torch.Tensor) -> tuple[int, int, int] | None:
         """Where positions count in, for operators that pick values: those of equal values are as good."""
@@ -286,14 +286,14 @@ def _saved(saved: Saved | None) -> str:
     return text + (", on_host=True)" if saved.on_host else ")")
 
 
-def _check(check: Check) -> str:
+def _check(check: ValueCheck) -> str:
     texts = []
     for name, value in check._asdict().items():
-        if name in Check._field_defaults and value == Check._field_defaults[name]:
+        if name in ValueCheck._field_defaults and value == ValueCheck._field_defaults[name]:
             continue
         text = _saved(value) if isinstance(value, Saved) else repr(value)
         texts.append(f"{name}={value.__name__ if isinstance(value, type) else text}")
-    return f"Check({', '.join(texts)})"
+    return f"ValueCheck({', '.join(texts)})"
 
 
 def _listed(items: Iterable[str], brackets: str = "[]") -> str:

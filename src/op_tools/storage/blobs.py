@@ -18,7 +18,7 @@ import xxhash
 from op_tools.storage.call_info import RESULTS, host_name
 from op_tools.storage.container import container
 from op_tools.storage.disk import DIRECT_FROM, FileTree, write_all
-from op_tools.storage.files import Job
+from op_tools.storage.files import CapturedPart
 from op_tools.storage.snapshot import TAG, Snapshot
 from op_tools.trees import map_leaves
 
@@ -77,10 +77,10 @@ class BlobsBackend:
         self._release(snapshot)
         return snapshot, 0
 
-    def prepare(self, job: Job) -> None:
+    def prepare(self, job: CapturedPart) -> None:
         """Nothing can be made before the bytes have an offset."""
 
-    def write(self, job: Job) -> int:
+    def write(self, job: CapturedPart) -> int:
         written = 0
         for snapshot in job.snapshots:
             # Not only the job that brought the bytes: with several threads a duplicate can overtake it in the queue.
@@ -155,7 +155,7 @@ class BlobsBackend:
             self._pack_name, self._pack_end = name, 0
             return
 
-    def release(self, job: Job) -> None:
+    def release(self, job: CapturedPart) -> None:
         """After a job was written or given up. Bytes that were given up must not be referred to any longer."""
         for snapshot in job.snapshots:
             blob: Blob = snapshot.blob

@@ -20,7 +20,7 @@ from op_tools.storage.snapshot import TAG, Snapshot
 
 
 @dataclass(slots=True)
-class Job:
+class CapturedPart:
     """One part of one call on its way to the disk."""
 
     folder: str  # below op_capture_results
@@ -110,11 +110,11 @@ class FilesBackend:
         """On the caller's thread: what stands for the tensor in the tree, and its share of the queue in bytes."""
         return snapshot, snapshot.nbytes
 
-    def prepare(self, job: Job) -> None:
+    def prepare(self, job: CapturedPart) -> None:
         """On the first thread: all that takes a processor (the pickle, the checksums), while the disk works."""
         job.contents = [job.description()], container(job.tree())
 
-    def write(self, job: Job) -> int:
+    def write(self, job: CapturedPart) -> int:
         """On the second thread. The description goes first: where there is a .pth, it is described."""
         if job.contents is None:
             self.prepare(job)
@@ -123,7 +123,7 @@ class FilesBackend:
         self._tree.write(job.relative_path + ".json", description)
         return self._tree.write(job.relative_path, pieces)
 
-    def release(self, job: Job) -> None:
+    def release(self, job: CapturedPart) -> None:
         for snapshot in job.snapshots:
             self._release(snapshot)
 

@@ -77,10 +77,8 @@ def _read_tree(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if not isinstance(header, dict):
         raise _refused(path, "its header is not a dict")
     if header.get("format", FORMAT_VERSION) != FORMAT_VERSION:
-        problem, remedy = (
-            f"has format {shown(header['format'])}",
-            "Read it with the version of op_tools that wrote it.",
-        )
+        remedy = "Read it with the version of op_tools that wrote it."
+        problem = f"has format {shown(header['format'])}"
         raise CaptureUnsupported(path, problem, f"format {FORMAT_VERSION}", remedy)
     args, kwargs = tree.get("args"), tree.get("kwargs", {})
     if not isinstance(args, tuple | list) or not isinstance(kwargs, dict):

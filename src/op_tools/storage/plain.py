@@ -28,11 +28,7 @@ MAX_REPR = 200
 MAX_INT_BITS = 2000
 
 _AS_IS = frozenset({type(None), bool, float, complex, torch.dtype, torch.device, torch.Size})
-_ENUM_LIKE = {
-    torch.memory_format: "memory_format",
-    torch.layout: "layout",
-    torch.qscheme: "qscheme",
-}
+_ENUM_LIKE = {torch.memory_format: "memory_format", torch.layout: "layout", torch.qscheme: "qscheme"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,17 +177,9 @@ def restore(value: Any) -> Any:
             return _RESTORERS[tag](value)
         except KeyError:  # its text is the key, of any length
             raise ValueError(f"a value of kind {tag!r} lacks something or names what is not there") from None
-        except (
-            Malformed,
-            TypeError,
-            AttributeError,
-            RuntimeError,
-            IndexError,
-            OverflowError,
-        ) as error:
-            raise ValueError(
-                f"a value of kind {tag!r} is malformed ({type(error).__name__}: {str(error)[:100]})"
-            ) from error
+        except (Malformed, TypeError, AttributeError, RuntimeError, IndexError, OverflowError) as error:
+            problem = f"{type(error).__name__}: {str(error)[:100]}"
+            raise ValueError(f"a value of kind {tag!r} is malformed ({problem})") from error
     return value
 
 
@@ -248,9 +236,8 @@ def _restore_enum(tree: dict[str, Any]) -> Any:
     """Only enums of torch itself that are loaded already; others stay a description."""
     full, member = _text(tree["type"]), _text(tree["name"])
     module, _, name = full.rpartition(".")
-    kind = (
-        vars(sys.modules[module]).get(name) if module.startswith("torch") and module in sys.modules else None
-    )
+    loaded = sys.modules.get(module) if module.startswith("torch") else None
+    kind = vars(loaded).get(name) if loaded is not None else None
     if isinstance(kind, enum.EnumMeta) and member in kind.__members__:
         return kind[member]
     return Opaque(full[:MAX_REPR], member[:MAX_REPR])
@@ -294,19 +281,19 @@ def _restore_opaque(tree: dict[str, Any]) -> Opaque:
     return Opaque(_text(tree["type"])[:MAX_REPR], _text(tree["repr"])[: MAX_REPR + 3], details)
 
 
-_LAYOUTS = {str(x).removeprefix("torch."): x for x in vars(torch).values() if isinstance(x, torch.layout)}
-_FORMATS = {
-    str(x).removeprefix("torch."): x for x in vars(torch).values() if isinstance(x, torch.memory_format)
-}
-_QSCHEMES = {str(x).removeprefix("torch."): x for x in vars(torch).values() if isinstance(x, torch.qscheme)}
+def _all_of(kind: type) -> dict[str, Any]:
+    return {str(x).removeprefix("torch."): x for x in vars(torch).values() if isinstance(x, kind)}
+
+
+_LAYOUTS = _all_of(torch.layout)
 _RESTORERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "dict": lambda tree: {_key(key): restore(item) for key, item in _listed(tree["items"])},
     "slice": lambda tree: slice(restore(tree["start"]), restore(tree["stop"]), restore(tree["step"])),
     "ellipsis": lambda tree: Ellipsis,
     "no_bytes": lambda tree: b"",
-    "memory_format": _restore_named(_FORMATS),
+    "memory_format": _restore_named(_all_of(torch.memory_format)),
     "layout": _restore_named(_LAYOUTS),
-    "qscheme": _restore_named(_QSCHEMES),
+    "qscheme": _restore_named(_all_of(torch.qscheme)),
     "set": lambda tree: {_key(item) for item in _listed(tree["items"])},
     "frozenset": lambda tree: frozenset(_key(item) for item in _listed(tree["items"])),
     "range": lambda tree: range(tree["start"], tree["stop"], tree["step"]),

@@ -18,7 +18,7 @@ from op_tools.device_error import DeviceError
 from op_tools.storage.blobs import BlobsBackend
 from op_tools.storage.call_info import PARTS, CallInfo, Kind, Limits, Part, Stats, process_label
 from op_tools.storage.errors import to_standard_error
-from op_tools.storage.files import FilesBackend, Job, header_of, safe_name
+from op_tools.storage.files import CapturedPart, FilesBackend, header_of, safe_name
 from op_tools.storage.plain import plain
 from op_tools.storage.pool import Pool
 from op_tools.storage.snapshot import Snapshot, tensor_tree, without_graph
@@ -57,7 +57,7 @@ class _StoreState:
         self.lock = threading.Lock()
         reset_in_children(self)
 
-    def path_of(self, job: Job) -> str:
+    def path_of(self, job: CapturedPart) -> str:
         return f"{self.root.as_posix()}/{job.relative_path}"
 
     def give_back(self, snapshot: Snapshot) -> None:
@@ -98,7 +98,7 @@ class _StoreState:
 
     # -- on the writer's threads -----------------------------------------------------------------------------------
 
-    def prepare(self, job: Job) -> bool:
+    def prepare(self, job: CapturedPart) -> bool:
         """Make the contents of the files and pass them on; False when there is no point in trying further."""
         try:
             self.backend.prepare(job)
@@ -110,14 +110,14 @@ class _StoreState:
         self.drop(job)
         return False
 
-    def skip(self, job: Job, error: Exception) -> None:
+    def skip(self, job: CapturedPart, error: Exception) -> None:
         """Something is wrong with one job: the next may be all right."""
         self.backend.release(job)
         what = f"{job.relative_path}: {type(error).__name__}: {error}"
         self.lose(what)
         self.say("encode", f"could not save {what}; going on without it.")
 
-    def handle(self, job: Job) -> bool:
+    def handle(self, job: CapturedPart) -> bool:
         """Write one job; False when there is no point in trying further."""
         try:
             written = self.backend.write(job)
@@ -141,11 +141,11 @@ class _StoreState:
                 self.say("listener", f"on_saved raised {what}; the file itself is saved.")
         return True
 
-    def drop(self, job: Job) -> None:
+    def drop(self, job: CapturedPart) -> None:
         self.backend.release(job)
         self.lose("")
 
-    def stopped_because(self, error: OSError, job: Job) -> str:
+    def stopped_because(self, error: OSError, job: CapturedPart) -> str:
         remedy = "Check that the folder can be written to"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             remedy = "Free some space or set a limit (total_bytes, calls_per_signature, steps)"
@@ -248,7 +248,7 @@ class CaptureStore:
         with without_graph():
             plain_args = tuple([plain(value, tensor=taken) for value in args])
             plain_kwargs = plain(dict(kwargs), tensor=taken)
-        job = Job(folder_of(call), part, {}, plain_args, plain_kwargs, taken.snapshots)
+        job = CapturedPart(folder_of(call), part, {}, plain_args, plain_kwargs, taken.snapshots)
         job.header = header_of(call, part, state.kind, taken.snapshots)
         with state.lock:
             state.stats.raw_bytes += taken.raw_bytes

@@ -55,17 +55,12 @@ class Unpickler:
         except (IndexError, struct.error, UnicodeDecodeError):
             raise self._refusal("its pickle is cut short or broken") from None
         except (TypeError, ValueError, KeyError, AttributeError, RuntimeError, OverflowError) as error:
-            raise self._refusal(
-                f"its pickle does not make sense ({type(error).__name__}: {str(error)[:100]})"
-            ) from None
+            problem = f"{type(error).__name__}: {str(error)[:100]}"
+            raise self._refusal(f"its pickle does not make sense ({problem})") from None
 
     def _refusal(self, problem: str) -> CaptureRefused:
-        return CaptureRefused(
-            self._archive.path,
-            problem,
-            "tensors and plain data only",
-            "Do not load it with anything else unless you trust where it comes from.",
-        )
+        remedy = "Do not load it with anything else unless you trust where it comes from."
+        return CaptureRefused(self._archive.path, problem, "tensors and plain data only", remedy)
 
     def _run(self) -> Any:
         data = self._data
@@ -133,23 +128,19 @@ class Unpickler:
 
     def storage(self) -> None:
         key = self.pop()
-        if (
-            type(key) is not tuple
-            or len(key) != 5
-            or key[0] != "storage"
-            or not isinstance(key[1], StorageClass)
-        ):
+        if type(key) is not tuple or len(key) != 5:
             raise Malformed("has a malformed reference to tensor bytes")
-        _, kind, name, _, count = key
+        word, kind, name, _, count = key
+        if word != "storage" or not isinstance(kind, StorageClass):
+            raise Malformed("has a malformed reference to tensor bytes")
         if not isinstance(name, str) or not name.isdecimal() or len(name) > 10:
             raise Malformed(f"refers to the tensor record {shown(name)}")
         itemsize = 1 if kind.dtype is None else kind.dtype.itemsize
         record = self._archive.records.get(f"data/{name}")
         present = record.size if record is not None else 0
         if type(count) is not int or count < 0 or count * itemsize > present:
-            raise Malformed(
-                f"declares {shown(count)} elements for the record data/{name}, which has {present} bytes"
-            )
+            declared = f"declares {shown(count)} elements for the record data/{name}"
+            raise Malformed(f"{declared}, which has {present} bytes")
         found = self._storages.get(name)
         if found is None:
             content = self._archive.read(f"data/{name}")

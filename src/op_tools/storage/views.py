@@ -83,11 +83,9 @@ class CsvView:
     def _leave_parent(self) -> None:
         """In a forked child: the same name with the child's number in it."""
         parent, child = f"pid{self._pid}", f"pid{os.getpid()}"
-        name = self._path.name
-        name = (
-            name.replace(parent, child) if parent in name else f"{self._path.stem}_{child}{self._path.suffix}"
-        )
-        self._path = self._path.with_name(name)
+        path = self._path
+        own = path.with_name(path.name.replace(parent, child))
+        self._path = own if own != path else path.with_stem(f"{path.stem}_{child}")
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._settled = False

@@ -111,13 +111,9 @@ def _carried(evidence: Evidence) -> str | None:
         assert form is not None
         fits = evidence.result.to(dtype).to(torch.float64) == evidence.result
         own_fits = evidence.own.to(dtype).to(torch.float64) == evidence.own
+        carried = bool(fits.all()) and bool(evidence.result.any()) and float(own_fits.double().mean()) < 0.5
         steps = evidence.error.abs() / unit_in_last_place(evidence.exact, form)
-        if (
-            bool(fits.all())
-            and bool(evidence.result.any())
-            and float(own_fits.double().mean()) < 0.5
-            and float(steps.max()) <= CARRIED_STEPS
-        ):
+        if carried and float(steps.max()) <= CARRIED_STEPS:
             return f"values carry only {_name(dtype)}"
     return None
 

@@ -26,11 +26,8 @@ def function_name(func: Callable[..., Any] | None) -> str:
 
 def independent_errors(reference: Reference, result: torch.Tensor, length: float) -> float:
     """How many elements have errors of their own: those of a running sum contain all earlier ones."""
-    return (
-        max(1.0, result.numel() / length)
-        if function_name(reference.func) in _SCANS
-        else float(result.numel())
-    )
+    shared = length if function_name(reference.func) in _SCANS else 1.0
+    return max(1.0, result.numel() / shared)
 
 
 def shortest_input(reference: Reference) -> torch.dtype:

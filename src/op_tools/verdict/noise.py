@@ -1,7 +1,7 @@
 """How far correct arithmetic may scatter: the change of the float64 result when inputs move by one rounding.
 
 A few reruns give each element its own noise. Two of them estimate it poorly, so the estimate leans on a simple
-model of how noise is spread over the result (even, by rows and columns, proportional to the value), provided
+model of how noise is distributed over the result (even, by rows and columns, proportional to the value), provided
 that the model fits what was seen.
 """
 
@@ -130,7 +130,7 @@ class NoiseCache:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """How variance is spread: even, by rows and columns, or with the square of the value."""
+    """How variance is distributed: even, by rows and columns, or with the square of the value."""
 
     kind: str
     scale: float = 0.0
@@ -219,12 +219,9 @@ def _level(
     rms = _rms(exact)
     if rms <= 0:
         return None
-    low = (
-        float(expected[_sampled_indices(exact)].quantile(CACHED_QUANTILE))
-        if isinstance(expected, torch.Tensor)
-        else expected
-    )
-    return NoiseLevel(low**0.5 / rms * scale, proportional=False)
+    if isinstance(expected, torch.Tensor):
+        expected = float(expected[_sampled_indices(exact)].quantile(CACHED_QUANTILE))
+    return NoiseLevel(expected**0.5 / rms * scale, proportional=False)
 
 
 def _rms(exact: torch.Tensor) -> float:

@@ -12,19 +12,9 @@ from op_tools.verdict.lengths import function_name
 
 # Where `dim` stands among the arguments, and its default.
 _DIM: dict[str, tuple[int, int | None]] = {
-    "argmax": (1, None),
-    "argmin": (1, None),
-    "max": (1, None),
-    "min": (1, None),
-    "sort": (1, -1),
-    "argsort": (1, -1),
-    "topk": (2, -1),
-    "kthvalue": (2, -1),
-    "median": (1, -1),
-    "nanmedian": (1, -1),
-    "mode": (1, -1),
-    "cummax": (1, -1),
-    "cummin": (1, -1),
+    **dict.fromkeys(("argmax", "argmin", "max", "min"), (1, None)),
+    **dict.fromkeys(("sort", "argsort", "median", "nanmedian", "mode", "cummax", "cummin"), (1, -1)),
+    **dict.fromkeys(("topk", "kthvalue"), (2, -1)),
 }
 _ALL_DIFFERENT = frozenset(("sort", "argsort", "topk"))
 
