@@ -26,14 +26,14 @@ class TraceSummary:
     """What a trace has in it."""
 
     path: str
-    bytes: int = 0
-    processes: int = 0
-    rows: int = 0
-    slices: int = 0
-    flows: int = 0
-    without_start: int = 0
-    without_time: int = 0
-    older_logs: int = 0
+    bytes: int
+    processes: int
+    rows: int
+    slices: int
+    flows: int
+    without_start: int
+    without_time: int
+    older_logs: int
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -46,8 +46,8 @@ def write_trace(run: Run, path: Path, steps: Container[int] | None = None) -> Tr
     timed = read_run(run, steps)
     _require(run, timed, steps is not None)
     origin = timed.origin()
-    rows = {"rows": timed.rows, "without_start": timed.without_start, "without_time": timed.without_time}
-    written = TraceSummary(str(path), processes=len(timed.processes), older_logs=run.older, **rows)
+    counted = (len(timed.processes), timed.rows, 0, 0, timed.without_start, timed.without_time)
+    written = TraceSummary(str(path), 0, *counted, run.older)
     origin_us = origin / 1000
     other = {"made_by": "op-tools trace", "run": str(run.path), "origin_us": origin_us, "rows": timed.rows}
     try:
