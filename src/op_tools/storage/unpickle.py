@@ -55,8 +55,8 @@ class Unpickler:
         except (IndexError, struct.error, UnicodeDecodeError):
             raise self._refusal("its pickle is cut short or broken") from None
         except (TypeError, ValueError, KeyError, AttributeError, RuntimeError, OverflowError) as error:
-            problem = f"{type(error).__name__}: {str(error)[:100]}"
-            raise self._refusal(f"its pickle does not make sense ({problem})") from None
+            what = f"{type(error).__name__}: {str(error)[:100]}"
+            raise self._refusal(f"its pickle does not make sense ({what})") from None
 
     def _refusal(self, problem: str) -> CaptureRefused:
         remedy = "Do not load it with anything else unless you trust where it comes from."
