@@ -18,11 +18,11 @@ from op_tools.trees import flat_results, flat_tensors
 from op_tools.verdict import WORST_FIRST, Verdict, within_tolerance
 from op_tools.verdict.closeness import identical
 
-__all__ = ["RunComparison", "compare", "overall"]
+__all__ = ["ReplayComparison", "compare", "overall"]
 
 
 @dataclass
-class RunComparison:
+class ReplayComparison:
     """Rows of one run, and what the reference made of it (for the printed tables)."""
 
     forward: list[Row] = field(default_factory=list)
@@ -38,9 +38,9 @@ def overall(rows: Sequence[Row]) -> ItemStatus:
     return next((status for status in WORST_FIRST if status in found), "not compared")
 
 
-def compare(judge: CallJudge, execution: Execution, forward_id: int) -> RunComparison:
+def compare(judge: CallJudge, execution: Execution, forward_id: int) -> ReplayComparison:
     """The rows of one run."""
-    found = RunComparison()
+    found = ReplayComparison()
     results = [judge.near(item) for item in flat_results(execution.result)]
     if judge.random:
         found.forward += _rows(judge, "output", judge.judged_random(results))
@@ -53,7 +53,7 @@ def compare(judge: CallJudge, execution: Execution, forward_id: int) -> RunCompa
     return found
 
 
-def _forward(judge: CallJudge, execution: Execution, results: list[Any], found: RunComparison) -> None:
+def _forward(judge: CallJudge, execution: Execution, results: list[Any], found: ReplayComparison) -> None:
     written: list[int] = []
     try:
         written = list(judge.forward.written)
@@ -76,7 +76,7 @@ def _forward(judge: CallJudge, execution: Execution, results: list[Any], found: 
     found.forward += _captured_rows(judge, "output", results, verdicts, pairs, found.recomputed)
 
 
-def _backward(judge: CallJudge, execution: Execution, found: RunComparison) -> None:
+def _backward(judge: CallJudge, execution: Execution, found: ReplayComparison) -> None:
     reference = judge.backward(execution.grad_outputs, execution.wants_grad)
     grads = [judge.near(grad) for grad in execution.grads]
     try:

@@ -11,7 +11,7 @@ from op_tools.captured.load import CapturedCall
 from op_tools.captured.run import Execution
 from op_tools.comparison.printing import cast_text, dtypes_note, upcast_inputs, upcast_results
 from op_tools.reference.recompute import Recomputation
-from op_tools.replay.check import RunComparison
+from op_tools.replay.check import ReplayComparison
 from op_tools.replay.report import ItemReport, Row
 from op_tools.trees import flat_results
 
@@ -20,7 +20,7 @@ __all__ = ["comparison_text", "report_line", "time_text"]
 _GAP = "\n\n\n"
 
 
-def comparison_text(judge: CallJudge, execution: Execution, found: RunComparison, forward_id: int) -> str:
+def comparison_text(judge: CallJudge, execution: Execution, found: ReplayComparison, forward_id: int) -> str:
     """The device's and the reference's values, then the comparison; the same for the gradients."""
     captured, reference = judge.captured, str(judge.device)
     heading = f"{captured.name} forward_id: {forward_id}"
