@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "WIDTH",
     "ProgressBar",
+    "counted",
     "facts_table",
     "make_console",
     "make_table",
@@ -73,6 +74,11 @@ def facts_table(title: str, facts: dict[str, str]) -> Table:
     for name, value in facts.items():
         table.add_row(escape(name), escape(value))
     return table
+
+
+def counted(count: int, noun: str, thousands: str = "") -> str:
+    """`1 case`, `2 cases`: nouns that take an s."""
+    return f"{count:{thousands}} {noun}{'' if count == 1 else 's'}"
 
 
 def plain_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from dicore.conformance.results import CaseResult, WrongElement, WrongTensor
+from op_tools.describe import dtype_name
 from op_tools.verdict import Verdict
 
 __all__ = ["add_wrong_tensor", "describe_value", "record_verdict", "worst_elements"]
@@ -50,7 +51,7 @@ def describe_value(value: Any) -> str:
 
 
 def _describe_tensor(value: torch.Tensor) -> str:
-    text = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    text = f"{dtype_name(value.dtype)}{list(value.shape)}"
     if not value.is_contiguous():
         text += f" strides {list(value.stride())}"
     if value.storage_offset():

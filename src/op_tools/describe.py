@@ -19,8 +19,11 @@ import torch
 __all__ = [
     "Row",
     "as_plain",
+    "brief",
+    "brief_call",
     "capture_rows",
     "compare_grad_rows",
+    "dtype_name",
     "leaves",
     "numbered",
     "printable",
@@ -37,6 +40,11 @@ MOST_ITEMS = 64
 LONGEST_VALUE = 200
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
 def _address(tensor: torch.Tensor) -> int:
     """A fake tensor would warn, once for the whole program, where only a real one has an address."""
     fakes = sys.modules.get("torch._subclasses.fake_tensor")
@@ -49,7 +57,7 @@ _READERS = (
     ("shape", lambda tensor: tuple(tensor.shape)),
     ("stride", lambda tensor: tuple(tensor.stride())),
     ("numel", lambda tensor: tensor.numel()),
-    ("dtype", lambda tensor: str(tensor.dtype).removeprefix("torch.")),
+    ("dtype", lambda tensor: dtype_name(tensor.dtype)),
     ("device", lambda tensor: str(tensor.device)),
     ("requires_grad", lambda tensor: tensor.requires_grad),
     ("layout", lambda tensor: str(tensor.layout)),
@@ -188,3 +196,47 @@ def as_plain(value: Any) -> Any:
     if isinstance(value, float) and math.isfinite(value):
         return value
     return text_of(value)
+
+
+# --- a call's values on one line, as a row of a log or a CSV file says them -------------------------------
+
+_LONGEST_BRIEF = 60
+_MOST_BRIEF_ITEMS = 16
+_texts: dict[Any, str] = {}
+
+
+def brief(value: Any) -> str:
+    """`(float32[8, 128]@dev:0, 2.0)`: dtype, shape and device of tensors, other values shortened."""
+    if isinstance(value, torch.Tensor):
+        return _brief_tensor(value)
+    if value is None or isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (tuple, list)):
+        inside = ", ".join(brief(item) for item in value[:_MOST_BRIEF_ITEMS])
+        more = ", ..." if len(value) > _MOST_BRIEF_ITEMS else ""
+        return f"[{inside}{more}]" if isinstance(value, list) else f"({inside}{more})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {brief(item)}" for key, item in value.items()) + "}"
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _LONGEST_BRIEF else text[: _LONGEST_BRIEF - 3] + "..."
+
+
+def brief_call(args: Any, kwargs: Any) -> str:
+    """The arguments of a call on one line."""
+    parts = [brief(value) for value in args]
+    parts += [f"{key}={brief(value)}" for key, value in kwargs.items()]
+    return f"({', '.join(parts)})"
+
+
+def _brief_tensor(tensor: torch.Tensor) -> str:
+    try:
+        key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
+    except (RuntimeError, NotImplementedError):  # sparse and nested tensors cannot say
+        return f"{dtype_name(tensor.dtype)} {tensor.layout} {type(tensor).__name__}@{tensor.device}"
+    text = _texts.get(key)
+    if text is None:
+        if len(_texts) > 20_000:
+            _texts.clear()
+        strides = "" if tensor.is_contiguous() else f" stride {list(tensor.stride())}"
+        text = _texts[key] = f"{dtype_name(tensor.dtype)}{list(tensor.shape)}@{tensor.device}{strides}"
+    return text

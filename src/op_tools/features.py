@@ -188,20 +188,14 @@ def _find(item: Any) -> tuple[Any, Any, str, str]:
     if _is_torch(item, name):
         return item, None, "", name
     module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    if inspect.ismethod(item):
-        return _bound(item)
+    if inspect.ismethod(item):  # one object's method: only that object is touched
+        return item, item.__self__, item.__name__, f"{type(item.__self__).__qualname__}.{item.__name__}"
     if not module or "<locals>" in path or "<lambda>" in path:
         raise ValueError(
             f"{name} cannot be found again by its name (it was made inside a function); give apply_feature a function "
             "of a module or a method of a class"
         )
     return _foreign(f"{module}.{path}", None)
-
-
-def _bound(method: Any) -> tuple[Any, Any, str, str]:
-    # One object's method: only that object is touched.
-    name = f"{type(method.__self__).__qualname__}.{method.__name__}"
-    return method, method.__self__, method.__name__, name
 
 
 def _is_torch(function: Any, name: str) -> bool:

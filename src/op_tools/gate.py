@@ -24,9 +24,9 @@ from op_tools.runs import NOTHING, BadInput, Run, kind_of_path, open_run
 from op_tools.storage.log import SUFFIX
 
 __all__ = [
-    "Outcome",
+    "CheckOutcome",
+    "CheckRules",
     "Regression",
-    "Rules",
     "Signature",
     "Summary",
     "compare",
@@ -228,7 +228,7 @@ def _read_file(path: Path) -> Summary:
 
 
 @dataclass(frozen=True)
-class Rules:
+class CheckRules:
     """What counts as worse."""
 
     time_ratio: float = 1.25
@@ -252,18 +252,12 @@ class Regression:
     fails: bool = True
 
     def as_dict(self) -> dict[str, Any]:
-        plain = {
-            "kind": self.kind,
-            "what": self.what,
-            "text": self.text,
-            "where": self.where,
-            "fails": self.fails,
-        }
+        plain = {name: getattr(self, name) for name in ("kind", "what", "text", "where", "fails")}
         return {**plain, **self.signature._asdict()}
 
 
 @dataclass
-class Outcome:
+class CheckOutcome:
     """All findings, the worst first, and how much was compared."""
 
     findings: list[Regression] = field(default_factory=list)
@@ -298,22 +292,18 @@ class Outcome:
         }  # fmt: skip
 
 
-def compare(baseline: Summary, run: Summary, rules: Rules) -> Outcome:
+def compare(baseline: Summary, run: Summary, rules: CheckRules) -> CheckOutcome:
     """What of the run is worse than the baseline."""
     before, after = _alike(baseline.accuracy, run.accuracy)
     sides = {"accuracy": (before.keys(), after.keys()), "time": (baseline.time.keys(), run.time.keys())}
     absent = tuple(kind for kind, (old, new) in sides.items() if old and not old & new)
-    outcome = Outcome(absent=absent, strict=rules.strict)
+    outcome = CheckOutcome(absent=absent, strict=rules.strict)
     _compare_accuracy(before, after, rules, outcome)
     _compare_time(baseline.time, run.time, rules, outcome)
     for kind, old, new in (("accuracy", before, after), ("time", baseline.time, run.time)):
         outcome.new += len(new.keys() - old.keys())
         for key in sorted(old.keys() - new.keys()):
-            text = (
-                "compared in the baseline, not now"
-                if kind == "accuracy"
-                else "measured in the baseline, not now"
-            )
+            text = f"{'compared' if kind == 'accuracy' else 'measured'} in the baseline, not now"
             finding = Regression("missing", "MISSING", Signature.of_key(key), text, 0.0, fails=rules.strict)
             outcome.findings.append(finding)
     order = {"accuracy": 0, "time": 1, "missing": 2}
@@ -340,7 +330,7 @@ def _without_inputs(side: dict[str, Accuracy]) -> dict[str, Accuracy]:
 
 
 def _compare_accuracy(
-    before: dict[str, Accuracy], after: dict[str, Accuracy], rules: Rules, outcome: Outcome
+    before: dict[str, Accuracy], after: dict[str, Accuracy], rules: CheckRules, outcome: CheckOutcome
 ) -> None:
     for key, now in after.items():
         old = before.get(key)
@@ -369,9 +359,17 @@ def _judged(one: Accuracy) -> str:
     return f"{one.verdict} (error {one.error:.3g} of its bound)" if one.error else one.verdict
 
 
-def _compare_time(before: dict[str, Times], after: dict[str, Times], rules: Rules, outcome: Outcome) -> None:
+def _compare_time(
+    before: dict[str, Times], after: dict[str, Times], rules: CheckRules, outcome: CheckOutcome
+) -> None:
     common = [key for key in before if key in after]
-    eligible = [key for key in common if _is_enough(before[key], after[key], rules)]
+    eligible = [
+        key
+        for key in common
+        if min(before[key].calls, after[key].calls) >= rules.min_calls
+        and after[key].total >= rules.min_ms
+        and before[key].median > 0
+    ]
     outcome.compared_time, outcome.too_short = len(eligible), len(common) - len(eligible)
     if rules.relative and eligible:
         ratios = [after[key].median / before[key].median for key in eligible]
@@ -390,11 +388,6 @@ def _compare_time(before: dict[str, Times], after: dict[str, Times], rules: Rule
             outcome.findings.append(
                 Regression("time", "SLOWER", Signature.of_key(key), text, lost, now.where)
             )
-
-
-def _is_enough(old: Times, now: Times, rules: Rules) -> bool:
-    calls = min(old.calls, now.calls)
-    return calls >= rules.min_calls and now.total >= rules.min_ms and old.median > 0
 
 
 def _machine_factor(ratios: list[float]) -> float:

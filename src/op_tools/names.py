@@ -161,7 +161,7 @@ def _torch_functions() -> dict[str, Callable[..., Any]]:
     listed = {func for functions in overridable.values() for func in functions}
     found: dict[str, Callable[..., Any]] = {}
     for namespace in _NAMESPACES:
-        owner = _attribute(torch, namespace.split(".")[1:])
+        owner = functools.reduce(getattr, namespace.split(".")[1:], torch)
         for attribute in dir(owner):
             found.update(_admitted(namespace, attribute, getattr(owner, attribute, None), listed))
     return found
@@ -193,10 +193,6 @@ def _is_among(value: Any, functions: set[Callable[..., Any]]) -> bool:
         return value in functions
     except TypeError:  # not hashable, hence not one of PyTorch's functions
         return False
-
-
-def _attribute(owner: Any, path: Iterable[str]) -> Any:
-    return functools.reduce(getattr, path, owner)
 
 
 def _operator(name: str, parts: list[str], allowed: tuple[str, ...]) -> Callable[..., Any]:

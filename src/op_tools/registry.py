@@ -43,14 +43,11 @@ def _tools(path: str) -> tuple[type[Tool], ...]:
         if whole not in package.__path__:
             # Their modules are found as those beside them are, also by a process that unpickles one of their objects.
             package.__path__.append(whole)
-    found = [tool for name in sorted(_modules()) for tool in _tools_in(name)]
+    names = {name for _, name, _ in pkgutil.iter_modules(package.__path__) if not name.startswith("_")}
+    found = [tool for name in sorted(names) for tool in _tools_in(name)]
     for attribute in ("section", "command_name", "result_file"):
         _check_distinct(found, attribute)
     return tuple(sorted(found, key=lambda tool: (tool.order, tool.section)))
-
-
-def _modules() -> set[str]:
-    return {name for _, name, _ in pkgutil.iter_modules(package.__path__) if not name.startswith("_")}
 
 
 def _tools_in(name: str) -> list[type[Tool]]:
@@ -60,10 +57,9 @@ def _tools_in(name: str) -> list[type[Tool]]:
         module = importlib.import_module(f"{package.__name__}.{name}")
     except Exception as error:
         raise BadTool(f"the tool {name} cannot be imported: {type(error).__name__}: {error}") from error
-    classes = [
-        value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Tool)
-    ]
-    return [tool for tool in classes if tool.__module__ == module.__name__ and tool.section]
+    classes = [value for value in vars(module).values() if isinstance(value, type)]
+    own = [value for value in classes if issubclass(value, Tool) and value.__module__ == module.__name__]
+    return [tool for tool in own if tool.section]
 
 
 def _check_distinct(found: list[type[Tool]], attribute: str) -> None:

@@ -98,7 +98,8 @@ def open_run(path: str | Path) -> Run:
         )
     if stat.S_ISREG(kind):
         return _of_file(path)
-    _check_readable(path)
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise BadInput(f"{path} cannot be read: permission denied. Check who owns the folder and its mode.")
     logs: dict[str, list[Path]] = {}
     captures: Path | None = None
     for folder, folders, files in os.walk(path, onerror=_unreadable):
@@ -164,11 +165,11 @@ def _newest(paths: Sequence[Path]) -> list[Path]:
 
 
 def _of_newest_run(origins: Mapping[Path, _Origin]) -> list[Path]:
-    known = [origin for origin in origins.values() if origin.run]
-    if not known:
+    identified = [origin for origin in origins.values() if origin.run]
+    if not identified:
         return list(origins)
-    newest = max(known, key=lambda origin: (origin.began, origin.started)).run
-    first = min(origin.started for origin in known if origin.run == newest)
+    newest = max(identified, key=lambda origin: (origin.began, origin.started)).run
+    first = min(origin.started for origin in identified if origin.run == newest)
     # A log without an id is of an older op_tools, or its process was killed before it could say more.
     return [
         path
@@ -186,11 +187,6 @@ def _of_file(path: Path) -> Run:
         )
     _read(path)
     return Run(path, MappingProxyType({tool: (path,)}), None)
-
-
-def _check_readable(path: Path) -> None:
-    if not os.access(path, os.R_OK | os.X_OK):
-        raise BadInput(f"{path} cannot be read: permission denied. Check who owns the folder and its mode.")
 
 
 def _unreadable(error: OSError) -> None:

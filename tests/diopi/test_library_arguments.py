@@ -9,7 +9,8 @@ from abi_rows import rows
 from abi_stubs import expected_arguments, stub_library
 from fresh_process import fresh
 
-from diopi.library.errors import counted, writes_out_of_bounds
+from dicore.console import counted
+from diopi.library.errors import writes_out_of_bounds
 from diopi.library.signatures import OPERATORS
 
 

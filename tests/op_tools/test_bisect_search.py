@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from op_tools.bisect import printing
-from op_tools.bisect.readings import Judge, Reading, distance, numbers_in, pattern_of
+from op_tools.bisect.readings import Reading, ResultJudge, distance, numbers_in, pattern_of
 from op_tools.bisect.running import Runner, ScriptRun, Suspicion, suspicions
 from op_tools.bisect.search import Bisection, Search, ranked
 from op_tools.results import Results
@@ -164,25 +164,25 @@ def test_the_distance_is_relative_and_nan_is_never_near() -> None:
 
 
 def test_restored_means_a_tenth_of_the_error_or_rounding() -> None:
-    judge = Judge.between((2.0,), (1.0,))
+    judge = ResultJudge.between((2.0,), (1.0,))
     assert [judge.restored((value,)) for value in (1.09, 1.11, 0.92, math.nan)] == [True, False, True, False]
-    small = Judge.between((1.00002,), (1.0,))
+    small = ResultJudge.between((1.00002,), (1.0,))
     assert small.restored((1.000009,)) and not small.restored((1.000011,)) and not small.nothing_wrong
-    assert Judge.between((1.000009,), (1.0,)).nothing_wrong
-    after_nan = Judge.between((math.nan,), (1.0,))
+    assert ResultJudge.between((1.000009,), (1.0,)).nothing_wrong
+    after_nan = ResultJudge.between((math.nan,), (1.0,))
     assert after_nan.restored((1.0009,)) and not after_nan.restored((1.0011,))
-    own = Judge.between((2.0,), (1.0,), 0.5)
+    own = ResultJudge.between((2.0,), (1.0,), 0.5)
     assert own.restored((1.5,)) and not own.restored((1.6,))
-    assert Judge.between((1.5,), (1.0,), 0.5).nothing_wrong
+    assert ResultJudge.between((1.5,), (1.0,), 0.5).nothing_wrong
 
 
 def test_an_error_beside_large_numbers_is_seen_and_rounding_beside_others_is_not() -> None:
-    judge = Judge.between((1e6, 65536.0, 1.362), (1e6, 65536.0, 1.297))
+    judge = ResultJudge.between((1e6, 65536.0, 1.362), (1e6, 65536.0, 1.297))
     assert not judge.nothing_wrong and judge.gap == pytest.approx(0.05, abs=1e-3)
     assert judge.restored((1e6, 65536.0, 1.298)) and not judge.restored((1e6, 65536.0, 1.33))
     # A loss that went to zero is twice as large: as far off as a rounding of the first one.
-    assert Judge.between((2.5000001, 2e-8), (2.5, 1e-8)).nothing_wrong
-    falling = Judge.between((2.7, 2e-8), (2.5, 1e-8))
+    assert ResultJudge.between((2.5000001, 2e-8), (2.5, 1e-8)).nothing_wrong
+    falling = ResultJudge.between((2.7, 2e-8), (2.5, 1e-8))
     assert falling.restored((2.5, 3e-8)) and not falling.restored((2.55, 1e-8))
 
 

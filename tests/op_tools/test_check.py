@@ -17,7 +17,7 @@ import torch
 
 import op_tools
 from op_tools.cli import app, main
-from op_tools.gate import Rules, Signature, compare, read_summary
+from op_tools.gate import CheckRules, Signature, compare, read_summary
 from op_tools.storage.log import Log
 
 D = "dipu"
@@ -166,7 +166,7 @@ def test_runs_that_know_inputs_meet_runs_that_do_not() -> None:
         ],
     )
     compared("b", [judged("torch.mul", "fail", 3.0)])
-    outcome = compare(read_summary(Path("a")), read_summary(Path("b")), Rules())
+    outcome = compare(read_summary(Path("a")), read_summary(Path("b")), CheckRules())
     assert (outcome.compared_accuracy, [finding.what for finding in outcome.findings]) == (1, ["WRONG"])
 
 
@@ -174,7 +174,7 @@ def test_a_wrong_shape_is_told_from_a_right_one() -> None:
     compared("a", [judged("torch.mul", "same", input=f"(float32[{n}]@dev:0)") for n in (2, 3)])
     verdicts = {2: "same", 3: "fail"}
     compared("b", [judged("torch.mul", verdicts[n], input=f"(float32[{n}]@dev:1)") for n in verdicts])
-    (finding,) = compare(read_summary(Path("a")), read_summary(Path("b")), Rules()).findings
+    (finding,) = compare(read_summary(Path("a")), read_summary(Path("b")), CheckRules()).findings
     assert finding.signature.inputs == "float32[3]@dev"
 
 

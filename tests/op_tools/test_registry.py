@@ -19,7 +19,7 @@ SIGN_CHANGES = '''
 import dataclasses
 
 from dicore.settings import setting
-from op_tools import brief
+from op_tools import describe
 from op_tools.settings import ToolSettings
 from op_tools.tool import Tool
 
@@ -44,7 +44,7 @@ class OpSign(Tool):
     def after(self, call, result):
         lowest = result.min().item()
         verdict = "pass" if lowest >= self.settings.least else "fail"
-        row = {"verdict": verdict, "reason": f"lowest value {lowest}", "input": brief.of_call(call.args, call.kwargs)}
+        row = {"verdict": verdict, "reason": f"lowest value {lowest}", "input": describe.brief_call(call.args, call.kwargs)}
         self.open_results().append({**self.row_of(call), **row})
 
     def closed(self):

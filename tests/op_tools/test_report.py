@@ -19,8 +19,8 @@ import op_tools
 from op_tools import cli
 from op_tools.report import collect as collecting
 from op_tools.report import columnar, first_divergence, headline, html_of, write_report
-from op_tools.report.columnar import LONGEST_TEXT, Table
-from op_tools.report.tallies import Memory, Steps
+from op_tools.report.columnar import LONGEST_TEXT, RowTable
+from op_tools.report.tallies import MemoryTally, StepTally
 from op_tools.runs import BadInput, open_run
 from op_tools.storage.log import Log
 
@@ -103,7 +103,7 @@ def test_worst_operators_steps_and_times(tmp_path: Path) -> None:
 
 
 def test_memory_keeps_its_peak_when_points_are_put_together(tmp_path: Path) -> None:
-    memory = Memory()
+    memory = MemoryTally()
     for n in range(5000):
         memory.add({"time_s": 100.0 + n, "host_rss_bytes": 10**9 if n == 2502 else 1000, "rank": 0, "pid": 1})
     (line,) = memory.lines()
@@ -113,7 +113,7 @@ def test_memory_keeps_its_peak_when_points_are_put_together(tmp_path: Path) -> N
 
 
 def test_many_steps_are_put_together_without_losing_events() -> None:
-    steps = Steps()
+    steps = StepTally()
     for step in range(3000):
         steps.add_time({"step": step, "rank": 0, "pid": 1}, 1.0)
         steps.add_time({"step": step, "rank": 1, "pid": 2}, 3.0)
@@ -285,7 +285,7 @@ def test_rows_from_elsewhere_with_values_of_other_types(tmp_path: Path, junk: An
 
 def test_columns_share_their_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columnar, "_AT_ONCE", 300)
-    table = Table()
+    table = RowTable()
     for number in range(1000):
         table.block("time_measure").append({"operator": "torch.add", "step": number, "thread": 5})
     table.block("time_measure").append({"operator": "y" * (LONGEST_TEXT + 1), "new": [1, 2]})

@@ -14,16 +14,11 @@ from rich.text import Text
 
 from dicore.conformance.results import STATUSES, CaseResult, RunReport
 from dicore.conformance.runner import OnProgress
-from dicore.console import WIDTH, make_table, progress_bar
+from dicore.console import WIDTH, counted, make_table, progress_bar
 
 _MAX_FUNCTIONS = 40
 _MAX_NAMES = 20
 _STYLES = {"pass": "green", "fail": "bold red", "unsupported": "yellow", "skipped": "cyan"}
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 case`, `2 cases`: nouns that take an s."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from html import escape
 from pathlib import Path
 
 from dicore.conformance.case_filter import DTYPES
-from dicore.conformance.console import counted, rerun_command
+from dicore.conformance.console import rerun_command
 from dicore.conformance.results import STATUSES, CaseResult, RunReport
+from dicore.console import counted
 from dicore.page import Page, asset
 
 # Failures described in full; a library that fails everywhere would make a page that no browser opens.

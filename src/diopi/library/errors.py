@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dicore.console import counted
+
 SUCCESS = 0
 ERROR = 1
 NOT_IMPLEMENTED = 13
@@ -33,11 +35,6 @@ class LibraryError(RuntimeError):
 def status_name(code: int) -> str:
     """The name of a code in the C interface."""
     return STATUS.get(code, f"unknown code {code}")
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 byte`, `2 bytes`: nouns that take an s."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def writes_out_of_bounds(name: str, front: int, behind: int) -> list[str]:

@@ -14,16 +14,16 @@ import sys
 from pathlib import Path
 from typing import Any, TypedDict
 
-from dicore.main_module import CannotRun, Program, expect_module, prepare_module, prepare_script
+from dicore.main_module import CannotRun, expect_module, prepare_module, prepare_script
 from op_tools.engine import Call
 from op_tools.tool import Tool
 from op_tools.tools.autocompare import OpAutoCompare
 from op_tools.tools.fallback import OpFallback
 
-__all__ = ["AtenCompare", "AtenFallback", "Job", "OperatorsSeen", "main"]
+__all__ = ["AtenCompare", "AtenFallback", "BisectJob", "OperatorsSeen", "main"]
 
 
-class Job(TypedDict):
+class BisectJob(TypedDict):
     """What the process is told."""
 
     target: str  # a script, or the name of a module
@@ -39,9 +39,12 @@ class Job(TypedDict):
 
 def main(job_file: str) -> None:
     """Start the tools, run the program as Python would, stop the tools."""
-    job: Job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    job: BisectJob = json.loads(Path(job_file).read_text(encoding="utf-8"))
     try:
-        _import(job["imports"])
+        # What these print is not the program's: its result is read from standard output.
+        with contextlib.redirect_stdout(sys.stderr):
+            for name in job["imports"]:
+                importlib.import_module(name)
         if job["module"]:
             expect_module(job["target"], job["arguments"], ours_is_first=False)
     except (ImportError, CannotRun, ValueError) as error:
@@ -51,25 +54,16 @@ def main(job_file: str) -> None:
     for tool in tools:
         tool.start()
     try:
-        _program(job).run(job["arguments"])
+        # This process was started without a folder in front of the path; the program expects its own there.
+        is_module, target = job["module"], job["target"]
+        program = prepare_module(target) if is_module else prepare_script(target, ours_is_first=False)
+        program.run(job["arguments"])
     finally:
         for tool in reversed(tools):
             tool.stop()
-        _note_stayed(tools, job["stayed"])
-
-
-def _import(names: list[str]) -> None:
-    # What these print is not the program's: its result is read from standard output.
-    with contextlib.redirect_stdout(sys.stderr):
-        for name in names:
-            importlib.import_module(name)
-
-
-def _program(job: Job) -> Program:
-    # This process was started without a folder in front of the path; the program expects its own there.
-    if not job["module"]:
-        return prepare_script(job["target"], ours_is_first=False)
-    return prepare_module(job["target"])
+        stayed = {name: why for tool in tools for name, why in getattr(tool, "stayed", {}).items()}
+        if stayed:
+            Path(job["stayed"]).write_text(json.dumps(stayed), encoding="utf-8")
 
 
 class _Silent(Tool):
@@ -112,7 +106,7 @@ class AtenCompare(_Silent, OpAutoCompare):
     aten_everywhere = True
 
 
-def _tools(job: Job) -> list[Any]:
+def _tools(job: BisectJob) -> list[Any]:
     tools: list[Any] = []
     names = job["fallback"]
     if names is None or names:
@@ -124,12 +118,6 @@ def _tools(job: Job) -> list[Any]:
         settings = {"list": ".*", "disable_list": "", "mode": "changed", "save_failures": 0}
         tools.append(AtenCompare(results=job["results"], verbose=False, **settings))
     return tools
-
-
-def _note_stayed(tools: list[Any], file: str) -> None:
-    stayed = {name: reason for tool in tools for name, reason in getattr(tool, "stayed", {}).items()}
-    if stayed:
-        Path(file).write_text(json.dumps(stayed), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from dicore.console import counted
 from op_tools.bisect.running import ScriptRun
 from op_tools.bisect.search import Bisection
 
@@ -28,8 +29,7 @@ def run_line(run: ScriptRun) -> str:
 def _on_cpu(run: ScriptRun) -> str:
     if run.fallback is None:
         return "everything"
-    count = len(run.fallback)
-    return f"{count} operator{'s' * (count != 1)}" if count else "nothing"
+    return counted(len(run.fallback), "operator") if run.fallback else "nothing"
 
 
 def _shortened(result: Sequence[float]) -> str:
@@ -73,11 +73,8 @@ def _why(bisection: Bisection, name: str) -> list[str]:
         return []
     word = "judged wrong" if suspicion.verdict == "fail" else "less precise than its dtype"
     lines = [f"{word}: {suspicion.reason}"] + ([f"at {suspicion.call_site}"] if suspicion.call_site else [])
-    return [part for line in lines for part in _folded(line)]
-
-
-def _folded(line: str) -> list[str]:
-    return textwrap.wrap(line, _WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 12)
+    indents = {"initial_indent": " " * 8, "subsequent_indent": " " * 12}
+    return [part for line in lines for part in textwrap.wrap(line, _WIDTH, **indents)]
 
 
 def _command(bisection: Bisection) -> str:

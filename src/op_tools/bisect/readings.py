@@ -12,7 +12,7 @@ from typing import Any
 
 from op_tools.runs import BadInput
 
-__all__ = ["Judge", "Reading", "distance", "numbers_in", "pattern_of"]
+__all__ = ["Reading", "ResultJudge", "distance", "numbers_in", "pattern_of"]
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|\b(?:nan|inf(?:inity)?)\b)"
 _NUMBERS = re.compile(_NUMBER, re.IGNORECASE)
@@ -61,7 +61,8 @@ class Reading:
         if self.pattern is not None:
             return tuple(_matched(self.pattern, printed))
         found = tuple(float(number) for number in _LOSS.findall(printed))
-        return found or numbers_in(_last_line(printed))
+        lines = [line for line in printed.splitlines() if line.strip()]
+        return found or numbers_in(lines[-1] if lines else "")
 
     def advice(self) -> str:
         """What to do when the script ended well and no result was found."""
@@ -83,11 +84,6 @@ def _matched(pattern: re.Pattern[str], printed: str) -> Iterator[float]:
     for match in pattern.finditer(printed):
         for part in match.groups() or (match[0],):
             yield from numbers_in(part or "")
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
 
 
 def _in_file(file: Path) -> tuple[float, ...]:
@@ -136,7 +132,7 @@ def _smallest(bad: Sequence[float], reference: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True)
-class Judge:
+class ResultJudge:
     """Decides whether a result is the reference result again."""
 
     reference: tuple[float, ...]
@@ -148,7 +144,7 @@ class Judge:
     @classmethod
     def between(
         cls, bad: Sequence[float], reference: Sequence[float], tolerance: float | None = None
-    ) -> Judge:
+    ) -> ResultJudge:
         """For a bad result (empty if the run failed) and the result it should have had."""
         smallest = _smallest(bad, reference)
         gap = distance(bad, reference, smallest)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from op_tools.bisect.driver import Job
+from op_tools.bisect.driver import BisectJob
 from op_tools.bisect.readings import Reading
 from op_tools.runs import BadInput, open_run
 
@@ -124,7 +124,7 @@ class Runner:
         """Run the script with these operators on the CPU (None: everything that can be)."""
         self.count += 1
         folder = self._new_folder()
-        job = Job(
+        job = BisectJob(
             target=self.script,
             module=self.module,
             arguments=self.arguments,

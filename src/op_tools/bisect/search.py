@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from op_tools.bisect.readings import Judge
+from op_tools.bisect.readings import ResultJudge
 from op_tools.bisect.running import WEIGHT, Runner, ScriptRun, Suspicion
 from op_tools.runs import NOTHING, BadInput
 
@@ -108,7 +108,7 @@ class Bisection:
     prior: bool = True
     runs: list[ScriptRun] = field(default_factory=list)
     operators: tuple[str, ...] | None = None  # the answer
-    judge: Judge | None = None
+    judge: ResultJudge | None = None
     search: Search | None = None
 
     def run(self) -> tuple[str, ...] | None:
@@ -193,7 +193,7 @@ class Bisection:
                 f"the script's result has {len(bad.result)} numbers and the expected one {len(reference)}. Give as many "
                 "as the script, or choose its numbers with --result REGEX."
             )
-        self.judge = Judge.between(bad.result, reference, self.tolerance)
+        self.judge = ResultJudge.between(bad.result, reference, self.tolerance)
         if not self.judge.nothing_wrong:
             return
         where = (

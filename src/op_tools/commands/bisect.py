@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -132,11 +133,10 @@ def _check_ranks() -> None:
 
 def _check_modules(names: Sequence[str]) -> None:
     for name in names:
-        try:
-            known = find_spec(name) is not None
-        except (ImportError, ValueError):  # its package does not exist, or the name is none
-            known = False
-        if not known:
+        found = None
+        with contextlib.suppress(ImportError, ValueError):  # its package does not exist, or the name is none
+            found = find_spec(name)
+        if found is None:
             raise BadInput(f"--import {name}: there is no such module in this Python, {sys.executable}.")
 
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dicore.console import counted
 from op_tools.runs import NOTHING, BadInput
 
 if TYPE_CHECKING:
-    from op_tools.gate import Outcome, Regression, Rules
+    from op_tools.gate import CheckOutcome, CheckRules, Regression
 
 __all__ = ["check_command"]
 
@@ -69,11 +70,11 @@ def check_command(
         return
     if len(paths) != 2:
         raise BadInput(
-            f"expected BASELINE and RUN, got {len(paths)} path{'s' if len(paths) > 1 else ''}. "
+            f"expected BASELINE and RUN, got {counted(len(paths), 'path')}. "
             "To make a baseline: `op-tools check --save baseline.json RUN`."
         )
     (baseline, old_note), (run, new_note) = map(gate.read_with_note, paths)
-    rules = gate.Rules(time_ratio, accuracy_ratio, min_calls, min_ms, relative, strict)
+    rules = gate.CheckRules(time_ratio, accuracy_ratio, min_calls, min_ms, relative, strict)
     outcome = gate.compare(baseline, run, rules)
     notes = [note for note in dict.fromkeys((old_note, new_note)) if note]
     if as_json:
@@ -85,7 +86,7 @@ def check_command(
     raise typer.Exit(outcome.code)
 
 
-def _nothing(outcome: Outcome, rules: Rules, paths: list[Path]) -> str:
+def _nothing(outcome: CheckOutcome, rules: CheckRules, paths: list[Path]) -> str:
     """Why nothing is known."""
     if outcome.too_short and not outcome.absent:
         return (
@@ -100,7 +101,7 @@ def _nothing(outcome: Outcome, rules: Rules, paths: list[Path]) -> str:
     )
 
 
-def _too_short(outcome: Outcome, rules: Rules) -> str:
+def _too_short(outcome: CheckOutcome, rules: CheckRules) -> str:
     return f"{outcome.too_short} signatures have fewer than {rules.min_calls} calls or less than {rules.min_ms:g} ms in all"
 
 
@@ -121,7 +122,7 @@ def _save(paths: list[Path], target: Path) -> None:
         typer.echo(note)
 
 
-def _lines(outcome: Outcome, rules: Rules) -> list[str]:
+def _lines(outcome: CheckOutcome, rules: CheckRules) -> list[str]:
     """At most 20 lines: the verdict, the worst findings with their call sites, and what else is to know."""
     from op_tools.gate import LEAST_FOR_MACHINE
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,7 +16,7 @@ from op_tools.replay.printing import report_line
 from op_tools.replay.report import FAILED
 from op_tools.runs import BadInput
 
-__all__ = ["normalised", "replay_command"]
+__all__ = ["check_device", "normalised", "replay_command"]
 
 # With more calls than this, only what needs attention is printed in full.
 _MOST_PRINTED_ITEMS = 20
@@ -116,35 +115,27 @@ def replay_command(
         memory_limit=memory_limit,
     )
     if ray in (None, "local"):  # elsewhere the machines of the cluster have devices of their own
-        _check_devices(options)
-    how = _How((1 if ray is None else 0) if workers is None else workers, timeout, ray)
-    show = _Show(len(items), options, quiet=as_json)
-    code = show.run(items, how, out, as_json)
+        check_device(device, "--device")
+        check_device(reference, "--reference")
+    if workers is None:
+        workers = 1 if ray is None else 0
+    reports = replay(items, options, workers=workers, timeout=timeout, ray=ray)
+    code = _Show(len(items), options, quiet=as_json).run(reports, out, as_json)
     if not items and not as_json:
         typer.echo(f"no captured call (input.pth) under {directory}", err=True)
     raise typer.Exit(code)
 
 
-def _check_devices(options: Options) -> None:
+def check_device(name: str, option: str) -> None:
+    """Whether this machine has a device; an empty name is the default one."""
     import torch
 
-    for name, value in (("--device", options.device), ("--reference", options.reference)):
-        try:
-            if value:
-                torch.empty(0, device=value)
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            raise typer.BadParameter(
-                f"{value!r} is not a device of this machine: {error}", param_hint=name
-            ) from None
-
-
-@dataclass(frozen=True)
-class _How:
-    """Where the calls run and how long each may take."""
-
-    workers: int
-    timeout: float
-    ray: str | None
+    try:
+        if name:
+            torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"{option} {name!r} is not a device of this machine: {reason}") from error
 
 
 class _Show:
@@ -157,14 +148,13 @@ class _Show:
         self.reports: dict[int, ItemReport] = {}
         self.printed = 0
 
-    def run(self, items: Sequence[Any], how: _How, out: str, as_json: bool) -> int:
+    def run(self, replayed: Iterable[tuple[int, ItemReport]], out: str, as_json: bool) -> int:
+        """Print and log the reports as they come in; the exit code."""
         interrupted = False
         log = summary.ReplayLog(out, times=self.options.sync_time_measure)
         try:
             with progress_bar("replay", self.total, quiet=self.quiet or self.total < 2) as bar:
-                for index, report in replay(
-                    items, self.options, workers=how.workers, timeout=how.timeout, ray=how.ray
-                ):
+                for index, report in replayed:
                     self.reports[index] = report
                     log.add(report)
                     self._print_ready(bar)

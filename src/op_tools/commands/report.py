@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from op_tools.describe import printable
-from op_tools.report import Written, first_divergence, headline, write_report
+from op_tools.report import WrittenReport, first_divergence, headline, write_report
 from op_tools.runs import open_run
 
 __all__ = ["report_command"]
@@ -31,7 +31,8 @@ def report_command(
     Exit code 0: written, also when something is wrong; 2: wrong usage; 5: nothing to report.
     """
     opened = open_run(run)
-    written = write_report(opened, out or _default(run), title)
+    default = run / "report.html" if run.is_dir() else run.with_name("report.html")
+    written = write_report(opened, out or default, title)
     typer.echo(_as_json(written) if as_json else _as_text(written))
     if show:
         import webbrowser
@@ -39,11 +40,7 @@ def report_command(
         webbrowser.open(written.path.resolve().as_uri())
 
 
-def _default(run: Path) -> Path:
-    return run / "report.html" if run.is_dir() else run.with_name("report.html")
-
-
-def _as_text(written: Written) -> str:
+def _as_text(written: WrittenReport) -> str:
     first = first_divergence(written.summary)
     found = written.summary["first"] or written.summary["first_overflow"]
     lines = [headline(written.summary)]
@@ -57,7 +54,7 @@ def _as_text(written: Written) -> str:
     return "\n".join(printable(line) for line in lines if line.strip())
 
 
-def _as_json(written: Written) -> str:
+def _as_json(written: WrittenReport) -> str:
     summary = written.summary
     return json.dumps(
         {

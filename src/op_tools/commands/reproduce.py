@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from dicore.settings import size
+from op_tools.commands.replay import check_device
 from op_tools.reproduce import ReproduceOptions, Reproduction, find_call, write
 from op_tools.reproduce.write import is_wrong
 from op_tools.runs import BadInput
@@ -54,7 +55,7 @@ def reproduce_command(
     """
     if out.suffix != ".py":
         raise BadInput(f"{out} is no name for a Python file. Expected one that ends in .py.")
-    _check_device(device)
+    check_device(device, "--device")
     item = find_call(identity, run, is_wrong)
     made = write(ReproduceOptions(item, out, device, _bytes(limit), force, verify))
     typer.echo(json.dumps(_plain(made, item.label)) if as_json else _text(made, item.label))
@@ -65,18 +66,6 @@ def _bytes(text: str) -> int:
         return size(text)
     except ValueError as error:
         raise BadInput(f"--limit: {error}.") from error
-
-
-def _check_device(name: str) -> None:
-    import torch
-
-    try:
-        if name:
-            torch.empty(0, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise BadInput(
-            f"--device {name!r} is not a device of this machine: {str(error).splitlines()[0]}"
-        ) from error
 
 
 def _text(made: Reproduction, label: str) -> str:

@@ -29,7 +29,7 @@ class Call:
 
     __slots__ = (
         "_device", "_own", "_tensors", "_tensors_of", "_where", "args", "decomposed", "func", "hooked", "id", "in_backward",
-        "kwargs", "level", "name", "notes", "origin", "parent", "rank", "step", "subscription", "thread", "tools",
+        "kwargs", "level", "name", "notes", "origin", "parent", "step", "subscription", "thread", "tools",
     )  # fmt: skip
 
     def __init__(

@@ -33,14 +33,14 @@ def _kind_of(code: CodeType) -> tuple[int, CodeType]:
     if len(_kinds) > 20_000:  # code made on the fly
         _kinds.clear()
     file = code.co_filename
-    known = _PROGRAM
+    kind = _PROGRAM
     if code is _MODULE_CALL:
-        known = _A_MODULE
+        kind = _A_MODULE
     elif file in _ENGINE:
-        known = _THE_ENGINE
+        kind = _THE_ENGINE
     elif file.startswith((_TORCH, _OURS, *_BETWEEN, "<frozen", "<__array_function__")):
-        known = _TORCH_OR_OURS
-    _kinds[id(code)] = entry = (known, code)
+        kind = _TORCH_OR_OURS
+    _kinds[id(code)] = entry = (kind, code)
     return entry
 
 
@@ -56,14 +56,6 @@ class CallSite:
         self.line = line
         self.modules = modules
         self.stack = stack
-
-    @property
-    def file(self) -> str:
-        return self.code.co_filename if self.code else ""
-
-    @property
-    def function(self) -> str:
-        return self.code.co_name if self.code else ""
 
     def text(self) -> str:
         """`file:line function: source line`, the form of the printed tables."""
@@ -109,10 +101,10 @@ def read(with_stack: bool = False) -> CallSite:
     modules: list[Any] = []
     stack: list[tuple[CodeType, int]] = []
     in_tool = True
-    known = _kinds.get
+    cached = _kinds.get
     while frame is not None:
         code = frame.f_code
-        kind = (known(id(code)) or _kind_of(code))[0]
+        kind = (cached(id(code)) or _kind_of(code))[0]
         if kind == _TORCH_OR_OURS:
             pass  # as most are
         elif kind == _A_MODULE:
@@ -130,6 +122,5 @@ def read(with_stack: bool = False) -> CallSite:
             stack.clear()
         frame = frame.f_back
     modules.reverse()
-    if frame_of_call is None:
-        return CallSite(None, 0, tuple(modules), tuple(stack))
-    return CallSite(frame_of_call.f_code, frame_of_call.f_lineno, tuple(modules), tuple(stack))
+    found = (None, 0) if frame_of_call is None else (frame_of_call.f_code, frame_of_call.f_lineno)
+    return CallSite(*found, tuple(modules), tuple(stack))

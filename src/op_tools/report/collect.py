@@ -7,17 +7,17 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from op_tools.report.columnar import Table, number
+from op_tools.report.columnar import RowTable, number
 from op_tools.report.environment import Environment
 from op_tools.report.rows import Captures, reproduce_line, split_name, with_whole_numbers
 from op_tools.report.tallies import (
     JUDGED,
     MOST_LINES,
     WRONG,
-    Memory,
-    Operators,
-    Steps,
-    Times,
+    MemoryTally,
+    OperatorTally,
+    StepTally,
+    TimeTally,
     in_order,
     in_order_of_interest,
     section_of,
@@ -45,15 +45,15 @@ class Collected:
     def __init__(self, run: Run, title: str) -> None:
         self.run = run
         self.title = title
-        self.table = Table()
+        self.table = RowTable()
         self.environment = Environment(run)
         self.left_out = 0
         self._captures = Captures(run)
         self._verdicts: dict[str, Counter[str]] = {}
-        self._operators = Operators()
-        self._times = Times()
-        self._steps = Steps()
-        self._memory = Memory()
+        self._operators = OperatorTally()
+        self._times = TimeTally()
+        self._steps = StepTally()
+        self._memory = MemoryTally()
         self._first: dict[str, tuple[tuple[Any, ...], dict[str, Any], int]] = {}
         self._listed: dict[str, list[tuple[dict[str, Any], int]]] = {}
 
@@ -105,8 +105,8 @@ class Collected:
 
     def _note(self, tool: str, row: dict[str, Any], index: int, order: int) -> None:
         key = _when(tool, row, order)
-        known = self._first.get(tool)
-        if known is None or key < known[0]:
+        first = self._first.get(tool)
+        if first is None or key < first[0]:
             self._first[tool] = (key, row, index)
         listed = self._listed.setdefault(tool, [])
         if len(listed) < MOST_LINES:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
-__all__ = ["NUMBERS", "Block", "Table"]
+__all__ = ["NUMBERS", "Block", "RowTable"]
 
 # A number beyond these digits is noise to a reader and incompressible to gzip.
 _DIGITS = 7
@@ -30,19 +30,10 @@ NUMBERS = frozenset(
 # Known of the log already, or of no use to a reader.
 _LEFT_OUT = frozenset(
     {
-        "thread",
-        "world_size",
-        "host",
-        "started",
-        "unit",
-        "start_us",
-        "backward_start_us",
-        "name",
-        "folder",
-        "folder_a",
-        "folder_b",
+        "thread", "world_size", "host", "started", "unit", "start_us", "backward_start_us", "name", "folder",
+        "folder_a", "folder_b",
     }
-)
+)  # fmt: skip
 _NOT_APPLICABLE = frozenset({"error_over_bound"})
 
 # Rows that wait until their columns are made.
@@ -121,8 +112,8 @@ class Block:
                 numbers = [None if value is None else number(name, value) for value in values]
                 _extend(self.numbers, name, numbers, start, None)
             else:
-                code, known = self._texts.code, self._texts.codes
-                codes = [known.get(v) or code(v) if type(v) is str else code(v) for v in values]
+                code, codes_of = self._texts.code, self._texts.codes
+                codes = [codes_of.get(v) or code(v) if type(v) is str else code(v) for v in values]
                 _extend(self.codes, name, codes, start, 0)
 
     def as_plain(self) -> dict[str, Any]:
@@ -139,7 +130,7 @@ def _extend(columns: dict[str, list[Any]], name: str, values: list[Any], start: 
     column += values
 
 
-class Table:
+class RowTable:
     """The rows of all tools, one block a tool."""
 
     def __init__(self) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dicore.console import counted
 from dicore.page import Page, asset, without_controls
 from op_tools.report.collect import Collected, collect
 from op_tools.report.rows import short_site, split_name
@@ -19,7 +20,7 @@ from op_tools.runs import BadInput, Run, kind_of_path, open_run
 if TYPE_CHECKING:
     from op_tools.tool import Tool
 
-__all__ = ["Written", "first_divergence", "headline", "html_of", "page_of", "write_report"]
+__all__ = ["WrittenReport", "first_divergence", "headline", "html_of", "page_of", "write_report"]
 
 _SCRIPTS = ("words.js", "elements.js", "rows.js", "charts.js", "table.js", "sections.js", "start.js")
 MOST_ROWS = 20
@@ -31,7 +32,7 @@ _COLUMNS = ("name", "verdict", "phase", "step", "rank", "module", "source", "fig
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenReport:
     """A report that was written: where, how large, and its summary."""
 
     path: Path
@@ -40,7 +41,7 @@ class Written:
     summary: dict[str, Any]
 
 
-def write_report(run: Run, target: str | Path, title: str = "") -> Written:
+def write_report(run: Run, target: str | Path, title: str = "") -> WrittenReport:
     """Write the report of a run. Raises BadInput when there is nothing to report or the file cannot be written."""
     target = Path(target)
     if not target.name or stat.S_ISDIR(kind_of_path(target)):
@@ -53,7 +54,7 @@ def write_report(run: Run, target: str | Path, title: str = "") -> Written:
         raise BadInput(
             f"{target} cannot be written: {error.strerror or error}. Choose another file with -o."
         ) from error
-    return Written(target, size, len(collected.table), summary)
+    return WrittenReport(target, size, len(collected.table), summary)
 
 
 def page_of(collected: Collected, summary: dict[str, Any]) -> Page:
@@ -110,9 +111,8 @@ def _tool(tool: Tool) -> str:
     run = open_run(logs[-1])
     key = next(iter(run.logs))
     rows = [(key, row) for row in run.rows(key)]
-    return f"<p><b>{name}</b>: {state}, {len(rows):,} rows in {escaped(logs[-1], 500)}</p>" + _table(
-        rows, len(rows)
-    )
+    head = f"<p><b>{name}</b>: {state}, {len(rows):,} rows in {escaped(logs[-1], 500)}</p>"
+    return head + _table(rows, len(rows))
 
 
 def summary_html(summary: Mapping[str, Any]) -> str:
@@ -135,24 +135,21 @@ def _table(rows: Sequence[tuple[str, Mapping[str, Any]]], total: int) -> str:
     # What is wrong first; sorting is stable, so both parts stay in the order of the log.
     shown = sorted(judged, key=lambda item: item[0] not in WRONG)[:MOST_ROWS]
     head = "".join(f"<th>{column}</th>" for column in _COLUMNS)
-    body = "".join(f"<tr>{''.join(map(_cell, _cells(verdict, row)))}</tr>" for verdict, row in shown)
+    body = "".join(f"<tr>{_cells(verdict, row)}</tr>" for verdict, row in shown)
     more = f"<p>{len(shown):,} of {total:,} rows</p>" if total > len(shown) else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
-def _cell(value: Any) -> str:
-    return f"<td>{escaped(value)}</td>"
-
-
-def _cells(verdict: str, row: Mapping[str, Any]) -> list[Any]:
+def _cells(verdict: str, row: Mapping[str, Any]) -> str:
     operator, value = split_name(row.get("name"))
     figure = row.get("max_abs_diff", row.get("forward_elasped", ""))
     if isinstance(figure, float):
         figure = f"{figure:.4g}{' ms' if 'forward_elasped' in row else ''}"
-    return [
+    cells = [
         f"{operator} {value}".strip(), verdict, row.get("phase"), row.get("step"), row.get("rank"),
         row.get("module"), short_site(str(row.get("call_site") or "")), figure,
     ]  # fmt: skip
+    return "".join(f"<td>{escaped(cell)}</td>" for cell in cells)
 
 
 # -- sentences ------------------------------------------------------------------------------------------------
@@ -164,22 +161,25 @@ def headline(summary: Mapping[str, Any]) -> str:
     if state == "wrong":
         parts = []
         if summary["wrong"]:
+            are = "is" if summary["wrong"] == 1 else "are"
             parts.append(
-                f"{summary['wrong']:,} of {compared:,} compared values {_are(summary['wrong'])} wrong, in "
-                f"{_count(summary['wrong_operators'], 'operator')}"
+                f"{summary['wrong']:,} of {compared:,} compared values {are} wrong, in "
+                f"{counted(summary['wrong_operators'], 'operator', ',')}"
             )
         if summary["births"]:
-            parts.append(f"{_count(summary['births'], 'call')} made a NaN or Inf")
+            parts.append(f"{counted(summary['births'], 'call', ',')} made a NaN or Inf")
         return f"Something is wrong: {'; '.join(parts)}."
     if state == "suspect":
-        return f"Something may be wrong: {_count(summary['suspect'], 'call')} suspect, none proved wrong."
+        return (
+            f"Something may be wrong: {counted(summary['suspect'], 'call', ',')} suspect, none proved wrong."
+        )
     if state == "lower":
         return (
             f"Nothing is wrong, but {summary['lower']:,} of {compared:,} compared values have a lower precision "
             f"than their dtype."
         )
     if state == "right":
-        return f"Nothing is wrong: {_count(compared, 'compared value')}."
+        return f"Nothing is wrong: {counted(compared, 'compared value', ',')}."
     if state == "finite":
         return "No NaN or Inf was made. No value was compared with a reference."
     return "Nothing was judged: the run has no comparison."
@@ -196,11 +196,3 @@ def first_divergence(summary: Mapping[str, Any]) -> str:
     call_site = f" at {short_site(first['call_site'])}" if first["call_site"] else ""
     rank = f", rank {first['rank']}" if summary["environment"]["world_size"] > 1 else ""
     return f"{what}: {first['operator']}{value}, {first['phase'] or 'forward'}{owner}{call_site}, step {first['step']}{rank}"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"

@@ -63,8 +63,7 @@ class Captures:
         for row in map(with_whole_numbers, run.rows("capture")):
             key = (row.get("pid"), row.get("forward_id"), operator_of(row))
             folder = str(row.get("folder") or "")
-            known = self._folders.setdefault(key, folder)
-            if known != folder:
+            if self._folders.setdefault(key, folder) != folder:
                 # Several calls of one operator inside one call: which of them a row is about is not known.
                 self._folders[key] = None
 

@@ -12,25 +12,16 @@ from op_tools.registry import by_section
 from op_tools.report.rows import operator_of
 from op_tools.runs import DERIVED_LOGS
 
-__all__ = ["WRONG", "Memory", "Operators", "Steps", "Times", "finite", "verdict_of"]
+__all__ = ["WRONG", "MemoryTally", "OperatorTally", "StepTally", "TimeTally", "finite", "verdict_of"]
 
 # Verdicts of rows that say: this is wrong.
 WRONG = frozenset({"fail", "error", "refused", "NaN", "Inf"})
 _ORDER = (
-    "fail",
-    "error",
-    "refused",
-    "NaN",
-    "Inf",
-    "suspect",
-    "lower_precision",
-    "tool error",
-    "pass",
-    "same",
-    "skipped",
-)
+    "fail", "error", "refused", "NaN", "Inf", "suspect", "lower_precision", "tool error", "pass", "same", "skipped",
+)  # fmt: skip
 # How the timeline marks a verdict; all others that need attention are failures.
 _EVENTS = {"lower_precision": "lower_precision", "suspect": "lower_precision", "NaN": "nan", "Inf": "nan"}
+_WORST = ("error_over_bound", "max_abs_diff")
 MOST_LINES = 20
 MOST_TIMES = 12
 MOST_POINTS = 400
@@ -42,8 +33,10 @@ JUDGED = ("operators", "findings")
 
 def section_of(tool: str) -> str:
     """The section of the report that a tool's rows belong to. What compares captures afterwards lists what it found."""
-    known = by_section().get(tool)
-    return "findings" if tool in DERIVED_LOGS else known.report_section if known is not None else "rows"
+    if tool in DERIVED_LOGS:
+        return "findings"
+    found = by_section().get(tool)
+    return found.report_section if found is not None else "rows"
 
 
 def in_order_of_interest(tools: Iterable[str]) -> list[str]:
@@ -52,13 +45,8 @@ def in_order_of_interest(tools: Iterable[str]) -> list[str]:
     derived = list(DERIVED_LOGS)
 
     def rank_of(tool: str) -> tuple[Any, ...]:
-        section = section_of(tool)
-        rank = JUDGED.index(section) if section in JUDGED else len(JUDGED)
-        return (
-            rank,
-            derived.index(tool) if tool in derived else len(derived),
-            sections.index(tool) if tool in sections else 0,
-        )
+        orders = ((JUDGED, section_of(tool)), (derived, tool), (sections, tool))
+        return tuple(order.index(word) if word in order else len(order) for order, word in orders)
 
     return sorted(tools, key=rank_of)
 
@@ -77,8 +65,8 @@ def verdict_of(tool: str, row: Mapping[str, Any]) -> str:
 
 def in_order(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     """Verdicts with their numbers, the bad ones first."""
-    known = [(name, counts[name]) for name in _ORDER if counts.get(name)]
-    return known + sorted((name, count) for name, count in counts.items() if name and name not in _ORDER)
+    ordered = [(name, counts[name]) for name in _ORDER if counts.get(name)]
+    return ordered + sorted((name, count) for name, count in counts.items() if name and name not in _ORDER)
 
 
 def finite(value: Any) -> float | None:
@@ -92,12 +80,11 @@ def finite(value: Any) -> float | None:
 class _Operator:
     compared: int = 0
     verdicts: Counter[str] = field(default_factory=Counter)
-    worst_error: float | None = None
-    worst_difference: float | None = None
+    worst: dict[str, float] = field(default_factory=dict)
     first_step: Any = None
 
 
-class Operators:
+class OperatorTally:
     """How often each operator was judged and how it came out."""
 
     def __init__(self) -> None:
@@ -110,16 +97,14 @@ class Operators:
         operator.verdicts[verdict] += 1
         if verdict in WRONG and operator.first_step is None:
             operator.first_step = row.get("step")
-        error = row.get("error_over_bound")
-        if isinstance(error, float) and not math.isnan(error):
-            operator.worst_error = max(error, operator.worst_error or 0.0)
-        difference = row.get("max_abs_diff")
-        if isinstance(difference, float) and not math.isnan(difference):
-            operator.worst_difference = max(difference, operator.worst_difference or 0.0)
+        for column in _WORST:
+            value = row.get(column)
+            if isinstance(value, float) and not math.isnan(value):
+                operator.worst[column] = max(value, operator.worst.get(column, 0.0))
 
     @property
     def wrong(self) -> list[str]:
-        """Operators with something wrong, the worst first."""
+        """OperatorTally with something wrong, the worst first."""
         return [line["operator"] for line in self.lines(len(self._found)) if line["fail"]]
 
     def lines(self, most: int = MOST_LINES) -> list[dict[str, Any]]:
@@ -127,12 +112,12 @@ class Operators:
         lines = []
         for name, one in self._found.items():
             wrong = sum(one.verdicts[verdict] for verdict in WRONG)
-            if wrong or one.verdicts["lower_precision"] or one.worst_error is not None:
+            if wrong or one.verdicts["lower_precision"] or "error_over_bound" in one.worst:
                 lines.append(
                     {
                         "operator": name, "compared": one.compared, "fail": wrong,
-                        "lower_precision": one.verdicts["lower_precision"], "error_over_bound": one.worst_error,
-                        "max_abs_diff": one.worst_difference, "first_step": one.first_step,
+                        "lower_precision": one.verdicts["lower_precision"], "first_step": one.first_step,
+                        **{column: one.worst.get(column) for column in _WORST},
                     }
                 )  # fmt: skip
         lines.sort(
@@ -141,7 +126,7 @@ class Operators:
         return lines[:most]
 
 
-class Times:
+class TimeTally:
     """Time by operator and by call site, forward and backward."""
 
     def __init__(self) -> None:
@@ -191,7 +176,7 @@ class Times:
         ]  # fmt: skip
 
 
-class Steps:
+class StepTally:
     """What happened in each step: time, and verdicts that need attention."""
 
     def __init__(self) -> None:
@@ -231,8 +216,8 @@ class Steps:
         return lines
 
 
-class Memory:
-    """Memory over time, by process."""
+class MemoryTally:
+    """MemoryTally over time, by process."""
 
     KINDS = ("host_rss_bytes", "device_allocated_bytes", "device_reserved_bytes")
 

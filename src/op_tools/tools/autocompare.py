@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from dicore.settings import flag, setting
-from op_tools import brief, describe, tables
+from op_tools import describe, tables
 from op_tools.categories import category_of, is_random
 from op_tools.comparison import calls, printing
 from op_tools.engine import ENGINE, Call, private, signature
@@ -300,7 +300,7 @@ class OpAutoCompare(Tool):
         for name, verdict in zip(names, verdicts, strict=True):
             self.counts[verdict.status] = self.counts.get(verdict.status, 0) + 1
             if location is None:
-                text = brief.of_call(*(inputs or (call.args, call.kwargs)))
+                text = describe.brief_call(*(inputs or (call.args, call.kwargs)))
                 location = {**self.location(call), "input": text}
             row = {"forward_id": call.id, **verdict.as_row(), **location, "name": name}
             if what == "grad":

@@ -92,7 +92,7 @@ class OpDtypeCast(Tool):
     def execute(self, call: Call, run: Any) -> Any:
         if call.level != "api":
             return run()
-        cast = Cast(self.casts)
+        cast = CallCast(self.casts)
         args, kwargs = cast.tree(call.args), cast.tree(call.kwargs)
         if not cast.copies:
             return run()
@@ -136,7 +136,7 @@ class OpDtypeCast(Tool):
             self._native[key] = None if found is None else [tensor.dtype for tensor in tensors_of(found)]
         return self._native[key]  # type: ignore[no-any-return]
 
-    def _note(self, call: Call, cast: Cast) -> None:
+    def _note(self, call: Call, cast: CallCast) -> None:
         self.count[call.name] = self.count.get(call.name, 0) + 1
         self.say_applied(call.name)
         if not self.settings.verbose:
@@ -162,7 +162,7 @@ class OpDtypeCast(Tool):
         )
 
 
-class Cast:
+class CallCast:
     """The tensors of one call in their new dtypes, and the way back."""
 
     def __init__(self, casts: dict[torch.dtype, torch.dtype]) -> None:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-__all__ = ["ModelNames", "class_of", "is_compiled", "is_wrapper", "own_weights", "unwrapped"]
+__all__ = ["ModelNames", "is_compiled", "is_wrapper", "own_weights", "unwrapped"]
 
 # Modules that stand around another one: not part of the model a person knows.
-_WRAPPERS = frozenset(
-    [
-        "DistributedDataParallel",
-        "DataParallel",
-        "FullyShardedDataParallel",
-        "OptimizedModule",
-        "CheckpointWrapper",
-    ]
-)
 _COMPILED = "OptimizedModule"
+_WRAPPERS = (
+    "DistributedDataParallel",
+    "DataParallel",
+    "FullyShardedDataParallel",
+    "CheckpointWrapper",
+    _COMPILED,
+)
 
 
 class ModelNames:
@@ -37,16 +34,15 @@ class ModelNames:
         root, module = unwrapped(stack[0]), unwrapped(stack[-1])
         path = self._path(root, module)
         if path is None:  # kept where torch does not see it, in a list
-            above = next(
-                (known for other in reversed(stack[:-1]) if (known := self._path(root, unwrapped(other)))), ""
-            )
+            paths = (self._path(root, unwrapped(other)) for other in reversed(stack[:-1]))
+            above = next(filter(None, paths), "")
             path = f"{above}.{type(module).__name__}".lstrip(".")
         return self._label(root), path
 
     def _path(self, root: torch.nn.Module, module: torch.nn.Module) -> str | None:
         paths = self._paths.get(root)
         if paths is None or id(module) not in paths:
-            paths = self._paths[root] = {id(below): path for path, below in _paths(root, "")}
+            paths = self._paths[root] = _paths(root)
         return paths.get(id(module))
 
     def _label(self, root: torch.nn.Module) -> str:
@@ -81,22 +77,16 @@ def own_weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return dict(unwrapped(module).named_parameters(recurse=False))
 
 
-def class_of(module: torch.nn.Module) -> type:
-    """The class of the module inside all wrappers."""
-    return type(unwrapped(module))
-
-
-def _paths(module: torch.nn.Module, path: str) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Every module below with its path, the names of wrappers left out; of a module that is there twice, the first."""
-    found: dict[int, tuple[str, torch.nn.Module]] = {}
-    pending = [(path, module)]
+def _paths(root: torch.nn.Module) -> dict[int, str]:
+    """The path of every module below, by id; the names of wrappers left out; of a module that is there twice, the first."""
+    found: dict[int, str] = {}
+    pending = [("", root)]
     while pending:
-        path, current = pending.pop()
-        if id(current) in found:
+        path, module = pending.pop()
+        if id(module) in found:
             continue
-        found[id(current)] = (path, current)
-        inner = [(name, child) for name, child in current._modules.items() if child is not None]
-        for name, child in reversed(inner):
-            below = path if is_wrapper(current) else f"{path}.{name}".lstrip(".")
-            pending.append((below, child))
-    return iter(found.values())
+        found[id(module)] = path
+        for name, child in reversed(module._modules.items()):
+            if child is not None:
+                pending.append((path if is_wrapper(module) else f"{path}.{name}".lstrip("."), child))
+    return found

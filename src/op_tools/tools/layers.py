@@ -22,7 +22,7 @@ from op_tools.storage import CallInfo, CaptureStore
 from op_tools.storage.store import folder_of
 from op_tools.tool import Tool
 from op_tools.tools.capture import numbers
-from op_tools.tools.layer_names import ModelNames, class_of, is_compiled, is_wrapper, own_weights, unwrapped
+from op_tools.tools.layer_names import ModelNames, is_compiled, is_wrapper, own_weights, unwrapped
 
 __all__ = ["LayersSettings", "OpLayers", "wanted_steps"]
 
@@ -49,20 +49,19 @@ class LayersSettings(ToolSettings):
     )
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Visit:
     """A call of a module that is under way."""
 
-    __slots__ = ("call", "graph", "info", "inside_compiled", "model", "module", "parent", "path", "where")
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self.module = module
-        self.model = self.path = ""
-        self.call = 0
-        self.parent = 0
-        self.inside_compiled = False
-        self.info: CallInfo | None = None
-        self.graph: CallGraph | None = None
-        self.where: site.CallSite | None = None
+    module: torch.nn.Module
+    model: str = ""
+    path: str = ""
+    call: int = 0
+    parent: int = 0
+    inside_compiled: bool = False
+    info: CallInfo | None = None
+    graph: CallGraph | None = None
+    where: site.CallSite | None = None
 
 
 class _Here(threading.local):
@@ -263,7 +262,7 @@ class OpLayers(Tool):
         row = {
             "forward_id": info.forward_id,
             "name": info.name,
-            "class": class_of(visit.module).__name__,
+            "class": type(unwrapped(visit.module)).__name__,
             "call": visit.call,
             "model": visit.model,
             "parent": visit.parent,

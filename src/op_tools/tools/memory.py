@@ -151,16 +151,14 @@ class MemoryMonitor(Tool):
 
     @classmethod
     def faults(cls, rows: Iterable[Mapping[str, Any]], limit: int = 0) -> list[str]:
-        highest: dict[Any, Mapping[str, Any]] = {}
+        highest: dict[Any, int] = {}
         for row in rows:
-            known = highest.get(row.get("pid"))
-            if known is None or int(row["host_peak_bytes"]) > int(known["host_peak_bytes"]):
-                highest[row.get("pid")] = row
+            pid, peak = row.get("pid"), int(row["host_peak_bytes"])
+            highest[pid] = max(peak, highest.get(pid, 0))
         return [
-            f"process {pid} had {size_text(int(row['host_peak_bytes']))} of host memory at its peak; the limit is "
-            f"{size_text(limit)}"
-            for pid, row in highest.items()
-            if int(row["host_peak_bytes"]) > limit
+            f"process {pid} had {size_text(peak)} of host memory at its peak; the limit is {size_text(limit)}"
+            for pid, peak in highest.items()
+            if peak > limit
         ]
 
     @classmethod
@@ -342,7 +340,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     try:
-        _require_folder(os.path.join(given.out, FOLDER))
+        # Before hours of watching: the folder is there, and files can be made in it.
+        folder = os.path.join(given.out, FOLDER)
+        os.makedirs(folder, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
         print(watch(tree, given.interval, given.out), flush=True)
     except OSError as error:
         print(
@@ -352,10 +354,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 2
     return 0
-
-
-def _require_folder(folder: str) -> None:
-    """Before hours of watching: the folder is there, and files can be made in it."""
-    os.makedirs(folder, exist_ok=True)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)

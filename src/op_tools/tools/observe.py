@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from dicore.settings import flag, setting
-from op_tools import brief, describe, tables
+from op_tools import describe, tables
 from op_tools.engine import Call
 from op_tools.results import LOCATION_COLUMNS
 from op_tools.settings import ToolSettings, level_setting
@@ -101,15 +101,17 @@ class OpObserve(LevelTool):
         if self.settings.verbose:
             call.notes[self] = describe.rows_of(call.name, "inputs", call.args, call.kwargs)
         else:
-            call.notes[self] = brief.of_call(call.args, call.kwargs)
+            call.notes[self] = describe.brief_call(call.args, call.kwargs)
 
     def after(self, call: Call, result: Any) -> None:
         inputs = call.notes.pop(self)
         self.calls += 1
         if self.settings.verbose:
-            self._print(call, inputs, result)
-            inputs = brief.of_call(call.args, call.kwargs)
-        row = {**self.row_of(call), "input": inputs, "output": brief.brief(result)}
+            rows = inputs + describe.rows_of(call.name, "outputs", (result,))
+            self.say(f"{call.name}    forward_id: {call.id}\n{self.call_site_text(call)}")
+            self.say(tables.describe_table(rows) + "\n")
+            inputs = describe.brief_call(call.args, call.kwargs)
+        row = {**self.row_of(call), "input": inputs, "output": describe.brief(result)}
         results = self.open_results()
         if self._statistics is None:
             results.append(row)
@@ -127,11 +129,6 @@ class OpObserve(LevelTool):
         super().after_fork()
         if self._statistics is not None:  # what waits is the parent's to write
             self._statistics = _Statistics()
-
-    def _print(self, call: Call, inputs: Any, result: Any) -> None:
-        rows = inputs + describe.rows_of(call.name, "outputs", (result,))
-        self.say(f"{call.name}    forward_id: {call.id}\n{self.call_site_text(call)}")
-        self.say(tables.describe_table(rows) + "\n")
 
     def closed(self) -> None:
         self._write_statistics()

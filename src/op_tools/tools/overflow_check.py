@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 
 from dicore.settings import one_of, setting
-from op_tools import brief, writing
+from op_tools import describe, writing
 from op_tools.categories import category_of
 from op_tools.device_error import DeviceError
 from op_tools.engine import Call
@@ -222,9 +222,8 @@ class OpOverflowCheck(LevelTool):
             call.notes[self] = held
 
     def after(self, call: Call, result: Any) -> None:
-        if call.level == "aten" or self.only is None:
-            self.say_applied_quietly(call)
-        else:
+        # Every operator is checked: that is worth a line each only when asked for.
+        if self.settings.verbose or (call.level != "aten" and self.only is not None):
             self.say_applied(call.name)
         self.checked += 1
         held: dict[int, tuple[NonFinite, bool]] = call.notes.pop(self, {})
@@ -236,11 +235,6 @@ class OpOverflowCheck(LevelTool):
         for tensor, found in zip(outputs, each, strict=True):
             was_clean = held.get(id(tensor), (CLEAN, False))[1]
             self._memories.note(tensor, found, call.level == "aten" and id(tensor) in written, was_clean)
-
-    def say_applied_quietly(self, call: Call) -> None:
-        """Every operator is checked: that is worth a line each only when asked for."""
-        if self.settings.verbose:
-            self.say(f"apply {self.hook_name} on {call.name}")
 
     def _report(
         self,
@@ -263,8 +257,8 @@ class OpOverflowCheck(LevelTool):
         self.births += 1
         kind = "NaN" if born_nan else "Inf"
         row = {
-            **self.row_of(call), "kind": kind, "status": "born", "input": brief.of_call(call.args, call.kwargs),
-            "output": brief.brief(result if tensors_of(result) else outputs),
+            **self.row_of(call), "kind": kind, "status": "born", "input": describe.brief_call(call.args, call.kwargs),
+            "output": describe.brief(result if tensors_of(result) else outputs),
         }  # fmt: skip
         if self.births <= self.settings.max_rows:
             self.open_results().append(row)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import operator
 import threading
 import time
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from dicore.settings import flag, setting
-from op_tools import brief, describe, tables
+from op_tools import describe, tables
 from op_tools.device_error import DeviceError
 from op_tools.engine import Call, site
 from op_tools.results import LOCATION_COLUMNS, TIME_CSV_COLUMNS, RankInfo, rank_info
@@ -107,20 +108,18 @@ class Clock:
         return elapsed
 
 
-class Entry:
+@dataclasses.dataclass(slots=True, eq=False)
+class MeasuredCall:
     """One measured call, until its row is written. The row itself is made then."""
 
-    __slots__ = ("backward", "begun", "forward", "grads", "notes", "waits", "where")
-
-    def __init__(self, where: site.CallSite, notes: tuple[Any, ...], forward: Clock, waits: bool) -> None:
-        self.where = where
-        self.notes = notes
-        self.forward = forward
-        self.backward: Clock | None = None
-        # A backward that may not reach all inputs of the call: its clock may never stop.
-        self.begun: Clock | None = None
-        self.grads: tuple[Any, Any] = ((), ())
-        self.waits = waits
+    where: site.CallSite
+    notes: tuple[Any, ...]
+    forward: Clock
+    waits: bool
+    backward: Clock | None = None
+    # A backward that may not reach all inputs of the call: its clock may never stop.
+    begun: Clock | None = None
+    grads: tuple[Any, Any] = ((), ())
 
     def row(self, run: RankInfo) -> dict[str, Any]:
         """What is known of the call but its times."""
@@ -185,7 +184,7 @@ class OpTimeMeasure(Tool):
 
     def opened(self) -> None:
         # Single steps on dicts and lists are whole ones: only who writes holds the lock.
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, MeasuredCall] = {}
         self._lock = threading.Lock()
         self._spare: dict[torch.device, list[Any]] = {}
         self._next_write = self._write_after(0)
@@ -220,9 +219,9 @@ class OpTimeMeasure(Tool):
                 where, origin = call.origin.where, call.origin.name
         notes = (
             call.id, call.name, where.module_path() if where.modules else "", call.step, call.thread, call.level,
-            origin, brief.of_call(call.args, call.kwargs), brief.brief(result),
+            origin, describe.brief_call(call.args, call.kwargs), describe.brief(result),
         )  # fmt: skip
-        entry = Entry(where, notes, clock, call.hooked)
+        entry = MeasuredCall(where, notes, clock, call.hooked)
         call.notes[self] = serial = next(self._serials)
         self._entries[serial] = entry
         if self.settings.verbose:
@@ -241,12 +240,12 @@ class OpTimeMeasure(Tool):
             return
         entry.begun.stop()
         entry.backward, entry.begun = entry.begun, None
-        entry.grads = (brief.brief(grad_inputs), brief.brief(grad_outputs))
+        entry.grads = (describe.brief(grad_inputs), describe.brief(grad_outputs))
         entry.waits = False
         if self.settings.verbose:
             self._print_backward(call, entry, grad_inputs, grad_outputs)
 
-    def _take(self, keep_waiting: bool) -> list[Entry]:
+    def _take(self, keep_waiting: bool) -> list[MeasuredCall]:
         """Take out the entries that are to be written: those that wait for nothing, and the oldest beyond the limit."""
         with self._lock:
             entries = self._entries
@@ -294,25 +293,20 @@ class OpTimeMeasure(Tool):
 
     def _add_up(self, times: list[tuple[str, str, float | None, float | None]]) -> None:
         with self._lock:
-            for name, call_site, forward, back in times:
+            for name, call_site, *elapsed in times:
                 by_operator = self.by_operator.setdefault(name, [0, 0.0, 0.0])
                 by_site = self.by_site.setdefault((name, call_site), [0, 0.0, 0.0])
-                by_operator[0] += 1
-                by_site[0] += 1
-                if forward is not None and math.isfinite(forward):
-                    by_operator[1] += forward
-                    by_site[1] += forward
-                if back is not None and math.isfinite(back):
-                    by_operator[2] += back
-                    by_site[2] += back
+                measured = [ms if ms is not None and math.isfinite(ms) else 0.0 for ms in elapsed]
+                for sums in (by_operator, by_site):
+                    sums[:] = map(operator.add, sums, (1, *measured))
 
-    def _print(self, call: Call, entry: Entry, result: Any) -> None:
+    def _print(self, call: Call, entry: MeasuredCall, result: Any) -> None:
         self.say(self.call_site_text(call))
         self.say(tables.describe_table(describe.capture_rows(call.name, call.args, call.kwargs, result)))
         row = {"name": call.name, "forward_id": call.id, "forward_elasped": entry.forward.milliseconds()}
         self.say(tables.time_table([row]) + "\n\n")
 
-    def _print_backward(self, call: Call, entry: Entry, grad_inputs: Any, grad_outputs: Any) -> None:
+    def _print_backward(self, call: Call, entry: MeasuredCall, grad_inputs: Any, grad_outputs: Any) -> None:
         self.say("\n" + tables.describe_table(describe.time_grad_rows(call.name, grad_outputs, grad_inputs)))
         assert entry.backward is not None
         row = {"name": call.name, "forward_id": call.id, "backward_elasped": entry.backward.milliseconds()}
