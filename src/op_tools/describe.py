@@ -17,21 +17,9 @@ from typing import Any
 import torch
 
 __all__ = [
-    "Row",
-    "as_plain",
-    "brief",
-    "brief_call",
-    "capture_rows",
-    "compare_grad_rows",
-    "dtype_name",
-    "leaves",
-    "numbered",
-    "printable",
-    "rows_of",
-    "tensor_row",
-    "text_of",
-    "time_grad_rows",
-]
+    "Row", "as_plain", "brief", "brief_call", "capture_rows", "compare_grad_rows", "dtype_name", "leaves",
+    "numbered", "printable", "rows_of", "tensor_row", "text_of", "time_grad_rows",
+]  # fmt: skip
 
 Row = dict[str, Any]
 

@@ -24,17 +24,9 @@ from op_tools.runs import NOTHING, BadInput, Run, kind_of_path, open_run
 from op_tools.storage.log import SUFFIX
 
 __all__ = [
-    "CheckOutcome",
-    "CheckRules",
-    "Regression",
-    "Signature",
-    "Summary",
-    "compare",
-    "read_summary",
-    "read_with_note",
-    "save_summary",
-    "summarise",
-]
+    "CheckOutcome", "CheckRules", "Regression", "Signature", "Summary", "compare", "read_summary",
+    "read_with_note", "save_summary", "summarise",
+]  # fmt: skip
 
 FORMAT = "op_tools check baseline"
 _HOW = "Make one with `op-tools check --save baseline.json RUN`."

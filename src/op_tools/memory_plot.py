@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from html import escape
 
-__all__ = ["Curve", "plot", "size_text"]
+__all__ = ["plot", "size_text"]
+
+Points = Sequence[tuple[float, float]]  # seconds and bytes
 
 _WIDTH, _HEIGHT = 720, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78, 16, 34, 46
 _COLOURS = ("#1f6feb", "#d9730d", "#2da44e")
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 _TIMES = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A name and its samples: seconds and bytes."""
-
-    name: str
-    points: Sequence[tuple[float, float]]
 
 
 def size_text(size: float) -> str:
@@ -57,9 +50,9 @@ class _Axis:
         return self.start + value / self.factor * self._per_unit
 
 
-def plot(title: str, curves: Sequence[Curve]) -> str:
+def plot(title: str, curves: Mapping[str, Points]) -> str:
     """The drawing: axes with units, a grid, one line per curve and its highest value."""
-    points = [point for curve in curves for point in curve.points] or [(0.0, 0.0)]
+    points = [point for curve in curves.values() for point in curve] or [(0.0, 0.0)]
     across = _Axis(max(seconds for seconds, _ in points), _TIMES, _LEFT, _WIDTH - _RIGHT)
     up = _Axis(max(size for _, size in points), _UNITS, _HEIGHT - _BOTTOM, _TOP)
     parts = [
@@ -69,8 +62,8 @@ def plot(title: str, curves: Sequence[Curve]) -> str:
         f'<text x="{_LEFT}" y="20" font-size="14">{escape(title)}</text>',
         *_grid(across, up),
     ]
-    for number, curve in enumerate(curves):
-        parts += _drawn(curve, number, across, up)
+    for number, (name, curve) in enumerate(curves.items()):
+        parts += _drawn(name, curve, number, across, up)
     return "\n".join([*parts, "</svg>\n"])
 
 
@@ -97,13 +90,13 @@ def _grid(across: _Axis, up: _Axis) -> list[str]:
     return parts
 
 
-def _drawn(curve: Curve, number: int, across: _Axis, up: _Axis) -> list[str]:
+def _drawn(name: str, points: Points, number: int, across: _Axis, up: _Axis) -> list[str]:
     colour = _COLOURS[number % len(_COLOURS)]
-    line = " ".join(f"{across.pixel(seconds):.1f},{up.pixel(size):.1f}" for seconds, size in curve.points)
-    highest = max((size for _, size in curve.points), default=0)
+    line = " ".join(f"{across.pixel(seconds):.1f},{up.pixel(size):.1f}" for seconds, size in points)
+    highest = max((size for _, size in points), default=0)
     x = _WIDTH - _RIGHT - 190 * (2 - number)
     return [
         f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>',
         f'<rect x="{x}" y="12" width="10" height="10" fill="{colour}"/>',
-        f'<text x="{x + 15}" y="21">{escape(curve.name)}, at most {size_text(highest)}</text>',
+        f'<text x="{x + 15}" y="21">{escape(name)}, at most {size_text(highest)}</text>',
     ]

@@ -177,15 +177,11 @@ class Tool:
         """Whether the tool takes this very call: conditions, limits, sampling."""
         if self.only is None:
             return True
-        return self.condition_holds(call.args, call.kwargs, call.name)
-
-    def condition_holds(self, args: Any, kwargs: Any, name: str) -> bool:
-        """For apply_feature: read the settings again, then ask the user's condition."""
-        self.read_settings()
+        self.read_settings()  # documents of apply_feature set variables in between
         # The user's function may call torch; what it calls is not the program's.
-        holds = self.condition is None or bool(self.condition(*args, **kwargs))
-        if not holds and (self.settings.verbose or self.only is not None):
-            self.say(f"skip {self.hook_name} on {name}")
+        holds = self.condition is None or bool(self.condition(*call.args, **call.kwargs))
+        if not holds:
+            self.say(f"skip {self.hook_name} on {call.name}")
         return holds
 
     # -- hooks ---------------------------------------------------------------------------------------------
@@ -302,8 +298,7 @@ class Tool:
 
     def location(self, call: Call) -> dict[str, Any]:
         """Where a call stands: source line, module, step, rank, thread; in backward, those of the forward call."""
-        origin = call.origin if call.in_backward else None
-        where = origin.where if origin is not None else call.where
+        where = call.owner_site()
         return {
             "call_site": where.text(),
             "module": where.module_path(),
@@ -311,7 +306,7 @@ class Tool:
             "thread": call.thread,
             "level": call.level,
             "phase": "backward" if call.in_backward else "forward",
-            "forward_name": origin.name if origin is not None else "",
+            "forward_name": call.origin.name if call.in_backward and call.origin is not None else "",
             **rank_info(),
         }
 
@@ -319,8 +314,7 @@ class Tool:
         """Where a call stands, for people: the source line, or the whole stack if asked for."""
         if self.settings.print_stack and not call.in_backward:
             return site.read(with_stack=True).stack_text()
-        origin = call.origin if call.in_backward else None
-        return (origin.where if origin is not None else call.where).text()
+        return call.owner_site().text()
 
     def failure_row(self, call: Call | None, error: Exception) -> None:
         """The row of an error of the tool itself."""

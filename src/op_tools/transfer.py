@@ -26,14 +26,9 @@ def copy_tensor(tensor: torch.Tensor, device: str | torch.device) -> torch.Tenso
 
 
 def _copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    if tensor.layout != torch.strided or tensor.is_quantized:
+    strided = tensor.layout == torch.strided and not tensor.is_quantized
+    if not strided or tensor.numel() <= 1 or 0 not in tensor.stride():
         return tensor.to(device, copy=True)
-    if 0 in tensor.stride() and tensor.numel() > 1:
-        return _copy_expanded(tensor, device)
-    return tensor.to(device, copy=True)
-
-
-def _copy_expanded(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     # One row shown many times is copied once and shown many times again.
     slim = tensor
     for dim, (length, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):

@@ -18,7 +18,7 @@ import torch
 from dicore.settings import SettingError
 from op_tools.engine import ENGINE
 from op_tools.memory import MemoryMonitor, ProcessTree
-from op_tools.memory_plot import Curve, plot, size_text
+from op_tools.memory_plot import plot, size_text
 from op_tools.runs import open_run
 from op_tools.tools import memory
 
@@ -195,7 +195,7 @@ def test_sizes_for_people(size: int, text: str) -> None:
 
 
 def test_the_drawing_puts_values_where_they_belong() -> None:
-    drawing = ElementTree.fromstring(plot("a < b", [Curve("host", [(0, 0), (50, 2 << 30), (100, 4 << 30)])]))
+    drawing = ElementTree.fromstring(plot("a < b", {"host": [(0, 0), (50, 2 << 30), (100, 4 << 30)]}))
     (line,) = [element for element in drawing if element.tag.endswith("polyline")]
     points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
     (x0, y0), (x1, y1), (x2, y2) = points
@@ -204,7 +204,7 @@ def test_the_drawing_puts_values_where_they_belong() -> None:
     words = [element.text for element in drawing if element.tag.endswith("text")]
     assert "a < b" in words and "memory (GiB)" in words and "time (s)" in words
     assert {"0", "1", "2", "3", "4"} <= set(words) and {"20", "40", "60", "80", "100"} <= set(words)
-    assert ElementTree.fromstring(plot("nothing", [Curve("host", [])])) is not None
+    assert ElementTree.fromstring(plot("nothing", {"host": []})) is not None
 
 
 def test_another_process_with_its_children(own_place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,6 +90,10 @@ class Call:
             self._where = site.read()
         return self._where
 
+    def owner_site(self) -> site.CallSite:
+        """The call site; in backward, that of the forward call."""
+        return self.origin.where if self.in_backward and self.origin is not None else self.where
+
     def names(self) -> tuple[str, ...]:
         """The names a list may give for this call: its own and that of the call it is part of or comes from."""
         if self.parent is not None:

@@ -12,13 +12,8 @@ from op_tools.runs import Run
 from op_tools.storage.files import safe_name
 
 __all__ = [
-    "Captures",
-    "operator_of",
-    "reproduce_line",
-    "short_site",
-    "split_name",
-    "with_whole_numbers",
-]
+    "Captures", "operator_of", "reproduce_line", "short_site", "split_name", "with_whole_numbers",
+]  # fmt: skip
 
 _WHOLE_NUMBERS = ("pid", "rank", "step", "forward_id", "world_size")
 

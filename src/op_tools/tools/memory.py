@@ -19,13 +19,13 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
 from dicore.settings import SettingError, setting
 from op_tools.engine import ENGINE
-from op_tools.memory_plot import Curve, plot, size_text
+from op_tools.memory_plot import plot, size_text
 from op_tools.results import Results, rank_info
 from op_tools.settings import ToolSettings
 from op_tools.tool import Tool
@@ -64,8 +64,7 @@ class MemorySettings(ToolSettings):
             raise SettingError(f"interval: {error}") from None
 
 
-@dataclasses.dataclass(frozen=True)
-class HostMemory:
+class HostMemory(NamedTuple):
     """What a process holds now, and the most it has held."""
 
     now: int
@@ -83,8 +82,7 @@ def host_memory(pid: int | str = "self") -> HostMemory:
     return HostMemory(figures["VmRSS"], max(figures.values()))
 
 
-@dataclasses.dataclass(frozen=True)
-class DeviceMemory:
+class DeviceMemory(NamedTuple):
     """Held by tensors, taken from the device, and the most that tensors have held; over all devices."""
 
     allocated: int
@@ -128,9 +126,10 @@ class Curves:
 
     def svg(self, title: str) -> str:
         """The samples as a drawing."""
-        host = Curve("host", [(seconds, size) for seconds, size, _ in self.points])
-        device = Curve("device", [(seconds, size) for seconds, _, size in self.points if size is not None])
-        return plot(title, [host, device] if device.points else [host])
+        curves = {"host": [(seconds, size) for seconds, size, _ in self.points]}
+        if device := [(seconds, size) for seconds, _, size in self.points if size is not None]:
+            curves["device"] = device
+        return plot(title, curves)
 
 
 class MemoryMonitor(Tool):

@@ -212,11 +212,9 @@ class OpTimeMeasure(Tool):
     def after(self, call: Call, result: Any) -> None:
         clock: Clock = call.notes.pop(self)
         clock.stop()
-        where, origin = call.where, None
+        where, origin = call.owner_site(), None
         if call.in_backward:
-            origin = ""
-            if call.origin is not None:
-                where, origin = call.origin.where, call.origin.name
+            origin = call.origin.name if call.origin is not None else ""
         notes = (
             call.id, call.name, where.module_path() if where.modules else "", call.step, call.thread, call.level,
             origin, describe.brief_call(call.args, call.kwargs), describe.brief(result),

@@ -38,8 +38,8 @@ function stepsChart(steps, width) {
     (value) => (timed ? `${figure(value)} ms` : ""));
   const room = (width - LEFT - RIGHT) / steps.length;
   const bar = Math.max(1, Math.min(40, room * 0.72));
-  steps.forEach((step, place) => {
-    const middle = LEFT + room * (place + 0.5);
+  steps.forEach((step, index) => {
+    const middle = LEFT + room * (index + 0.5);
     const name = step.last > step.step ? `${step.step}-${step.last}` : step.step;
     const wrong = step.fail + step.nan;
     const group = drawn("g", {}, drawn("title", {}, t("step_tip", name, figure(step.ms), wrong)));
@@ -49,8 +49,8 @@ function stepsChart(steps, width) {
     chart.append(group);
   });
   const every = Math.max(1, Math.ceil(40 / room));
-  for (let place = 0; place < steps.length; place += every) {
-    chart.append(drawn("text", { x: LEFT + room * (place + 0.5), y: height - 8, "text-anchor": "middle" }, steps[place].step));
+  for (let index = 0; index < steps.length; index += every) {
+    chart.append(drawn("text", { x: LEFT + room * (index + 0.5), y: height - 8, "text-anchor": "middle" }, steps[index].step));
   }
   chart.append(drawn("text", { x: LEFT - 8, y: height - 8, "text-anchor": "end" }, t("step")));
   return chart;
@@ -76,7 +76,7 @@ function memoryChart(series, width) {
     chart.append(drawn("text", { x: across(time), y: height - 8, "text-anchor": anchor }, `${time} ${t("seconds")}`));
   }
   for (const line of series) {
-    const path = line.points.map(([time, value], place) => `${place ? "L" : "M"}${across(time).toFixed(1)} ${scale(value).toFixed(1)}`).join("");
+    const path = line.points.map(([time, value], index) => `${index ? "L" : "M"}${across(time).toFixed(1)} ${scale(value).toFixed(1)}`).join("");
     const who = series.some((other) => other.pid !== line.pid) ? `, rank ${line.rank ?? 0} (pid ${line.pid})` : "";
     chart.append(drawn("path", { d: path, class: LINES[line.kind] }, drawn("title", {}, t(line.kind) + who)));
   }

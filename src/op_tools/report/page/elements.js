@@ -41,9 +41,9 @@ const milliseconds = (value) =>
 
 function bytes(value) {
   const units = ["B", "KB", "MB", "GB", "TB"];
-  let place = 0;
-  while (value >= 1000 && place < units.length - 1) { value /= 1000; place += 1; }
-  return `${Number(value.toPrecision(3))} ${units[place]}`;
+  let index = 0;
+  while (value >= 1000 && index < units.length - 1) { value /= 1000; index += 1; }
+  return `${Number(value.toPrecision(3))} ${units[index]}`;
 }
 
 const BAD = new Set(["fail", "error", "refused", "NaN", "Inf"]);
@@ -98,8 +98,8 @@ function smallTable(columns, lines, label) {
   function sort(column) {
     state.down = state.key === column.key ? !state.down : Boolean(column.number);
     state.key = column.key;
-    heads.forEach((head, place) => {
-      if (columns[place] === column) head.setAttribute("aria-sort", state.down ? "descending" : "ascending");
+    heads.forEach((head, index) => {
+      if (columns[index] === column) head.setAttribute("aria-sort", state.down ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
     });
     const worth = (line) => ({ nan: Infinity, inf: Infinity, "-inf": -Infinity }[line[column.key]] ?? line[column.key] ?? -Infinity);

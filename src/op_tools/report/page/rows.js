@@ -7,7 +7,7 @@ function fromBase64(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
   const characters = atob(text);
   const result = new Uint8Array(characters.length);
-  for (let place = 0; place < characters.length; place += 1) result[place] = characters.charCodeAt(place);
+  for (let index = 0; index < characters.length; index += 1) result[index] = characters.charCodeAt(index);
   return result;
 }
 
@@ -32,7 +32,7 @@ class Rows {
     for (const block of document.blocks) {
       for (const [name, values] of Object.entries(block.numbers)) {
         const column = (this.numbers[name] ??= new Float64Array(this.length).fill(NaN));
-        for (let place = 0; place < values.length; place += 1) column[start + place] = asNumber(values[place]);
+        for (let index = 0; index < values.length; index += 1) column[start + index] = asNumber(values[index]);
       }
       for (const [name, values] of Object.entries(block.texts)) {
         (this.codes[name] ??= new Int32Array(this.length)).set(values, start);
@@ -45,8 +45,8 @@ class Rows {
   }
 
   codeOf(text) {
-    const known = this.texts.indexOf(text);
-    return known >= 0 ? known : this.texts.push(text) - 1;
+    const code = this.texts.indexOf(text);
+    return code >= 0 ? code : this.texts.push(text) - 1;
   }
 
   // One column for the time of a call, forward and backward together.
@@ -86,13 +86,13 @@ class Rows {
     return result;
   }
 
-  // The place of each text in alphabetical order; the empty one is last whatever the direction.
+  // The rank of each text in alphabetical order; the empty one is last whatever the direction.
   ranks() {
     if (!this.ranked) {
       const order = this.texts.map((_, code) => code);
       order.sort((a, b) => (this.texts[a] < this.texts[b] ? -1 : 1));
       this.ranked = new Float64Array(this.texts.length);
-      order.forEach((code, place) => { this.ranked[code] = place; });
+      order.forEach((code, index) => { this.ranked[code] = index; });
       this.ranked[0] = NaN;
     }
     return this.ranked;

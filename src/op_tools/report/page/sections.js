@@ -92,9 +92,9 @@ function timelineSection() {
 
 function drawCharts() {
   for (const box of document.querySelectorAll("[data-chart]")) {
-    const place = box.querySelector(".drawing");
-    const width = Math.max(240, place.clientWidth);
-    place.replaceChildren(box.dataset.chart === "steps" ? stepsChart(SUMMARY.steps, width) : memoryChart(SUMMARY.memory, width));
+    const drawing = box.querySelector(".drawing");
+    const width = Math.max(240, drawing.clientWidth);
+    drawing.replaceChildren(box.dataset.chart === "steps" ? stepsChart(SUMMARY.steps, width) : memoryChart(SUMMARY.memory, width));
   }
 }
 

@@ -108,7 +108,7 @@ function drawTable() {
   document.getElementById("rows-head").replaceChildren(...columns.map(headOf));
   const start = view.page * PAGE;
   const shown = view.found.slice(start, start + PAGE);
-  const lines = shown.flatMap((row, place) => [rowOf(row, place, columns), ...(view.open.has(row) ? [detailsOf(row, columns.length)] : [])]);
+  const lines = shown.flatMap((row, index) => [rowOf(row, index, columns), ...(view.open.has(row) ? [detailsOf(row, columns.length)] : [])]);
   body.replaceChildren(...(lines.length ? lines : [el("tr", {}, el("td", { colspan: columns.length }, t("no_rows")))]));
   document.getElementById("rows-found").textContent = t("found", count(view.found.length), count(view.rows.length));
   document.getElementById("page-number").textContent = t("page", count(view.page + 1), count(pages()));
@@ -127,10 +127,10 @@ function headOf({ key, number }) {
     } }, t(key)));
 }
 
-function rowOf(row, place, columns) {
+function rowOf(row, index, columns) {
   const open = view.open.has(row);
-  return el("tr", { class: "row", "data-row": row, tabindex: place === view.focus ? 0 : -1, "aria-expanded": open ? "true" : "false",
-    onclick: (event) => { if (!getSelection().toString() && !event.target.closest("a")) toggle(row, place); } },
+  return el("tr", { class: "row", "data-row": row, tabindex: index === view.focus ? 0 : -1, "aria-expanded": open ? "true" : "false",
+    onclick: (event) => { if (!getSelection().toString() && !event.target.closest("a")) toggle(row, index); } },
   columns.map(({ key, number }) => el("td", { class: number ? "number" : null }, cellOf(row, key, number))));
 }
 
@@ -160,7 +160,7 @@ function detailsOf(row, width) {
   return el("tr", { class: "details" }, el("td", { colspan: width }, el("div", { class: "inner" }, el("dl", { class: "facts" }, entries), line)));
 }
 
-function toggle(row, place) {
+function toggle(row, index) {
   const line = document.querySelector(`#rows-body tr[data-row="${row}"]`);
   if (view.open.delete(row)) line.nextElementSibling.remove();
   else {
@@ -168,13 +168,13 @@ function toggle(row, place) {
     line.after(detailsOf(row, view.columns.length));
   }
   line.setAttribute("aria-expanded", String(view.open.has(row)));
-  focusRow(place);
+  focusRow(index);
 }
 
-function focusRow(place) {
+function focusRow(index) {
   const lines = [...document.querySelectorAll("#rows-body tr.row")];
   if (!lines.length) return;
-  view.focus = Math.min(lines.length - 1, Math.max(0, place));
+  view.focus = Math.min(lines.length - 1, Math.max(0, index));
   lines.forEach((line, number) => { line.tabIndex = number === view.focus ? 0 : -1; });
   lines[view.focus].focus();
 }
@@ -182,16 +182,16 @@ function focusRow(place) {
 function tableKey(event) {
   const line = event.target.closest?.("tr.row");
   if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("thead")) return;
-  const place = line ? [...document.querySelectorAll("#rows-body tr.row")].indexOf(line) : view.focus;
+  const index = line ? [...document.querySelectorAll("#rows-body tr.row")].indexOf(line) : view.focus;
   const actions = {
-    ArrowDown: () => (place + 1 < PAGE ? focusRow(place + 1) : turn(1, true)),
-    ArrowUp: () => focusRow(place - 1),
+    ArrowDown: () => (index + 1 < PAGE ? focusRow(index + 1) : turn(1, true)),
+    ArrowUp: () => focusRow(index - 1),
     Home: () => focusRow(0),
     End: () => focusRow(PAGE - 1),
     PageDown: () => turn(1, true), ArrowRight: () => turn(1, true),
     PageUp: () => turn(-1, true), ArrowLeft: () => turn(-1, true),
-    Enter: () => line && toggle(Number(line.dataset.row), place),
-    " ": () => line && toggle(Number(line.dataset.row), place),
+    Enter: () => line && toggle(Number(line.dataset.row), index),
+    " ": () => line && toggle(Number(line.dataset.row), index),
   };
   if (!actions[event.key] || event.target.closest("button, code")) return;
   event.preventDefault();
@@ -202,12 +202,12 @@ function tableKey(event) {
 function showRow(row) {
   view.sort = { column: "", down: false };
   change({ ...EMPTY });
-  const place = view.found.indexOf(row);
-  if (place < 0) return;
-  view.page = Math.floor(place / PAGE);
+  const index = view.found.indexOf(row);
+  if (index < 0) return;
+  view.page = Math.floor(index / PAGE);
   view.open.add(row);
   drawTable();
-  focusRow(place % PAGE);
+  focusRow(index % PAGE);
   document.activeElement.scrollIntoView({ block: "center" });
 }
 

@@ -106,5 +106,5 @@ const counted = (key, number) => t(`${key}_${number === 1 ? "one" : "many"}`, co
 
 function t(key, ...values) {
   const text = WORDS[language][key] ?? key;
-  return text.replace(/\{(\d)\}/g, (_, place) => values[Number(place)]);
+  return text.replace(/\{(\d)\}/g, (_, index) => values[Number(index)]);
 }
