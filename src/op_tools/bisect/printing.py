@@ -73,8 +73,8 @@ def _why(bisection: Bisection, name: str) -> list[str]:
         return []
     word = "judged wrong" if suspicion.verdict == "fail" else "less precise than its dtype"
     lines = [f"{word}: {suspicion.reason}"] + ([f"at {suspicion.call_site}"] if suspicion.call_site else [])
-    indents = {"initial_indent": " " * 8, "subsequent_indent": " " * 12}
-    return [part for line in lines for part in textwrap.wrap(line, _WIDTH, **indents)]
+    wrapper = textwrap.TextWrapper(_WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 12)
+    return [part for line in lines for part in wrapper.wrap(line)]
 
 
 def _command(bisection: Bisection) -> str:

@@ -122,5 +122,6 @@ def read(with_stack: bool = False) -> CallSite:
             stack.clear()
         frame = frame.f_back
     modules.reverse()
-    found = (None, 0) if frame_of_call is None else (frame_of_call.f_code, frame_of_call.f_lineno)
-    return CallSite(*found, tuple(modules), tuple(stack))
+    if frame_of_call is None:
+        return CallSite(None, 0, tuple(modules), tuple(stack))
+    return CallSite(frame_of_call.f_code, frame_of_call.f_lineno, tuple(modules), tuple(stack))
