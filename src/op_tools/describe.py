@@ -86,22 +86,18 @@ def rows_of(
     label = f"{name} {what}".strip()
     rows: list[Row] = []
     for index, value in enumerate(args):
-        if _is_container(value):
-            rows += _nested(f"{label} [{index}]", value)
-        else:
-            rows.append(_row(label if len(args) == 1 else f"{label}[{index}]", value))
+        rows += _rows(label if len(args) == 1 else f"{label}[{index}]", f"{label} [{index}]", value)
     for keyword, value in (kwargs or {}).items():
-        if _is_container(value):
-            rows += _nested(f"{label} {keyword} ", value)
-        else:
-            rows.append(_row(f"{label} {keyword}", value))
+        rows += _rows(f"{label} {keyword}", f"{label} {keyword} ", value)
     return rows
 
 
-def _row(name: str, value: object) -> Row:
-    if isinstance(value, torch.Tensor):
-        return {"name": name, **tensor_row(value)}
-    return {"name": name, "value": text_of(value)}
+def _rows(name: str, prefix: str, value: object) -> list[Row]:
+    """The row of a value; of a container those of its items, whose names begin with `prefix`."""
+    if _is_container(value):
+        return _nested(prefix, value)
+    facts = tensor_row(value) if isinstance(value, torch.Tensor) else {"value": text_of(value)}
+    return [{"name": name, **facts}]
 
 
 def _is_container(value: object) -> bool:
@@ -116,10 +112,7 @@ def _nested(label: str, container: Any) -> list[Row]:
         if count == MOST_ITEMS:
             rows.append({"name": f"{label}[...]", "value": f"{len(container) - count} more"})
             break
-        if _is_container(value):
-            rows += _nested(f"{label}[{key}]", value)
-        else:
-            rows.append(_row(f"{label}[{key}]", value))
+        rows += _rows(f"{label}[{key}]", f"{label}[{key}]", value)
     return rows
 
 

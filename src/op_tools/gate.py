@@ -24,8 +24,8 @@ from op_tools.runs import NOTHING, BadInput, Run, kind_of_path, open_run
 from op_tools.storage.log import SUFFIX
 
 __all__ = [
-    "CheckOutcome", "CheckRules", "Regression", "Signature", "Summary", "compare", "read_summary",
-    "read_with_note", "save_summary", "summarise",
+    "CheckOutcome", "CheckRules", "Regression", "Signature", "Summary", "compare", "read_with_note",
+    "save_summary", "summarise",
 ]  # fmt: skip
 
 FORMAT = "op_tools check baseline"
@@ -182,13 +182,11 @@ def _short(number: float) -> float:
     return float(f"{number:.5g}")
 
 
-def read_summary(path: Path) -> Summary:
-    """The sum of a results folder, a log, or a file made by save_summary. Raises BadInput."""
-    return read_with_note(path)[0]
-
-
 def read_with_note(path: Path) -> tuple[Summary, str]:
-    """Like read_summary, with a line about older runs in the folder that were left out, or an empty text."""
+    """The summary of a results folder, a log, or a file made by save_summary, and a line about older runs left out.
+
+    Raises BadInput.
+    """
     kind = kind_of_path(path)
     if stat.S_ISREG(kind) and path.suffix != SUFFIX:
         return _read_file(path), ""

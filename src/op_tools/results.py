@@ -194,7 +194,6 @@ class Results:
         self.extend((row,))
 
     def extend(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add rows."""
         with self._lock:
             if self._log is None:
                 where = rank_info()
@@ -206,7 +205,6 @@ class Results:
                 self._flush()
 
     def flush(self) -> None:
-        """Write what waits."""
         with self._lock:
             self._flush()
 

@@ -224,11 +224,14 @@ class Tool:
     @classmethod
     def faults(cls, rows: Iterable[Mapping[str, Any]], limit: int = 0) -> list[str]:
         """What speaks against a run, one text each, in the order it happened. `limit` is the value of the gate."""
-        return [
-            f"{row.get('name')} is wrong{in_backward_of(row)}: {row.get('reason')}{at_call_site(row)}"
-            for row in rows
-            if row.get("verdict") == "fail"
-        ]
+        return [text for row in rows if (text := cls.fault(row))]
+
+    @classmethod
+    def fault(cls, row: Mapping[str, Any]) -> str:
+        """What one row says against a run, or nothing."""
+        if row.get("verdict") != "fail":
+            return ""
+        return f"{row.get('name')} is wrong{in_backward_of(row)}: {row.get('reason')}{at_call_site(row)}"
 
     @classmethod
     def inconclusive(cls, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -154,7 +154,6 @@ class ResultJudge:
         return cls(tuple(reference), gap, max(share, ROUNDING), ROUNDING, smallest)
 
     def distance(self, result: Sequence[float]) -> float:
-        """How far a result is from the reference."""
         return distance(result, self.reference, self.smallest)
 
     @property

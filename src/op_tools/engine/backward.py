@@ -212,7 +212,6 @@ class Tracking:
         self.graph = CallGraph(enumerate(call.tensors()))
 
     def attach(self, result: Any, engine: Engine) -> None:
-        """Mark and hook the nodes this call made."""
         if self.graph.is_empty:
             return
         outputs = tensors_of(result)

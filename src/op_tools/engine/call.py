@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -100,6 +101,10 @@ class Call:
             return (self.name, self.parent.name)
         return (self.name, self.origin.name) if self.origin is not None else (self.name,)
 
+    def signature(self) -> Hashable:
+        """What decides which kernel runs the call."""
+        return signature_of(self.name, self.args, self.kwargs)
+
     def as_origin(self) -> Origin:
         """What backward will remember of this call. `origin` is the call whose backward this one is part of."""
         if self._own is None:
@@ -122,9 +127,10 @@ def device_of(tensors: list[torch.Tensor]) -> torch.device:
     return torch.device("cpu")
 
 
+_LONGEST_LIST = 32
 # Among the device types of a call: some tensor stands for others (DTensor, a fake one) and has no memory of its own.
 WRAPPER = "wrapper"
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _ORDINARY = torch.Tensor.__torch_dispatch__
 
 
@@ -137,3 +143,35 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
 def device_types(tensors: list[torch.Tensor]) -> set[str]:
     """The device types of tensors, and WRAPPER."""
     return {WRAPPER if is_wrapper(tensor) else tensor.device.type for tensor in tensors}
+
+
+def _signature(value: Any) -> Hashable:
+    """Shapes, strides and dtypes of tensors; numbers and words as they are; other objects by type."""
+    if type(value) in _PLAIN and value.layout is torch.strided:
+        return (value.dtype, value.shape, value.stride(), value.requires_grad)
+    if isinstance(value, torch.Tensor):
+        if value.is_nested:
+            return (value.dtype, "nested", value.layout)
+        if value.layout != torch.strided:
+            return (value.dtype, value.layout, tuple(value.shape))
+        return (value.dtype, value.shape, value.stride(), value.requires_grad)
+    if value is None or isinstance(value, (bool, int, str, torch.dtype)):
+        return value
+    if isinstance(value, float):
+        # A loop's own number (a step size) would make every call a new signature; its kind is what matters.
+        kind: Hashable = float
+        return kind if value == value and abs(value) != float("inf") else repr(value)  # noqa: PLR0124
+    if isinstance(value, (tuple, list)):
+        if len(value) > _LONGEST_LIST:
+            return (len(value), tuple(_signature(item) for item in value[:_LONGEST_LIST]))
+        return tuple(_signature(item) for item in value)
+    if isinstance(value, dict):
+        return tuple((key, _signature(item)) for key, item in value.items())
+    if isinstance(value, slice):
+        return ("slice", value.start.__class__, value.stop.__class__)
+    return type(value).__qualname__
+
+
+def signature_of(name: str, args: Any, kwargs: Any) -> Hashable:
+    """What decides which kernel runs a call. Cheap enough to be taken at every call."""
+    return (name, *map(_signature, args), _signature(kwargs) if kwargs else ())

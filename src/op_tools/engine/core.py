@@ -117,7 +117,6 @@ class Engine:
             self.changed()
 
     def stop(self, tool: Tool) -> None:
-        """Turn a tool off."""
         with self.lock:
             self.tools = tuple(other for other in self.tools if other is not tool)
             self.changed()
@@ -134,7 +133,6 @@ class Engine:
         self._want(any(tool.uses_api for tool in self.tools), any(tool.uses_aten for tool in self.tools))
 
     def leave_thread(self) -> None:
-        """Take this thread's modes off."""
         self._want(False, False)
 
     def _want(self, api: bool, aten: bool) -> None:

@@ -60,7 +60,6 @@ class Collected:
     # -- rows ------------------------------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Read all logs."""
         for tool in in_order_of_interest(self.run.logs):
             self._read(tool)
 

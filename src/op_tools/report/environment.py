@@ -62,7 +62,6 @@ class Environment:
             self._devices.update(_DEVICE.findall(text))
 
     def as_plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
         self._ask_captures()
         # What compares or replays captures afterwards is not the program.
         processes = {log["pid"] for log in self._logs if log["tool"] not in DERIVED_LOGS}

@@ -58,7 +58,6 @@ def write_report(run: Run, target: str | Path, title: str = "") -> WrittenReport
 
 
 def page_of(collected: Collected, summary: dict[str, Any]) -> Page:
-    """The page of what was collected."""
     return Page(
         title=summary["title"],
         body="",

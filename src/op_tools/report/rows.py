@@ -34,7 +34,6 @@ def split_name(name: Any) -> tuple[str, str]:
 
 
 def operator_of(row: Mapping[str, Any]) -> str:
-    """The operator a row is about."""
     return split_name(row.get("name"))[0]
 
 

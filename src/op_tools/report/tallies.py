@@ -91,7 +91,6 @@ class OperatorTally:
         self._found: dict[str, _Operator] = {}
 
     def add(self, row: Mapping[str, Any], verdict: str) -> None:
-        """Count a judged row."""
         operator = self._found.setdefault(operator_of(row), _Operator())
         operator.compared += 1
         operator.verdicts[verdict] += 1
@@ -104,7 +103,7 @@ class OperatorTally:
 
     @property
     def wrong(self) -> list[str]:
-        """OperatorTally with something wrong, the worst first."""
+        """Operators with something wrong, the worst first."""
         return [line["operator"] for line in self.lines(len(self._found)) if line["fail"]]
 
     def lines(self, most: int = MOST_LINES) -> list[dict[str, Any]]:
@@ -149,15 +148,12 @@ class TimeTally:
 
     @property
     def total(self) -> float:
-        """All milliseconds."""
         return sum(sums[1] + sums[2] for sums in self._operators.values())
 
     def operators(self) -> list[dict[str, Any]]:
-        """The most expensive operators."""
         return [{"operator": name, **line} for name, line in self._lines(self._operators.items())]
 
     def sites(self) -> list[dict[str, Any]]:
-        """The most expensive call sites."""
         lines = self._lines(self._sites.items())
         return [{"operator": name, "call_site": site, **line} for (name, site), line in lines]
 
@@ -217,7 +213,7 @@ class StepTally:
 
 
 class MemoryTally:
-    """MemoryTally over time, by process."""
+    """Memory over time, by process."""
 
     KINDS = ("host_rss_bytes", "device_allocated_bytes", "device_reserved_bytes")
 
@@ -225,7 +221,6 @@ class MemoryTally:
         self._series: dict[tuple[Any, Any, str], list[tuple[float, float]]] = {}
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Take the samples of a row."""
         time = finite(row.get("time_s"))
         for kind in self.KINDS:
             value = finite(row.get(kind))

@@ -19,8 +19,8 @@ from dicore.settings import flag, setting
 from op_tools import describe, tables
 from op_tools.categories import category_of, is_random
 from op_tools.comparison import calls, printing
-from op_tools.engine import ENGINE, Call, private, signature
-from op_tools.engine.call import device_types
+from op_tools.engine import ENGINE, Call, private
+from op_tools.engine.call import device_types, signature_of
 from op_tools.reference.recompute import Recomputation, RecomputeError
 from op_tools.results import COMPARISON_CSV_COLUMNS, LOCATION_COLUMNS, rank_info
 from op_tools.settings import ToolSettings
@@ -109,7 +109,7 @@ class OpAutoCompare(Tool):
             return True
         if call.parent is not None and call.parent.decomposed and self in call.parent.tools:
             return True  # the call it is part of was taken, to be judged by its parts
-        return self.sampler.takes(signature.of_call(call.name, call.args, call.kwargs), call.step)
+        return self.sampler.takes(call.signature(), call.step)
 
     def _declines(self, name: str, args: Any, kwargs: Any, step: int) -> bool:
         """Most calls are not in the sample: that is seen from the first tensor's device and the signature."""
@@ -117,7 +117,7 @@ class OpAutoCompare(Tool):
         if not isinstance(first, torch.Tensor) or not self.covers({first.device.type}):
             return False
         try:
-            return not self.sampler.would_take(signature.of_call(name, args, kwargs), step)
+            return not self.sampler.would_take(signature_of(name, args, kwargs), step)
         except Exception:  # an argument without a signature: the guarded way finds out and reports it
             return False
 
@@ -229,7 +229,7 @@ class OpAutoCompare(Tool):
             category=category_of(call.func, call.name),
             tolerance=tolerance_for(call.name, dtype if dtype is not None else float),
             noise=self.noise,
-            key=key or (signature.of_call(call.name, call.args, call.kwargs), ""),
+            key=key or (call.signature(), ""),
         )
 
     # -- backward --------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ class OpAutoCompare(Tool):
             return  # checkpointing and offloading exist to free these inputs; the ATen calls are judged
         kept = calls.Held() if not reference.mutated() else None
         inputs = (kept.tree(call.args), kept.tree(call.kwargs)) if kept is not None else (args, kwargs)
-        key = signature.of_call(call.name, call.args, call.kwargs)
+        key = call.signature()
         call.notes[self] = (kept, inputs, key, _device_text(call))
 
     def backward(self, call: Call, grad_inputs: list[Any], grad_outputs: list[Any]) -> None:

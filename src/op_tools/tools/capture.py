@@ -10,7 +10,7 @@ import torch
 
 from dicore.settings import flag, one_of, setting, size
 from op_tools import describe, tables, writing
-from op_tools.engine import ENGINE, Call, signature
+from op_tools.engine import ENGINE, Call
 from op_tools.results import LOCATION_COLUMNS, rank_info
 from op_tools.settings import ToolSettings, level_setting
 from op_tools.storage import CallInfo, CaptureStore, Limits
@@ -96,11 +96,7 @@ class OpCapture(LevelTool):
         )
 
     def _info(self, call: Call) -> CallInfo:
-        kind = (
-            signature.of_call(call.name, call.args, call.kwargs)
-            if self.settings.max_calls_per_signature
-            else None
-        )
+        kind = call.signature() if self.settings.max_calls_per_signature else None
         location = self.location(call)
         devices = [tensor.device for tensor in call.tensors() if tensor.device.type not in {"cpu", "meta"}]
         return CallInfo(

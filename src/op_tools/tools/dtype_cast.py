@@ -16,7 +16,7 @@ import torch
 from dicore.settings import setting
 from op_tools import tables, writing
 from op_tools.categories import category_of, names_in
-from op_tools.engine import Call, private, signature
+from op_tools.engine import Call, private
 from op_tools.settings import ToolSettings
 from op_tools.tool import Tool
 from op_tools.trees import map_tensors, tensors_of
@@ -126,7 +126,7 @@ class OpDtypeCast(Tool):
     def _expected(self, call: Call, autocast: str | None) -> list[torch.dtype] | None:
         """The dtypes the results would have without the cast, learnt once per signature from a run without data."""
         state = torch.get_autocast_dtype(autocast) if autocast else None
-        key = (signature.of_call(call.name, call.args, call.kwargs), state, torch.get_default_dtype())
+        key = (call.signature(), state, torch.get_default_dtype())
         if key not in self._native:
             if len(self._native) > 10_000:
                 self._native.clear()
@@ -174,7 +174,6 @@ class CallCast:
         self.restored: list[tuple[torch.dtype, torch.dtype]] = []
 
     def tree(self, value: Any) -> Any:
-        """A tree of arguments with its tensors cast."""
         return map_tensors(value, self._tensor)
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -162,7 +162,6 @@ class OpLayers(Tool):
         return ENGINE.step - self._first_step
 
     def entered(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A module is about to run."""
         stack = self._here.stack
         visit = Visit(module)
         records = self._records_now()

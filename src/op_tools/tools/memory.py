@@ -125,7 +125,6 @@ class Curves:
         self._seen += 1
 
     def svg(self, title: str) -> str:
-        """The samples as a drawing."""
         curves = {"host": [(seconds, size) for seconds, size, _ in self.points]}
         if device := [(seconds, size) for seconds, _, size in self.points if size is not None]:
             curves["device"] = device
@@ -185,7 +184,6 @@ class MemoryMonitor(Tool):
             ENGINE.guarded(self, None, self.sample)
 
     def sample(self) -> None:
-        """Take one sample now."""
         with self._sampling:
             if self.results is None or os.getpid() != self._pid:
                 return

@@ -282,12 +282,10 @@ class OpOverflowCheck(LevelTool):
         )
 
     @classmethod
-    def faults(cls, rows: Iterable[Mapping[str, Any]], limit: int = 0) -> list[str]:
-        return [
-            f"{row.get('kind')} born in {row.get('name')}{in_backward_of(row)}{at_call_site(row)}"
-            for row in rows
-            if row.get("status") == "born"
-        ]
+    def fault(cls, row: Mapping[str, Any]) -> str:
+        if row.get("status") != "born":
+            return ""
+        return f"{row.get('kind')} born in {row.get('name')}{in_backward_of(row)}{at_call_site(row)}"
 
     @classmethod
     def inconclusive(cls, rows: Sequence[Mapping[str, Any]]) -> str:
