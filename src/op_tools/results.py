@@ -167,7 +167,7 @@ class Results:
         self.name = name
         self.columns = tuple(columns)
         self.cache_size = max(1, cache_size)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._open()
 
     def _open(self) -> None:
@@ -202,31 +202,28 @@ class Results:
             self._waiting += rows
             self.count += len(rows)
             if len(self._waiting) >= self.cache_size:
-                self._flush()
+                self.flush()
 
     def flush(self) -> None:
         with self._lock:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._log is not None:
-            self._log.flush()
-        if self._waiting:
-            if self._csv is None:
-                os.makedirs(self.folder, exist_ok=True)
-                self._csv = CsvView(self.csv_path, self.columns)
-            waiting, self._waiting = self._waiting, []
-            self._csv.append(waiting)
+            if self._log is not None:
+                self._log.flush()
+            if self._waiting:
+                if self._csv is None:
+                    os.makedirs(self.folder, exist_ok=True)
+                    self._csv = CsvView(self.csv_path, self.columns)
+                waiting, self._waiting = self._waiting, []
+                self._csv.append(waiting)
 
     def close(self) -> None:
         """Write everything and close the log."""
         with self._lock:
-            self._flush()
+            self.flush()
             if self._log is not None:
                 self._log.close()
                 self._log = None
 
     def after_fork(self) -> None:
         """A forked child starts with files of its own."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._open()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -55,8 +55,9 @@ class Transfer:
         self.cast = cast or {}
         # Without values a copy has the shape and strides of its tensor and nothing in it: enough for a view.
         self.values = values
-        self.copies: dict[int, torch.Tensor] = {}
-        self._keep: list[torch.Tensor] = []
+        self._pairs: dict[
+            int, tuple[torch.Tensor, torch.Tensor]
+        ] = {}  # by the id of the tensor, which they keep
         self._memories: dict[int, torch.Tensor] = {}
         self._shared: set[int] = set()
 
@@ -78,9 +79,9 @@ class Transfer:
             if seen.setdefault(storage, id(tensor)) != id(tensor):
                 self._shared.add(storage)
 
-    def pairs(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def pairs(self) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
         """Each tensor with its copy."""
-        return ((tensor, self.copies[id(tensor)]) for tensor in self._keep)
+        return self._pairs.values()
 
     def _leaf(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -95,22 +96,18 @@ class Transfer:
 
     def tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         """The copy of a tensor; the same for the same tensor."""
-        copy = self.copies.get(id(tensor))
-        if copy is None:
+        if id(tensor) not in self._pairs:
             copy = self._copy(tensor)
             if copy.dtype in self.cast:
                 copy = copy.to(self.cast[copy.dtype])
-            self.copies[id(tensor)] = copy
-            self._keep.append(tensor)
-        return copy
+            self._pairs[id(tensor)] = (tensor, copy)
+        return self._pairs[id(tensor)][1]
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if not self.values and tensor.layout == torch.strided:
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self.device)
-        if not self._shared or tensor.layout != torch.strided:
-            return copy_tensor(tensor, self.device)
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self._shared:
+        storage = tensor.untyped_storage() if self._shared and tensor.layout == torch.strided else None
+        if storage is None or storage._cdata not in self._shared:
             return copy_tensor(tensor, self.device)
         memory = self._memories.get(storage._cdata)
         if memory is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Hashable
 from typing import Any
@@ -12,17 +13,15 @@ from op_tools.engine import site
 from op_tools.trees import flat_tensors
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Origin:
     """What a backward row says of the forward call it belongs to. Holds no tensor."""
 
-    __slots__ = ("call_id", "marks", "name", "where")
-
-    def __init__(self, name: str, call_id: int, where: site.CallSite) -> None:
-        self.name = name
-        self.call_id = call_id
-        self.where = where
-        # What tools leave for the backward of this call, by tool.
-        self.marks: dict[Any, Any] = {}
+    name: str
+    call_id: int
+    where: site.CallSite
+    # What tools leave for the backward of this call, by tool.
+    marks: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
 
 class Call:

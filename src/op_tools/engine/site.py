@@ -9,7 +9,7 @@ import os
 import sys
 import weakref
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -44,18 +44,13 @@ def _kind_of(code: CodeType) -> tuple[int, CodeType]:
     return entry
 
 
-class CallSite:
+class CallSite(NamedTuple):
     """A call site: the first frame that is neither torch's nor ours, and the modules that were being called."""
 
-    __slots__ = ("code", "line", "modules", "stack")
-
-    def __init__(
-        self, code: CodeType | None, line: int, modules: tuple[Any, ...], stack: tuple[Any, ...]
-    ) -> None:
-        self.code = code
-        self.line = line
-        self.modules = modules
-        self.stack = stack
+    code: CodeType | None
+    line: int
+    modules: tuple[Any, ...]
+    stack: tuple[Any, ...]
 
     def text(self) -> str:
         """`file:line function: source line`, the form of the printed tables."""

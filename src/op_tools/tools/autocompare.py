@@ -174,19 +174,24 @@ class OpAutoCompare(Tool):
             self._rows(call, "output", verdicts)
             return
         reference = Recomputation(call.func, args, kwargs, reference=self.settings.reference)
-        if (problem := _problem(reference)) is not None:
-            self._note(call, "output", problem)
+        if not self._is_computed(call, "output", reference):
             return
         tensors = call.tensors()
         results += [home.tensor(tensors[index]) for index in reference.written]
         verdicts = self._judge(call, results, reference)
+        self._conclude(call, result, copies, reference, verdicts)
+        if any(verdict.status == "fail" for verdict in verdicts):
+            self._save(call, copies, results, reference, _device_text(call))
+
+    def _conclude(
+        self, call: Call, result: Any, inputs: Any, reference: Any, verdicts: list[Verdict]
+    ) -> None:
+        """What a forward call comes to: its rows, the printed table, and what its backward will need."""
         self._rows(call, "output", verdicts, len(flat_results(result)))
         if self.settings.verbose:
-            self._show(call, printing.forward(self, call, result, (args, kwargs), reference, verdicts))
-        if any(verdict.status == "fail" for verdict in verdicts):
-            self._save(call, (args, kwargs), results, reference, _device_text(call))
+            self._show(call, printing.forward(self, call, result, inputs, reference, verdicts))
         if call.level == "api" and self.wants_backward:
-            self._keep_for_backward(call, args, kwargs, reference)
+            self._keep_for_backward(call, *inputs, reference)
 
     def _judge_view(self, call: Call, result: Any, args: Any, kwargs: Any) -> None:
         """Shape, strides and offset of a view; where the device made a copy instead, its values."""
@@ -197,8 +202,7 @@ class OpAutoCompare(Tool):
         if not aliases:
             args, kwargs = Transfer(self.settings.reference).call(call.args, call.kwargs)
         reference = Recomputation(call.func, args, kwargs, reference=self.settings.reference)
-        if (problem := _problem(reference)) is not None:
-            self._note(call, "output", problem)
+        if not self._is_computed(call, "output", reference):
             return
         results = flat_results(result)
         if aliases:
@@ -212,11 +216,7 @@ class OpAutoCompare(Tool):
             verdicts = self._judge(
                 call, [Transfer(self.settings.reference).tree(v) for v in results], reference
             )
-        self._rows(call, "output", verdicts)
-        if self.settings.verbose:
-            self._show(call, printing.forward(self, call, result, (args, kwargs), reference, verdicts))
-        if call.level == "api" and self.wants_backward:
-            self._keep_for_backward(call, args, kwargs, reference)
+        self._conclude(call, result, (args, kwargs), reference, verdicts)
 
     def _judge(
         self, call: Call, results: list[Any], reference: Recomputation, key: Any = None
@@ -265,8 +265,7 @@ class OpAutoCompare(Tool):
             call.func, args, kwargs, grad_outputs=home.tree(grad_outputs), wants_grad=wanted,
             reference=self.settings.reference,
         )  # fmt: skip
-        if (problem := _problem(reference)) is not None:
-            self._note(call, "grad", problem)
+        if not self._is_computed(call, "grad", reference):
             return
         results = [home.tensor(grad_inputs[index]) for index in wanted]
         verdicts = self._judge(call, results, reference, (key, "grad"))
@@ -340,6 +339,16 @@ class OpAutoCompare(Tool):
             self.say(tables.comparison_table(self._shown))
         self._shown = []
 
+    def _is_computed(self, call: Call, what: str, reference: Recomputation) -> bool:
+        """Whether there is something to compare with; if not, why is noted."""
+        try:
+            reference.own()
+        except RecomputeError as error:
+            cause = str(error.__cause__ or error).splitlines()[0].split(". ")[0][:200]
+            self._note(call, what, f"not compared: {cause}")
+            return False
+        return True
+
     def _note(self, call: Call, what: str, reason: str) -> None:
         """A call that was not compared is a row too."""
         self.counts["skipped"] = self.counts.get("skipped", 0) + 1
@@ -401,11 +410,3 @@ def _is_elementary(call: Call) -> bool:
     return (call.name.startswith("torch.Tensor.") and call.name.endswith("_")) or (
         category_of(call.func, call.name) == "random" and ("dropout" not in call.name)
     )
-
-
-def _problem(reference: Recomputation) -> str | None:
-    try:
-        reference.own()
-    except RecomputeError as error:
-        return f"not compared: {str(error.__cause__ or error).splitlines()[0].split('. ')[0][:200]}"
-    return None

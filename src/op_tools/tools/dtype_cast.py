@@ -168,9 +168,8 @@ class CallCast:
     def __init__(self, casts: dict[torch.dtype, torch.dtype]) -> None:
         self.casts = casts
         self.back = {target: source for source, target in casts.items()}
-        self.copies: dict[int, torch.Tensor] = {}
-        self.sources: list[torch.Tensor] = []
-        self.versions: list[int] = []
+        # By the id of the program's tensor: it, its copy, and the version of the copy before the call.
+        self.copies: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
         self.restored: list[tuple[torch.dtype, torch.dtype]] = []
 
     def tree(self, value: Any) -> Any:
@@ -180,19 +179,16 @@ class CallCast:
         target = self.casts.get(tensor.dtype)
         if target is None:
             return tensor
-        copy = self.copies.get(id(tensor))
-        if copy is None:
-            copy = self.copies[id(tensor)] = tensor.to(target)
-            self.sources.append(tensor)
-            self.versions.append(copy._version)
-        return copy
+        if id(tensor) not in self.copies:
+            copy = tensor.to(target)
+            self.copies[id(tensor)] = (tensor, copy, copy._version)
+        return self.copies[id(tensor)][1]
 
     def shows_a_copy(self, result: Any) -> bool:
         """Whether a result is a view of a cast input (the input itself, written in place, does not count)."""
-        own = {id(copy) for copy in self.copies.values()}
-        memories = {
-            copy.untyped_storage()._cdata for copy in self.copies.values() if copy.layout == torch.strided
-        }
+        copies = [copy for _, copy, _ in self.copies.values()]
+        own = {id(copy) for copy in copies}
+        memories = {copy.untyped_storage()._cdata for copy in copies if copy.layout == torch.strided}
         return any(
             id(tensor) not in own
             and tensor.layout == torch.strided
@@ -205,21 +201,21 @@ class CallCast:
         silent = {id(tensor) for tensor in silently}
         return [
             tensor
-            for tensor, version in zip(self.sources, self.versions, strict=True)
-            if self.copies[id(tensor)]._version != version or id(tensor) in silent
+            for tensor, copy, version in self.copies.values()
+            if copy._version != version or id(tensor) in silent
         ]
 
     def write_back(self, written: list[torch.Tensor]) -> None:
         """Bring what the call wrote into its inputs to the program's tensors."""
         for tensor in written:
-            copy = self.copies[id(tensor)]
+            copy = self.copies[id(tensor)][1]
             if copy.shape != tensor.shape:
                 tensor.resize_(copy.shape)
             tensor.copy_(copy)
 
     def restore(self, result: Any, expected: list[torch.dtype] | None) -> Any:
         """The results in the dtypes they would have had."""
-        twins = {id(self.copies[id(tensor)]): tensor for tensor in self.sources}
+        twins = {id(copy): tensor for tensor, copy, _ in self.copies.values()}
         indices = itertools.count()
 
         def restored(value: torch.Tensor) -> torch.Tensor:
