@@ -178,11 +178,6 @@ class Results:
         self.count = 0
 
     @property
-    def log(self) -> Log | None:
-        """The log, once there is a row."""
-        return self._log
-
-    @property
     def csv_path(self) -> str:
         """`<folder>/<name>_pid<pid>_<time>.csv`; with the rank before the pid in runs of several ranks."""
         where = rank_info()

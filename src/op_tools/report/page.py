@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dicore.console import counted
 from dicore.page import Page, asset, without_controls
 from op_tools.report.collect import Collected, collect
-from op_tools.report.rows import short_site, split_name
-from op_tools.report.tallies import WRONG, in_order_of_interest, verdict_of
+from op_tools.report.tallies import WRONG, in_order_of_interest, short_site, split_name, verdict_of
 from op_tools.runs import BadInput, Run, kind_of_path, open_run
 
 if TYPE_CHECKING:
