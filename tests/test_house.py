@@ -260,10 +260,6 @@ SAME_IDEA = {
     "Vendor": "who brings kernels, chosen when the program runs",
     "VendorError": "no such vendor, or one that cannot be used",
 }
-# One name, two ideas: to be renamed. This list only ever becomes shorter.
-SHARED_NAMES = {
-    "Change", "Entry", "Kernels", "Outcome",
-}  # fmt: skip
 
 
 def _classes() -> dict[str, set[str]]:
@@ -279,7 +275,7 @@ def _classes() -> dict[str, set[str]]:
 
 def test_one_name_is_one_class() -> None:
     shared = {name: sorted(files) for name, files in _classes().items() if len(files) > 1}
-    assert {name: files for name, files in shared.items() if name not in {*SAME_IDEA, *SHARED_NAMES}} == {}
+    assert {name: files for name, files in shared.items() if name not in SAME_IDEA} == {}
 
 
 # Words of our own for what PyTorch, compilers or LLM serving have a term for.
