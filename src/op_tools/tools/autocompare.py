@@ -184,14 +184,19 @@ class OpAutoCompare(Tool):
             self._save(call, copies, results, reference, _device_text(call))
 
     def _conclude(
-        self, call: Call, result: Any, inputs: Any, reference: Any, verdicts: list[Verdict]
+        self,
+        call: Call,
+        result: Any,
+        inputs: tuple[Any, Any],
+        reference: Recomputation,
+        verdicts: list[Verdict],
     ) -> None:
         """What a forward call comes to: its rows, the printed table, and what its backward will need."""
         self._rows(call, "output", verdicts, len(flat_results(result)))
         if self.settings.verbose:
             self._show(call, printing.forward(self, call, result, inputs, reference, verdicts))
         if call.level == "api" and self.wants_backward:
-            self._keep_for_backward(call, *inputs, reference)
+            self._keep_for_backward(call, inputs, reference)
 
     def _judge_view(self, call: Call, result: Any, args: Any, kwargs: Any) -> None:
         """Shape, strides and offset of a view; where the device made a copy instead, its values."""
@@ -234,16 +239,16 @@ class OpAutoCompare(Tool):
 
     # -- backward --------------------------------------------------------------------------------------------
 
-    def _keep_for_backward(self, call: Call, args: Any, kwargs: Any, reference: Recomputation) -> None:
+    def _keep_for_backward(self, call: Call, inputs: tuple[Any, Any], reference: Recomputation) -> None:
         """What is needed to compute the gradients again: the inputs, not copied unless the call overwrote them."""
         if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in call.tensors()):
             return
         if private.saving_is_hooked():
             return  # checkpointing and offloading exist to free these inputs; the ATen calls are judged
         kept = calls.Held() if not reference.mutated() else None
-        inputs = (kept.tree(call.args), kept.tree(call.kwargs)) if kept is not None else (args, kwargs)
-        key = call.signature()
-        call.notes[self] = (kept, inputs, key, _device_text(call))
+        if kept is not None:
+            inputs = (kept.tree(call.args), kept.tree(call.kwargs))
+        call.notes[self] = (kept, inputs, call.signature(), _device_text(call))
 
     def backward(self, call: Call, grad_inputs: list[Any], grad_outputs: list[Any]) -> None:
         if call.notes.get(self) is None:
