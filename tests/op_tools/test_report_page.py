@@ -301,16 +301,16 @@ def test_both_languages_have_every_word() -> None:
     import op_tools.report
 
     source = Path(op_tools.report.__file__).with_name("page").joinpath("words.js").read_text(encoding="utf-8")
-    english, chinese = source.split("  zh: {")
-    keys = [
-        re.findall(r'(?:^|[,{]\s*|\s)([a-z_]+): "', part)
-        for part in (english.split("  en: {")[1], chinese.split("};")[0])
-    ]
-    assert len(keys[0]) > 100
-    assert sorted(keys[0]) == sorted(keys[1])
-    places = [re.findall(r'([a-z_]+): "([^"]*)"', part) for part in (english, chinese)]
-    used = [{key: set(re.findall(r"\{\d\}", text)) for key, text in part} for part in places]
-    assert used[0] == used[1]
+    table = source.partition("const WORDS = {")[2].partition("};")[0]
+    words = re.findall(r'([a-z_]+): \[\s*"([^"]*)",\s*"([^"]+)",?\s*\]', table)
+    assert len(words) > 100 and len(words) == table.count(": [") == len({key for key, _, _ in words})
+    slots = [[sorted(re.findall(r"\{\d\}", text)) for text in texts] for _, *texts in words]
+    assert [pair for pair in slots if pair[0] != pair[1]] == []
+    assert all(
+        re.search(r"[\u4e00-\u9fff]", chinese)
+        for key, english, chinese in words
+        if english != chinese and key != "other"
+    )
 
 
 @pytest.mark.parametrize("dark", [False, True])
