@@ -37,24 +37,19 @@ class Execution:
     as_captured: bool = False
 
 
+@dataclass(eq=False)
 class CallRunner:
     """Holds what is the same for every run of a call."""
 
-    def __init__(
-        self,
-        func: Callable[..., Any],
-        captured: CapturedCall,
-        device: torch.device,
-        *,
-        sync: bool = False,
-        only_forward: bool = False,
-    ) -> None:
-        self.func = func
-        self.captured = captured
-        self.device = device
-        self.only_forward = only_forward
-        self._stopwatch = Stopwatch(device, sync=sync)
-        self._writes = plan_for(func, "cpu").writes(captured.args, captured.kwargs)
+    func: Callable[..., Any]
+    captured: CapturedCall
+    device: torch.device
+    sync: bool = False
+    only_forward: bool = False
+
+    def __post_init__(self) -> None:
+        self._stopwatch = Stopwatch(self.device, sync=self.sync)
+        self._writes = plan_for(self.func, "cpu").writes(self.captured.args, self.captured.kwargs)
         self.records_graph = self._wants_graph()
         self._inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 

@@ -55,7 +55,9 @@ def compare_layers(run_a: Run, run_b: Run, progress: Progress | None = None) -> 
     report = LayerReport(str(a.path), str(b.path), len(pairs))
     report.only_in_a = [call.label for key, call in a.calls.items() if key not in b.calls]
     report.only_in_b = [call.label for key, call in b.calls.items() if key not in a.calls]
-    report.notes += [*a.notes, *b.notes, *notes, *_about_ranks(a, b)]
+    report.notes += [*a.notes, *b.notes, *notes]
+    if a.ranks != b.ranks:
+        report.notes.append(f"A has the ranks {a.ranks}, B has {b.ranks}; only those in both are compared")
     complete = [pair for pair in pairs if all(call.is_complete for call in pair)]
     if len(complete) < len(pairs):
         report.notes.append(
@@ -99,12 +101,6 @@ def _nothing_in_common(a: RecordedLayers, b: RecordedLayers) -> str:
         f"{a.path} and {b.path} have no module in common: recordings of two different models? A begins with "
         f"{', '.join(names_a[:3])}, B with {', '.join(names_b[:3])}.{hint} Record the same script in both runs."
     )
-
-
-def _about_ranks(a: RecordedLayers, b: RecordedLayers) -> list[str]:
-    if a.ranks == b.ranks:
-        return []
-    return [f"A has the ranks {a.ranks}, B has {b.ranks}; only those in both are compared"]
 
 
 # -- the start ------------------------------------------------------------------------------------------------

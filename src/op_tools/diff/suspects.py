@@ -110,7 +110,8 @@ def _by_statistics(entries: Sequence[PairedCall], notes: list[str]) -> None:
             continue
         entry.status = "same"
         pairs = _statistics(entry)
-        if pairs is None or _is_free(entry.b.name):
+        # Two right runs may give any values: random numbers, memory nobody has written to.
+        if pairs is None or base_name(entry.b.name) in RANDOM | UNINITIALISED:
             continue
         counted = True
         difference = max((_difference(left, right) for left, right in pairs), default=0.0)
@@ -171,8 +172,3 @@ def _not_finite(pairs: Sequence[tuple[list[float], list[float]]]) -> str:
     """The side that alone has values which are not finite."""
     lost = [sum(pair[side][4] for pair in pairs) for side in (0, 1)]
     return "A" if lost[0] and not lost[1] else "B" if lost[1] and not lost[0] else ""
-
-
-def _is_free(name: str) -> bool:
-    """Whether two right runs may give any values: random numbers, memory nobody has written to."""
-    return base_name(name) in RANDOM | UNINITIALISED

@@ -72,15 +72,10 @@ class CallPlan:
             if kwargs.get("device") is not None:
                 kwargs["device"] = self._reference
             kwargs.pop("pin_memory", None)
-        for value in args:
-            if isinstance(value, torch.device) or (self._last == "to" and isinstance(value, str)):
-                return tuple(self._redirected(item) for item in args), kwargs
+        devices = (torch.device, str) if self._last == "to" else torch.device
+        if any(isinstance(value, devices) for value in args):
+            args = tuple(self._reference if isinstance(value, devices) else value for value in args)
         return args, kwargs
-
-    def _redirected(self, value: Any) -> Any:
-        if isinstance(value, torch.device) or (isinstance(value, str) and self._last == "to"):
-            return self._reference
-        return value
 
     def targets(self, args: Arguments, kwargs: Named) -> Iterator[torch.Tensor]:
         """The tensors that the call may write to."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -30,18 +31,16 @@ PACK_SIZE = 1 << 30
 MOST_REMEMBERED = 1 << 16
 
 
+@dataclass(slots=True, eq=False)
 class Blob:
     """Bytes, found by their hash: waiting to be written (`snapshot`), or written (`pack`, `offset`)."""
 
-    __slots__ = ("digest", "nbytes", "offset", "pack", "snapshot", "written")
-
-    def __init__(self, digest: bytes, snapshot: Snapshot) -> None:
-        self.digest = digest
-        self.nbytes = snapshot.nbytes
-        self.snapshot: Snapshot | None = snapshot
-        self.written = False
-        self.pack = ""  # empty: a file of its own
-        self.offset = 0
+    digest: bytes
+    nbytes: int
+    snapshot: Snapshot | None
+    written: bool = False
+    pack: str = ""  # empty: a file of its own
+    offset: int = 0
 
 
 class BlobsBackend:
@@ -66,7 +65,7 @@ class BlobsBackend:
         with self._lock:
             blob = self._blobs.get(digest)
             if blob is None or blob.nbytes != snapshot.nbytes:
-                blob = self._blobs[digest] = Blob(digest, snapshot)
+                blob = self._blobs[digest] = Blob(digest, snapshot.nbytes, snapshot)
                 if len(self._blobs) > MOST_REMEMBERED:
                     # The oldest. One that is still waiting stays reachable from its job; only duplicates are missed.
                     for oldest in list(self._blobs)[: MOST_REMEMBERED // 8]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -43,31 +44,24 @@ STORAGES: dict[str, torch.dtype] = {
 }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Constructor:
     """A name in the file that stands for something of the table; it can be called by the machine only."""
 
-    __slots__ = ("build", "name")
-
-    def __init__(self, name: str, build: Callable[..., Any] | None) -> None:
-        self.name = name
-        self.build = build
+    build: Callable[..., Any]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class StorageClass:
-    __slots__ = ("dtype",)
-
-    def __init__(self, dtype: torch.dtype | None) -> None:
-        self.dtype = dtype
+    dtype: torch.dtype | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Storage:
     """Bytes of one record; `dtype` None: untyped."""
 
-    __slots__ = ("content", "dtype")
-
-    def __init__(self, content: bytearray, dtype: torch.dtype | None) -> None:
-        self.content = content
-        self.dtype = dtype
+    content: bytearray
+    dtype: torch.dtype | None
 
 
 class Malformed(Exception):
@@ -268,7 +262,7 @@ _VENDOR_TENSOR = re.compile(r"_rebuild_[a-z0-9]{1,20}_tensor\Z")
 def find_global(module: str, name: str) -> Any:
     full = f"{module} {name}"
     if full in _CALLABLE:
-        return Constructor(full, _CALLABLE[full])
+        return Constructor(_CALLABLE[full])
     if module in ("torch", "torch.storage") and (name in STORAGES or name == "UntypedStorage"):
         return StorageClass(STORAGES.get(name))
     if full in _CONSTANTS:
@@ -276,7 +270,7 @@ def find_global(module: str, name: str) -> Any:
     if module == "torch.return_types":
         kind = vars(torch.return_types).get(name)
         if isinstance(kind, type) and issubclass(kind, tuple):
-            return Constructor(full, _returned(kind))
+            return Constructor(_returned(kind))
     if _VENDOR_TENSOR.match(name):
-        return Constructor(full, _rebuild_v2)
+        return Constructor(_rebuild_v2)
     raise Malformed(f"asks for {module[:60]}.{name[:60]}, which a capture never needs")

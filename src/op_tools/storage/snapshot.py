@@ -10,6 +10,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ class NotStorable(Exception):
     """A tensor whose values cannot be copied (meta, fake, quantized, ...); the text says which and why."""
 
 
+@dataclass(slots=True, eq=False)
 class Snapshot:
     """The bytes of one strided tensor and how to read them.
 
@@ -38,38 +40,16 @@ class Snapshot:
     without gaps, in the same order, where the tensor was a slice. `source_stride` is what the tensor itself had.
     """
 
-    __slots__ = (
-        "blob",
-        "buffer",
-        "class_name",
-        "device",
-        "dtype",
-        "nbytes",
-        "requires_grad",
-        "shape",
-        "source_stride",
-        "stride",
-    )
-
-    def __init__(
-        self,
-        buffer: Buffer,
-        nbytes: int,
-        shape: tuple[int, ...],
-        stride: tuple[int, ...],
-        source: torch.Tensor,
-        source_stride: tuple[int, ...],
-    ) -> None:
-        self.buffer: Buffer | None = buffer
-        self.nbytes = nbytes
-        self.shape = shape
-        self.stride = stride
-        self.source_stride = source_stride
-        self.dtype = source.dtype
-        self.device = source.device
-        self.requires_grad = source.requires_grad
-        self.class_name = type(source).__name__
-        self.blob: Any = None  # set by the store "blobs"
+    buffer: Buffer | None
+    nbytes: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    source_stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    class_name: str
+    blob: Any = None  # set by the store "blobs"
 
     @property
     def memory(self) -> memoryview:
@@ -148,7 +128,8 @@ def take(tensor: torch.Tensor, pool: Pool | None) -> Snapshot:
         except RuntimeError as error:
             # What an asynchronous device has to complain about comes out where the host waits for it.
             raise (error if tensor.device.type == "cpu" else DeviceError(error)) from error
-    return Snapshot(buffer, nbytes, tuple(shape), stride, tensor, source_stride)
+    facts = (tensor.dtype, tensor.device, tensor.requires_grad, type(tensor).__name__)
+    return Snapshot(buffer, nbytes, tuple(shape), stride, source_stride, *facts)
 
 
 def _refuse_wrappers(tensor: torch.Tensor) -> None:

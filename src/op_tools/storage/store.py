@@ -284,17 +284,15 @@ class CaptureStore:
         self.close()
 
 
+@dataclass(slots=True)
 class _Taken:
     """Collects the snapshots of one put; a tensor that occurs twice is copied once and stays one tensor."""
 
-    __slots__ = ("queued_bytes", "raw_bytes", "seen", "snapshots", "state")
-
-    def __init__(self, state: _StoreState) -> None:
-        self.state = state
-        self.seen: dict[int, Any] = {}
-        self.snapshots: list[Snapshot] = []
-        self.raw_bytes = 0
-        self.queued_bytes = 0
+    state: _StoreState
+    seen: dict[int, Any] = field(default_factory=dict)
+    snapshots: list[Snapshot] = field(default_factory=list)
+    raw_bytes: int = 0
+    queued_bytes: int = 0
 
     def __call__(self, tensor: torch.Tensor) -> Any:
         tree = self.seen.get(id(tensor))

@@ -114,7 +114,7 @@ class Unpickler:
 
     def reduce(self) -> None:
         arguments, function = self.pop(), self.pop()
-        if not isinstance(function, Constructor) or function.build is None or type(arguments) is not tuple:
+        if not isinstance(function, Constructor) or type(arguments) is not tuple:
             raise Malformed("calls something that is not a constructor of plain data")
         made = function.build(*arguments)
         # Each is written with a text or a list of its own. More than was read comes from one that is used many times.

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 # How long the thread lets items gather before it starts on them. Waking it for each one would cost the caller more than
@@ -35,27 +36,22 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+@dataclass(eq=False)
 class BackgroundWriter:
     """Runs `handle(item)` for each item in order. The thread starts with the first item and is a daemon.
 
     `handle` returns False to say that writing is over (the disk is full): what follows goes to `drop`.
     """
 
-    def __init__(
-        self,
-        handle: Callable[[Any], bool],
-        drop: Callable[[Any], None],
-        max_bytes: int = 1 << 30,
-        max_items: int = 8192,
-        name: str = "op_tools writer",
-    ) -> None:
-        self.max_bytes = max_bytes
-        self.max_items = max_items
-        self.waits = 0
-        self.wait_seconds = 0.0
-        self._handle = handle
-        self._drop = drop
-        self._name = name
+    handle: Callable[[Any], bool]
+    drop: Callable[[Any], None]
+    max_bytes: int = 1 << 30
+    max_items: int = 8192
+    name: str = "op_tools writer"
+    waits: int = 0
+    wait_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
         self._reset()
         reset_in_children(self)
 
@@ -98,7 +94,7 @@ class BackgroundWriter:
                 if self._closing or self._stopped:
                     return False
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
                 self._thread.start()
             self._queue.append((item, nbytes))
             self._queued_bytes += nbytes
@@ -155,8 +151,8 @@ class BackgroundWriter:
             for _ in range(len(self._queue)):
                 item, nbytes = self._queue[0]
                 if self._stopped:
-                    self._drop(item)
-                elif not self._handle(item):
+                    self.drop(item)
+                elif not self.handle(item):
                     self._stopped = True
                 del item
                 with self._lock:

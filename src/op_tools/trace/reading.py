@@ -40,18 +40,16 @@ class Facts(NamedTuple):
     grad_outputs: str
 
 
+@dataclass(slots=True, eq=False)
 class Slice:
     """One stretch of time in nanoseconds: a call, or the backward of one."""
 
-    __slots__ = ("facts", "flow", "kind", "length", "start", "thread")
-
-    def __init__(self, start: int, length: int, kind: str, thread: int, facts: Facts) -> None:
-        self.start = start
-        self.length = length
-        self.kind = kind
-        self.thread = thread
-        self.facts = facts
-        self.flow = 0  # of the arrow that leaves or reaches it
+    start: int
+    length: int
+    kind: str
+    thread: int
+    facts: Facts
+    flow: int = 0  # of the arrow that leaves or reaches it
 
     @property
     def end(self) -> int:
