@@ -26,8 +26,10 @@ __all__ = [
     "PARTS",
     "CapturedCall",
     "Item",
+    "described_values",
     "find_items",
     "opaque_values",
+    "operator_name",
     "read_description",
     "read_item",
 ]
@@ -154,7 +156,7 @@ def read_item(item: Item, parts: Container[str] = PARTS) -> CapturedCall:
     values = {part: tuple(loaded["args"]) for part, loaded in found.items()}
     header = data.get("__op_tools__") or {}
     return CapturedCall(
-        name=_name(item, data, header),
+        name=operator_name(item, header),
         args=tuple(data["args"]),
         kwargs=dict(data.get("kwargs") or {}),
         outputs=values.get("output"),
@@ -174,10 +176,9 @@ def _written(kwargs: Any) -> tuple[torch.Tensor, ...]:
     return tuple(found)
 
 
-def _name(item: Item, data: Mapping[str, Any], header: Mapping[str, Any]) -> str:
+def operator_name(item: Item, header: Mapping[str, Any]) -> str:
     """The operator: as the file says, or the description beside it (by published tools), or else as the folder is called."""
-    described = read_description(item.file("input")).get("op")
-    for said in (header.get("operator"), data.get("name"), described):
+    for said in (header.get("operator"), read_description(item.file("input")).get("op")):
         if isinstance(said, str) and said:
             return said
     for part in reversed(item.folder.parts):
@@ -196,6 +197,23 @@ def read_description(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return described if isinstance(described, dict) else {}
+
+
+def described_values(path: Path) -> list[Any]:
+    """The values of a captured part in order, without reading tensors: numbers as they are, tensors as dicts that say what
+    they look like."""
+    described = read_description(path)
+    found: list[Any] = []
+    pending: list[Any] = [described.get("kwargs"), described.get("args")]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict) and not (isinstance(value.get("shape"), list) and "dtype" in value):
+            value = list(value.values())
+        if isinstance(value, list):
+            pending += reversed(value)
+        elif isinstance(value, dict | int | float | bool):
+            found.append(value)
+    return found
 
 
 def opaque_values(captured: CapturedCall) -> list[Opaque]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from op_tools.captured.load import Item, find_items, read_description, read_item
+from op_tools.captured.load import Item, described_values, find_items, operator_name
 from op_tools.runs import Run
 from op_tools.storage import CaptureError, load
 
@@ -196,7 +196,7 @@ def _row_of(item: Item) -> dict[str, Any] | None:
     header = data.get("__op_tools__") or {}
     extra = header.get("extra")
     extra = extra if isinstance(extra, dict) else {}
-    name = header.get("operator") or _name_of(item)
+    name = operator_name(item, header)
     return {
         "forward_id": _number(header.get("forward_id"), item),
         "name": name,
@@ -217,13 +217,6 @@ def _number(said: Any, item: Item) -> int:
     return numbers[-1] if numbers else 0
 
 
-def _name_of(item: Item) -> str:
-    try:
-        return read_item(item).name
-    except (CaptureError, OSError):
-        return ""
-
-
 def shapes_of(call: RecordedCall) -> str:
     """Shapes and dtypes of what went in, as far as the run tells without reading tensors; else empty."""
     said = call.row.get("input")
@@ -236,27 +229,16 @@ def shapes_of(call: RecordedCall) -> str:
 
 @functools.lru_cache(maxsize=65536)
 def _described_shapes(path: Path) -> str:
-    described = read_description(path)
-    return repr([*_shapes(described.get("args")), *_shapes(described.get("kwargs"))]) if described else ""
+    values = described_values(path)
+    return repr([_shape(value) if isinstance(value, dict) else value for value in values]) if values else ""
 
 
 def bytes_described(item: Item) -> int:
     """About how many bytes the tensors of a call's input have."""
-    described = read_description(item.file("input"))
-    shapes = [*_shapes(described.get("args")), *_shapes(described.get("kwargs"))]
-    return sum(_ITEM_BYTES * math.prod(value[1]) for value in shapes if isinstance(value, tuple))
+    tensors = [value for value in described_values(item.file("input")) if isinstance(value, dict)]
+    return sum(_ITEM_BYTES * math.prod(_shape(tensor)[1]) for tensor in tensors)
 
 
-def _shapes(value: Any) -> Iterator[Any]:
-    """(dtype, shape) of tensors, and numbers, in order."""
-    if isinstance(value, dict):
-        shape = value.get("shape")
-        if isinstance(shape, list) and "dtype" in value:
-            yield str(value["dtype"]), tuple(size for size in shape if isinstance(size, int))
-            return
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            yield from _shapes(item)
-    elif isinstance(value, int | float | bool):
-        yield value
+def _shape(described: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
+    """The dtype and the shape of a described tensor."""
+    return str(described["dtype"]), tuple(size for size in described["shape"] if isinstance(size, int))

@@ -7,7 +7,6 @@ import math
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 
 from dicore.files import replaced, write_text
-from op_tools.captured.load import Item, read_description
+from op_tools.captured.load import Item, described_values
 from op_tools.describe import printable
 from op_tools.reproduce.cutting import cut
 from op_tools.reproduce.judged import JudgedCall
@@ -214,9 +213,8 @@ def _safe(text: str) -> str:
 
 def _source_strides(item: Item, call: JudgedCall) -> tuple[tuple[int, ...] | None, ...]:
     """Strides before the capture closed the gaps of views, from the description beside it."""
-    described = read_description(item.file("input"))
     tensors = call.captured.tensors
-    found = list(_descriptions([described.get("args"), described.get("kwargs")]))
+    found = [value for value in described_values(item.file("input")) if isinstance(value, dict)]
     if [row["shape"] for row in found] != [list(tensor.shape) for tensor in tensors]:
         return ()
     return tuple(
@@ -229,14 +227,6 @@ def _strides(said: Any, dims: int) -> tuple[int, ...] | None:
     if not isinstance(said, list) or len(said) != dims:
         return None
     return tuple(said) if all(type(step) is int and 0 <= step < _FURTHEST for step in said) else None
-
-
-def _descriptions(value: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(value, dict) and isinstance(value.get("shape"), list) and "dtype" in value:
-        yield value
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _descriptions(item)
 
 
 def _save(path: Path, script: Script, beside: Path | None) -> None:

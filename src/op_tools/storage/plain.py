@@ -85,9 +85,9 @@ def _plain_rare(value: Any, tensor: Callable[[torch.Tensor], Any], depth: int) -
     if isinstance(value, enum.Enum):
         kind = type(value)
         return {TAG: "enum", "type": f"{kind.__module__}.{kind.__qualname__}", "name": value.name}
-    if isinstance(value, slice):
-        parts = [inner(item) for item in (value.start, value.stop, value.step)]
-        return {TAG: "slice", "start": parts[0], "stop": parts[1], "step": parts[2]}
+    if isinstance(value, slice | range):
+        ends = {end: inner(getattr(value, end)) for end in ("start", "stop", "step")}
+        return {TAG: type(value).__name__, **ends}
     if value is Ellipsis:
         return {TAG: "ellipsis"}
     for like, name in _ENUM_LIKE.items():
@@ -102,8 +102,6 @@ def _plain_rare(value: Any, tensor: Callable[[torch.Tensor], Any], depth: int) -
         return bytes(value) if value else {TAG: "no_bytes"}
     if isinstance(value, set | frozenset):
         return {TAG: type(value).__name__, "items": [inner(item) for item in value]}
-    if isinstance(value, range):
-        return {TAG: "range", "start": value.start, "stop": value.stop, "step": value.step}
     if isinstance(value, dict):
         return _plain_dict(value, tensor, depth)
     if isinstance(value, torch.Generator):

@@ -10,7 +10,6 @@ import contextlib
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,7 +31,6 @@ class NotStorable(Exception):
     """A tensor whose values cannot be copied (meta, fake, quantized, ...); the text says which and why."""
 
 
-@dataclass(slots=True, eq=False)
 class Snapshot:
     """The bytes of one strided tensor and how to read them.
 
@@ -40,16 +38,27 @@ class Snapshot:
     without gaps, in the same order, where the tensor was a slice. `source_stride` is what the tensor itself had.
     """
 
-    buffer: Buffer | None
-    nbytes: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    source_stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-    requires_grad: bool
-    class_name: str
-    blob: Any = None  # set by the store "blobs"
+    # Not a dataclass: msgspec would write its fields into the .pth.json, and not its description.
+    __slots__ = (
+        "blob", "buffer", "class_name", "device", "dtype", "nbytes", "requires_grad", "shape", "source_stride", "stride"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        buffer: Buffer,
+        nbytes: int,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        source: torch.Tensor,
+        source_stride: tuple[int, ...],
+    ) -> None:
+        self.buffer: Buffer | None = buffer
+        self.nbytes = nbytes
+        self.shape, self.stride, self.source_stride = shape, stride, source_stride
+        self.dtype, self.device = source.dtype, source.device
+        self.requires_grad = source.requires_grad
+        self.class_name = type(source).__name__
+        self.blob: Any = None  # set by the store "blobs"
 
     @property
     def memory(self) -> memoryview:
@@ -128,8 +137,7 @@ def take(tensor: torch.Tensor, pool: Pool | None) -> Snapshot:
         except RuntimeError as error:
             # What an asynchronous device has to complain about comes out where the host waits for it.
             raise (error if tensor.device.type == "cpu" else DeviceError(error)) from error
-    facts = (tensor.dtype, tensor.device, tensor.requires_grad, type(tensor).__name__)
-    return Snapshot(buffer, nbytes, tuple(shape), stride, source_stride, *facts)
+    return Snapshot(buffer, nbytes, tuple(shape), stride, tensor, source_stride)
 
 
 def _refuse_wrappers(tensor: torch.Tensor) -> None:
