@@ -178,9 +178,9 @@ def _written(kwargs: Any) -> tuple[torch.Tensor, ...]:
 
 def operator_name(item: Item, header: Mapping[str, Any]) -> str:
     """The operator: as the file says, or the description beside it (by published tools), or else as the folder is called."""
-    for said in (header.get("operator"), read_description(item.file("input")).get("op")):
-        if isinstance(said, str) and said:
-            return said
+    said = header.get("operator") or read_description(item.file("input")).get("op")
+    if isinstance(said, str) and said:
+        return said
     for part in reversed(item.folder.parts):
         if _OPERATOR.fullmatch(part) and not part.endswith(".pth"):
             return part

@@ -65,8 +65,8 @@ def _sentence(reason: str) -> str:
 
 def _structure(report: Report) -> str:
     counts = report.counts()
-    alone = [f"{counts[key]} only in {key[-1]}" for key in ("only in A", "only in B") if counts[key]]
-    return f"Calls that one run has alone: {', '.join(alone)}." if alone else ""
+    unpaired = [f"{counts[key]} only in {key[-1]}" for key in ("only in A", "only in B") if counts[key]]
+    return f"Calls that one run has alone: {', '.join(unpaired)}." if unpaired else ""
 
 
 def _parting(report: Report) -> str:
@@ -126,7 +126,9 @@ def text_of(report: Report) -> str:
     blocks.append(f"A: {printable(str(report.a))}\nB: {printable(str(report.b))}\n{_counts(report)}")
     if operators := _operators(report):
         blocks.append(operators)
-    blocks += [block for block in (_reported(report), _alone(report, "A"), _alone(report, "B")) if block]
+    blocks += [
+        block for block in (_reported(report), _unpaired(report, "A"), _unpaired(report, "B")) if block
+    ]
     blocks += ["\n".join(f"note: {printable(note)}" for note in report.notes)] if report.notes else []
     return "\n\n".join(blocks)
 
@@ -168,7 +170,7 @@ def _reported(report: Report) -> str:
     return plain_table((found[0].status, "in", "step", "where"), cells) + _more(len(found), "calls")
 
 
-def _alone(report: Report, side: str) -> str:
+def _unpaired(report: Report, side: str) -> str:
     entries = report.only_in(side)
     if not entries:
         return ""

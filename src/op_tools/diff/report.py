@@ -127,10 +127,10 @@ def _operator(name: str, entries: list[PairedCall], calls: int) -> dict[str, Any
 def described(entry: PairedCall) -> dict[str, Any]:
     """One entry as plain data: the usual columns of a row, what was found, and the folders of both captures."""
     row = entry.call.row
-    alone = entry.pairing != "aligned" and entry.status not in REPORTED
+    unpaired = entry.pairing != "aligned" and entry.status not in REPORTED
     return {
         **{key: row[key] for key in _OF_ROW if key in row},
-        "status": entry.pairing if alone else entry.status,
+        "status": entry.pairing if unpaired else entry.status,
         "pairing": entry.pairing,
         "side": entry.side,
         "verdict": _VERDICTS.get(entry.status, entry.status),

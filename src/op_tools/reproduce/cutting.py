@@ -77,7 +77,6 @@ def _tried(call: JudgedCall, length: int, start: int, count: int) -> JudgedCall 
     shorter = {part: map_tensors(getattr(call.captured, part), rows) for part in parts}
     try:
         found = JudgedCall.of(replace(call.captured, **shorter))
-        found.judge_captured()
     except (BadInput, RuntimeError, ValueError):
         return None
     wrong = {value.slot for value in call.wrong}

@@ -74,13 +74,11 @@ class JudgedCall(CallJudge):
             captured = read_item(item)
         except CaptureError as error:
             raise BadInput(str(error)) from error
-        call = JudgedCall.of(captured)
-        call.judge_captured()
-        return call
+        return JudgedCall.of(captured)
 
     @staticmethod
     def of(captured: CapturedCall) -> JudgedCall:
-        """Everything but the judged values. Raises BadInput for calls that no file can reproduce."""
+        """The same for a call that was read already."""
         # Another than the captured one: `x.cuda()` is written as `x.to(device)`.
         elsewhere = _ACCELERATORS[captured.device.startswith(_ACCELERATORS[0].type)]
         try:
@@ -110,6 +108,7 @@ class JudgedCall(CallJudge):
             raise BadInput(
                 f"there is no reference: {error}. Only calls that the CPU can run are reproduced."
             ) from error
+        call._judge_captured()
         return call
 
     @property
@@ -136,7 +135,7 @@ class JudgedCall(CallJudge):
 
     # --- verdicts -----------------------------------------------------------------------------------------
 
-    def judge_captured(self) -> None:
+    def _judge_captured(self) -> None:
         """Judge what was captured: outputs, and gradients where there are some."""
         if self.captured.outputs is not None:
             try:

@@ -55,7 +55,7 @@ class CsvView:
         self.columns = list(columns)
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._settled = False
+        self._chosen = False
 
     @property
     def path(self) -> Path:
@@ -68,8 +68,8 @@ class CsvView:
         if self._pid != os.getpid():
             self._leave_parent()
         with self._lock:
-            if not self._settled:
-                self._settle()
+            if not self._chosen:
+                self._choose_file()
             self._path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
             try:
@@ -88,9 +88,9 @@ class CsvView:
         self._path = own if own != path else path.with_stem(f"{path.stem}_{child}")
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._settled = False
+        self._chosen = False
 
-    def _settle(self) -> None:
+    def _choose_file(self) -> None:
         """Find the file to continue: one with the same header, or none yet."""
         wanted = _csv_text([], self.columns, header=True).encode()
         stem, number = self._path.stem, 1
@@ -101,7 +101,7 @@ class CsvView:
                     break
             number += 1
             self._path = self._path.with_name(f"{stem}-{number}{self._path.suffix}")
-        self._settled = True
+        self._chosen = True
 
     def _finish_last_line(self) -> None:
         """A killed run may have left half a row: new rows must not be glued to it."""

@@ -6,8 +6,9 @@ noise it leans on in `noise`, and the models of lower-precision arithmetic in `a
 
 from __future__ import annotations
 
+from op_tools.reference.base import Reference
 from op_tools.verdict.distribution import judge_random
-from op_tools.verdict.judgement import WORST_FIRST, Reference, Verdict, judge, judge_all, within_tolerance
+from op_tools.verdict.judgement import WORST_FIRST, Verdict, judge, judge_all, within_tolerance
 from op_tools.verdict.noise import NoiseCache
 from op_tools.verdict.tolerance import Tolerance, tolerance_for
 

@@ -35,11 +35,7 @@ from op_tools.verdict.lengths import independent_errors, shortest_input, summed_
 from op_tools.verdict.noise import NoiseCache, Reruns, product_variance
 from op_tools.verdict.rounding import Format, format_of, real_parts
 from op_tools.verdict.ties import ties
-from op_tools.verdict.tolerance import NO_TOLERANCE, Tolerance, tolerance_for
-
-__all__ = [
-    "WORST_FIRST", "NoiseCache", "Reference", "Tolerance", "Verdict", "judge", "judge_all", "tolerance_for", "within_tolerance",
-]  # fmt: skip
+from op_tools.verdict.tolerance import NO_TOLERANCE, Tolerance
 
 Status = Literal["same", "pass", "lower_precision", "fail", "skipped"]
 # Of what was judged: the worst verdict stands for a call of several values.
