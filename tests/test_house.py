@@ -170,7 +170,7 @@ def test_files_stay_short() -> None:
 STARTERS = {"Process", "Pool", "ProcessPoolExecutor", "get_context", "Popen", "fork", "forkpty"}
 # Who may start processes beside dicore.workers, and what for.
 STARTS_PROCESSES = {
-    "src/_ditorch/torch_tests/source/forked.py": "gives each file of PyTorch's tests a fork of its worker",
+    "src/_ditorch/torch_tests/source/worker.py": "gives each case of PyTorch's tests a fork of its own",
     "src/dlinfer/framework/lmdeploy/server.py": "gives LMDeploy the context with which it starts its engine",
     "src/op_tools/bisect/running.py": "runs the user's script and ends it when it hangs",
 }

@@ -22,7 +22,6 @@ from _ditorch.mapping import (
     precision,
     profiling,
     scripting,
-    shallow_copy,
     tensors,
 )
 from _ditorch.mapping.compiler import CompilerBridge
@@ -47,7 +46,6 @@ _PARTS = (
     parallel,
     collectives,
     comm,
-    shallow_copy,
     scripting,
     device_names,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.library
 import torch.utils.dlpack
 
 from _ditorch.mapping.patches import Patches
@@ -21,6 +22,8 @@ __all__ = ["apply"]
 
 _NEW_METHODS = ("new", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
 _DEVICE_FIRST_METHODS = ("to", "pin_memory", "is_pinned")
+_OPERATOR = "_has_compatible_shallow_copy_type"
+_KEY = "PrivateUse1"
 
 
 def apply(patches: Patches, target: Target) -> None:
@@ -31,6 +34,7 @@ def apply(patches: Patches, target: Target) -> None:
     _modules(patches, target)
     _storages(patches, target)
     _lazy_parameters(patches)
+    _shallow_copies(patches, target)
 
 
 def _tensor_methods(patches: Patches, target: Target) -> None:
@@ -110,3 +114,31 @@ def _storages(patches: Patches, target: Target) -> None:
     # names.
     new = translate_keyword(torch.UntypedStorage.__new__, target)
     patches.set(torch.UntypedStorage, "__new__", staticmethod(new))
+
+
+def _shallow_copies(patches: Patches, target: Target) -> None:
+    """A parameter stays the same object when its module moves: `model.cuda()`, `parameter.data = parameter.data.cuda()`.
+
+    torch keeps a parameter and exchanges what is in it when the two kinds of tensor are compatible. Of devices that are
+    registered from outside it says they are not, and makes new parameters: weights that two layers share are then two
+    weights, and an optimizer made before the move trains the old ones. Programs written for cuda rely on neither.
+    """
+    # Private, but the only way to ask whether the device answers by itself.
+    answers = torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{_OPERATOR}", _KEY)
+    if answers or not target.is_from_outside:
+        return
+    library: list[Any] = []  # with the device's answer to torch's question, as long as the mapping is there
+
+    def follow() -> None:
+        if patches.installed and not library:
+            library.append(torch.library.Library("aten", "IMPL"))
+            library[0].impl(_OPERATOR, _is_compatible, _KEY)
+        elif not patches.installed and library:
+            library.pop()._destroy()
+
+    patches.after_change(follow)
+
+
+def _is_compatible(tensor: torch.Tensor, source: torch.Tensor) -> bool:
+    """As for cuda: one dense tensor can take over the content of another, wherever that is."""
+    return tensor.layout is torch.strided and source.layout is torch.strided

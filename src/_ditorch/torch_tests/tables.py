@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from _ditorch.torch_tests.device_file import KnownPair
 from _ditorch.torch_tests.opinfo.sweep import DatabaseRun
@@ -121,6 +121,11 @@ def coloured(state: State, count: int) -> str:
     return f"[{COLOURS[state]}]{count:,}[/]" if count else "0"
 
 
+def _folding_table(title: str, *headings: str, show_lines: bool = False) -> Table:
+    columns = (Column(heading, overflow="fold") for heading in headings)
+    return Table(*columns, title=title, title_justify="left", show_lines=show_lines)
+
+
 def _show_counts(findings: DatabaseRun, console: Console) -> None:
     facts, counts = findings.facts, findings.counts()
     assert facts is not None
@@ -167,9 +172,7 @@ def _show_known(findings: DatabaseRun, console: Console) -> None:
             groups.setdefault(key, []).append(outcome.pair.dtype)
     if not groups:
         return
-    table = make_table(title="Known and listed", show_lines=False)
-    for heading in ("kind", "check", "operator", "dtypes", "reason"):
-        table.add_column(heading, overflow="fold")
+    table = _folding_table("Known and listed", "kind", "check", "operator", "dtypes", "reason")
     for (state, check, op, reason), dtypes in sorted(groups.items()):
         kind = f"[{COLOURS[state]}]{state}[/]"
         table.add_row(kind, check, op, " ".join(sorted(dtypes)), escape(reason))
@@ -183,9 +186,8 @@ def _show_unexpected(findings: DatabaseRun, console: Console) -> None:
         groups.setdefault((outcome.state, str(outcome.pair.check), outcome.pair.op), []).append(outcome)
     if not groups:
         return
-    table = make_table(title="Unexpected", show_lines=True)
-    for heading in ("state", "check", "operator", "dtypes", "samples", "first cause"):
-        table.add_column(heading, overflow="fold")
+    headings = ("state", "check", "operator", "dtypes", "samples", "first cause")
+    table = _folding_table("Unexpected", *headings, show_lines=True)
     for (state, check, op), outcomes in sorted(groups.items()):
         failing, samples = sum(len(o.problems) for o in outcomes), sum(o.samples for o in outcomes)
         dtypes = " ".join(outcome.pair.dtype for outcome in outcomes)
@@ -252,9 +254,7 @@ def _show_causes(failed: list[Row], console: Console) -> None:
         groups.setdefault((row.result, row.message[:160]), []).append(row)
     if not groups:
         return
-    table = make_table(title="Unexpected, by cause", show_lines=True)
-    for heading in ("state", "cases", "cause", "for example"):
-        table.add_column(heading, overflow="fold")
+    table = _folding_table("Unexpected, by cause", "state", "cases", "cause", "for example", show_lines=True)
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
     for (state, message), members in ordered[:_MOST_CAUSES]:
         example = f"{members[0].file}::{members[0].case}"
@@ -285,9 +285,7 @@ def show_changes(found: Changes, console: Console) -> None:
 
 
 def _changes_table(name: str, items: list[Change]) -> Table:
-    table = make_table(title=name)
-    for heading in ("file", "case", "before", "after", "cause"):
-        table.add_column(heading, overflow="fold")
+    table = _folding_table(name, "file", "case", "before", "after", "cause")
     for item in items:
         table.add_row(
             item.file, escape(item.case), item.before or "", item.after or "", escape(item.message[:200])

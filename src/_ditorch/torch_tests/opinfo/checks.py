@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from _ditorch.torch_tests.opinfo import dtypes
 from _ditorch.torch_tests.opinfo.compare import Comparison, Mismatch
 from _ditorch.torch_tests.opinfo.inputs import SEED, Transfer, random_like
-from _ditorch.torch_tests.opinfo.judge import Arguments, Judge, call, parts_of
+from _ditorch.torch_tests.opinfo.judge import Arguments, DeviceError, Judge, call, parts_of
+from _ditorch.torch_tests.opinfo.pairs import ALL_DTYPES, name_of
 from _ditorch.torch_tests.outcomes import Check, Outcome
 from dicore.workers import one_line
 
@@ -22,13 +23,14 @@ __all__ = ["judged"]
 _NOT_DIFFERENTIABLE: tuple[list[Any], list[Any]] = ([], [])
 # The other forms of out= are tried on so many samples of a pair; the plain form on all.
 _SAMPLES_OF_OTHER_OUTS = 3
+_SAMPLES_OF_A_DTYPE = 4
 
 
 def judged(judge: Judge) -> Outcome:
     """Run the judge's pair."""
     check = judge.pair.check
     if check is Check.DTYPES:
-        return judge.run(dtypes.ask, iter(dtypes.candidates(judge)))
+        return judge.run(_dtypes, iter(_candidates(judge)))
     if check is Check.ERRORS:
         return judge.run(_errors, judge.error_inputs())
     assert judge.dtype is not None
@@ -126,31 +128,19 @@ def _gradient(judge: Judge, sample: Any) -> None:
         return
     comparison = Comparison(judge.device_type, judge.tolerance, values=not drawn)
     for part, name in ((0, "output"), (1, "gradient")):
-        again = functools.partial(_again, backward, part, arguments)
-        judge.compare(comparison, cpu[part], device[part], name, again)
 
+        def one_part(given: Any, part: int = part) -> Any:
+            found = backward(given)
+            return found if isinstance(found, Exception) else found[part]
 
-def _again(
-    run: Callable[[Any], Any], part: int, arguments: Arguments
-) -> tuple[Callable[[Any], Any], Arguments]:
-    """What makes one part of a backward pass once more."""
-    return _part_of(run, part), arguments
-
-
-def _part_of(run: Callable[[Any], Any], part: int) -> Callable[[Any], Any]:
-    def one_part(arguments: Any) -> Any:
-        found = run(arguments)
-        return found if isinstance(found, Exception) else found[part]
-
-    return one_part
+        judge.compare(comparison, cpu[part], device[part], name, one_part, arguments)
 
 
 def _backward(judge: Judge, arguments: Arguments, finish: Callable[[Any], Any]) -> Any:
     """Outputs and gradients, or the exception."""
     try:
         result = finish(judge.op.op(arguments[0], *arguments[1], **arguments[2]))
-        outputs = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor) and t.requires_grad]
-        inputs = [t for t in tree_leaves(arguments) if isinstance(t, torch.Tensor) and t.requires_grad]
+        outputs, inputs = _wanting_grad(result), _wanting_grad(arguments)
         if not outputs or not inputs:
             return _NOT_DIFFERENTIABLE
         weights = [random_like(output, SEED + index, judge.dtype) for index, output in enumerate(outputs)]
@@ -158,6 +148,10 @@ def _backward(judge: Judge, arguments: Arguments, finish: Callable[[Any], Any]) 
     except Exception as error:
         return error
     return [output.detach() for output in outputs], list(gradients)
+
+
+def _wanting_grad(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
 # memory layouts
@@ -190,6 +184,74 @@ def _errors(judge: Judge, due: Any) -> None:
     # Not isinstance: NotImplementedError is a RuntimeError too, and says something else.
     if judge.both_raised(cpu, device) and type(device) not in (type(cpu), due.error_type):
         raise Mismatch(f"refused with {one_line(device)} instead of {one_line(cpu)}")
+
+
+# Does the device take exactly the dtypes it should? Held to the CPU, it must refuse a sample where the CPU refuses it and take it
+# where the CPU does. Held to what the database declares for another device type, a dtype counts as taken when every sample
+# of it runs, forward and, for an operator with a gradient, backward.
+
+
+def _candidates(judge: Judge) -> list[torch.dtype]:
+    """All dtypes that the device has, whether the operator declares them or not."""
+    declared = judge.op.supported_dtypes("cpu") | judge.op.supported_dtypes(judge.options.dtypes_of)
+    found = [*ALL_DTYPES, *sorted(declared - set(ALL_DTYPES), key=str)]
+    return [dtype for dtype in found if judge.options.has_dtype(name_of(dtype))]
+
+
+def _dtypes(judge: Judge, dtype: torch.dtype) -> None:
+    """One dtype, forward and backward."""
+    differentiable = judge.op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
+    for backward in (False, True) if differentiable else (False,):
+        try:
+            samples = list(itertools.islice(judge.sample_inputs(dtype, backward), _SAMPLES_OF_A_DTYPE))
+        except Exception:  # the database cannot even make a sample of this dtype
+            judge.compared += 1
+            continue
+        what = f"{name_of(dtype)} {'backward' if backward else 'forward'}"
+        run = functools.partial(_differentiated, judge) if backward else functools.partial(call, judge.op.op)
+        if judge.options.dtypes_of == "cpu":
+            _like_the_cpu(judge, run, samples, what)
+        else:
+            _as_declared(judge, run, samples, what, dtype, backward)
+
+
+def _like_the_cpu(judge: Judge, run: Callable[[Any], Any], samples: list[Any], what: str) -> None:
+    for index, sample in enumerate(samples):
+        moved = judge.moved(parts_of(sample), Transfer(judge.options.device))
+        cpu, device = run(parts_of(sample)), judge.waited(run, moved)
+        judge.compared += 1
+        judge.both_raised(cpu, device, f"{what}, sample {index}: ")
+
+
+def _as_declared(
+    judge: Judge, run: Callable[[Any], Any], samples: list[Any], what: str, dtype: torch.dtype, backward: bool
+) -> None:
+    held_to = judge.options.dtypes_of
+    declared = judge.op.supported_backward_dtypes(held_to) if backward else judge.op.supported_dtypes(held_to)
+    refusals = []
+    for sample in samples:
+        moved = judge.moved(parts_of(sample), Transfer(judge.options.device))
+        refusals.append(judge.waited(run, moved))
+        judge.compared += 1
+    error = next((found for found in refusals if isinstance(found, Exception)), None)
+    if error is not None and dtype in declared:
+        raise DeviceError(f"{what}: declared, but refused: {one_line(error)}") from error
+    if error is None and samples and dtype not in declared:
+        raise Mismatch(f"{what}: accepted, but not declared for {held_to}")
+
+
+def _differentiated(judge: Judge, arguments: Arguments) -> Any:
+    """The sum of all outputs, differentiated: the values do not matter here."""
+    result = call(judge.op.op, arguments)
+    if isinstance(result, Exception):
+        return result
+    outputs, inputs = _wanting_grad(result), _wanting_grad(arguments)
+    try:
+        return torch.autograd.grad(
+            outputs, inputs, [torch.ones_like(output) for output in outputs], allow_unused=True
+        )
+    except Exception as error:
+        return error
 
 
 _QUESTIONS: dict[Check, Callable[[Judge, Any], None]] = {

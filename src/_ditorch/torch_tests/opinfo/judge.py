@@ -140,7 +140,7 @@ class Judge:
             cpu_storages=transfer.source_storages,
             device_storages=transfer.device_storages,
         )
-        self.compare(comparison, cpu, device, what, lambda: (run, pristine))
+        self.compare(comparison, cpu, device, what, run, pristine)
 
     def compare(
         self,
@@ -148,13 +148,14 @@ class Judge:
         cpu: Any,
         device: Any,
         what: str,
-        again: Callable[[], tuple[Callable[[Any], Any], Any]],
+        run: Callable[[Any], Any],
+        pristine: Arguments | None,
     ) -> None:
-        """`again` gives what makes the call once more, in a wider dtype, should the numbers differ."""
+        """`run` and arguments as they were make the call once more, upcast, should the numbers differ."""
         try:
             comparison.trees(cpu, device, what)
         except ValueMismatch:
-            agreement = self._wider_agreement(cpu, device, *again())
+            agreement = self._upcast_agreement(cpu, device, run, pristine)
             if not agreement:
                 raise
             self.wider += agreement == "wider"
@@ -170,7 +171,7 @@ class Judge:
         """A copy from which a wider reference can be made after the call has written to its arguments."""
         return Transfer("cpu")(arguments) if self.dtype is not None and can_upcast(self.dtype) else None
 
-    def _wider_agreement(self, cpu: Any, device: Any, run: Callable[[Any], Any], pristine: Any) -> str:
+    def _upcast_agreement(self, cpu: Any, device: Any, run: Callable[[Any], Any], pristine: Any) -> str:
         if pristine is None or self.dtype is None or not can_upcast(self.dtype):
             return ""
         call_again = UpcastReference(

@@ -32,7 +32,7 @@ _NEW_METHODS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
 def install() -> Patches:
     """Make the names; once in a process. The changes can be taken back with the answer's `remove`."""
     cpu_memory()  # what is wrong is said now, not when LMDeploy asks
-    from _ditorch.mapping import compiler_rules, factories, overrides
+    from _ditorch.mapping import compiler, factories, overrides
     from _ditorch.mapping.patches import Patches
     from _ditorch.mapping.translation import Target
 
@@ -43,7 +43,7 @@ def install() -> Patches:
     _cuda_module(patches)
     overrides.apply(patches)
     # The compiler decides by identity what a function is, so its tables are made from torch's own functions.
-    compiler_rules.build_rules()
+    compiler.build_rules()
     patches.install()
     return patches
 
