@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from _ditorch.run_tools import offered
 from dicore.console import make_table
 from dicore.settings import (
+    PREFIXES,
     SettingError,
     Variable,
     declarations,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = [
-    "PREFIXES",
     "ConfigEntry",
     "Configuration",
     "UnknownGroup",
@@ -48,7 +48,6 @@ __all__ = [
 
 TOOLS = "op_tools"
 PACKAGES = ("_ditorch", "diopi", "torch_dipu", "dicp", "dlinfer", TOOLS)
-PREFIXES = ("DITORCH_", "DIOPI_", "DIPU_", "DICP_", "DLINFER_", "OP_", "OPTOOLS_", "AUTOCOMPARE_")
 DEFAULT = "default"
 
 

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from dicore.suggestions import did_you_mean
 
 __all__ = [
+    "PREFIXES",
     "SettingError",
     "Source",
     "Variable",
@@ -36,6 +37,9 @@ __all__ = [
     "unknown_variables",
     "variables_of",
 ]
+
+PREFIXES = ("DITORCH_", "DIOPI_", "DIPU_", "DICP_", "DLINFER_", "OP_", "OPTOOLS_", "AUTOCOMPARE_")
+"""What the names of all our variables begin with."""
 
 Schema = TypeVar("Schema")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from dicore.conformance.results import Status
+from dicore.conformance.results import CaseResult, Status
 
 __all__ = ["Case", "CaseSource", "DecidedCase", "case_id", "split_case_id"]
 
@@ -33,6 +33,10 @@ class Case:
     def outcome(self) -> tuple[Status, str] | None:
         """Status and reason of a case that is not run; None of one that is."""
         return None
+
+    def result(self, status: Status, reason: str = "") -> CaseResult:
+        """What became of it."""
+        return CaseResult(self.id, self.function, self.dtype, self.label, status, reason)
 
 
 @dataclass(frozen=True, slots=True)

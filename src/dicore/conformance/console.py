@@ -54,15 +54,9 @@ def print_report(report: RunReport, stream: TextIO = sys.stdout) -> None:
     for problem in report.problems:
         console.print(Text(f"not run: {problem}", style="yellow"))
     if report.not_covered:
-        names = ", ".join(report.not_covered[:_MAX_NAMES])
-        more = (
-            f" and {len(report.not_covered) - _MAX_NAMES} more"
-            if len(report.not_covered) > _MAX_NAMES
-            else ""
-        )
-        console.print(
-            Text(f"not covered by any case ({len(report.not_covered)}): {names}{more}", style="bold red")
-        )
+        count, names = len(report.not_covered), ", ".join(report.not_covered[:_MAX_NAMES])
+        more = f" and {count - _MAX_NAMES} more" if count > _MAX_NAMES else ""
+        console.print(Text(f"not covered by any case ({count}): {names}{more}", style="bold red"))
     _print_skips(console, report)
     _print_counts(console, report)
 
@@ -92,7 +86,8 @@ def _print_counts(console: Console, report: RunReport) -> None:
     by_source: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for result in report.results:
         by_source[result.source][result.status] += 1
-    table = make_table(title=_title(report), width=console.width, title_style="bold")
+    title = f"{report.subject} ({report.made_by})" if report.made_by else report.subject
+    table = make_table(title=title, width=console.width, title_style="bold")
     table.add_column("cases of")
     for status in STATUSES:
         table.add_column(status, justify="right", style=_STYLES[status])
@@ -110,8 +105,3 @@ def _print_counts(console: Console, report: RunReport) -> None:
     console.print(Text(text))
     if report.interrupted:
         console.print(Text("interrupted: what had run is counted", style="bold yellow"))
-
-
-def _title(report: RunReport) -> str:
-    vendor = " ".join(part for part in (report.vendor, report.version) if part)
-    return f"{report.subject}{f' ({vendor})' if vendor else ''}"

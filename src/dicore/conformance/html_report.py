@@ -26,7 +26,7 @@ def write_html(report: RunReport, path: Path) -> None:
 
 def page_of(report: RunReport) -> Page:
     """The page of a run."""
-    title = f"Conformance of {Path(report.subject).name}{f' ({_vendor(report)})' if report.vendor else ''}"
+    title = f"Conformance of {Path(report.subject).name}{f' ({report.made_by})' if report.vendor else ''}"
     body = "\n".join(
         [
             _head(report, title),
@@ -38,10 +38,6 @@ def page_of(report: RunReport) -> Page:
         ]
     )
     return Page(title=title, body=body, styles=[_asset("matrix.css")], scripts=[_asset("matrix.js")])
-
-
-def _vendor(report: RunReport) -> str:
-    return " ".join(part for part in (report.vendor, report.version) if part)
 
 
 def _asset(name: str) -> str:
@@ -228,7 +224,7 @@ def _facts(report: RunReport) -> str:
     started = report.started.replace("T", " ").replace("+00:00", " UTC")
     facts = {
         "library": report.subject,
-        "vendor": _vendor(report) or "unknown",
+        "vendor": report.made_by or "unknown",
         "started": f"{started}, took {report.seconds:.1f} s",
         "cases": ", ".join(f"{count} of the source {source}" for source, count in by_source.items())
         or "none",

@@ -105,6 +105,11 @@ class RunReport:
     suite: str = ""
     """Whose functions were checked; files say it."""
 
+    @property
+    def made_by(self) -> str:
+        """Vendor and version of what was checked, as far as it says them."""
+        return f"{self.vendor} {self.version}".strip()
+
     def counts(self) -> Counter[Status]:
         return Counter(result.status for result in self.results)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from dicore.conformance.case_filter import CaseFilter, SelectionError, near_hint
-from dicore.conformance.cases import Case, CaseSource, case_id, split_case_id
+from dicore.conformance.cases import case_id, split_case_id
 from dicore.conformance.results import CaseResult, RunReport
 from dicore.conformance.suite import Suite, SuiteError, VendorVersion
 from dicore.conformance.worker import CaseFinished, CaseStarted, GroupTask, chosen_cases, run_group
@@ -196,7 +196,7 @@ class _Run:
             return self._lost_between(pool, task, reason)
         index, case = progress.running.index, progress.running.case
         progress.crashes += 1
-        self._finished(progress, index, _failed(case, reason))
+        self._finished(progress, index, case.result("fail", reason))
         if progress.crashes == self._suite.max_crashes:
             return self._abandon(task, progress)
         self._resume(pool, task, index + 1)
@@ -227,12 +227,13 @@ class _Run:
 
     def _abandon(self, task: GroupTask, progress: _GroupProgress) -> None:
         """The group ended too many workers. Its cases are listed here: a suite with `max_crashes` builds them when they run."""
-        source = next(source for source in self._suite.sources if source.name == task.source)
-        rest = list(chosen_cases(source, task.group, self._options.cases))[progress.index + 1 :]
+        cases = chosen_cases(self._suite.source(task.source), task.group, self._options.cases)
+        rest = list(cases)[progress.index + 1 :]
         self._group_done()
         if rest:
             more = f", and {len(rest) - 1} more" if len(rest) > 1 else ""
-            self._keep(_failed(rest[0], f"not run{more}: {task.group} ended {progress.crashes} processes"))
+            reason = f"not run{more}: {task.group} ended {progress.crashes} processes"
+            self._keep(rest[0].result("fail", reason))
 
     def _failed_group(self, task: GroupTask, number: int, reason: str) -> CaseResult:
         last = self._of(task).last
@@ -274,10 +275,6 @@ class _Run:
             report.not_covered = sorted(wanted.functions - report.functions())
 
 
-def _failed(case: Case, reason: str) -> CaseResult:
-    return CaseResult(case.id, case.function, case.dtype, case.label, "fail", reason)
-
-
 def _start_error(lost: Lost) -> str:
     """Why no worker could be had: what `Suite.prepare` raised, or how the process ended and what it printed last."""
     raised = lost.log.startswith("Traceback")
@@ -309,25 +306,19 @@ def _task_of(case: str, suite: Suite) -> GroupTask:
         name, group, _ = split_case_id(case)
     except ValueError as error:
         raise SelectionError(f"{error}; cases look like {suite.example_case}") from None
-    source = _source_named(name, suite)
-    if source is None:
+    if name not in {source.name for source in suite.sources}:
         raise SelectionError(f"the case {case} is of the source {name!r}, which is not there")
-    groups = source.groups(None)
+    groups = suite.source(name).groups(None)
     if group not in groups:
         hint = near_hint(group, groups)
         raise SelectionError(f"there is no case {case}: the source {name!r} has no group {group!r}{hint}")
     return GroupTask(name, group)
 
 
-def _source_named(name: str, suite: Suite) -> CaseSource | None:
-    return next((source for source in suite.sources if source.name == name), None)
-
-
 def _no_such_case(case: str, suite: Suite) -> str:
     """Names what the group has instead."""
     name, group, _ = split_case_id(case)
-    source = _source_named(name, suite)
-    numbers = [split_case_id(each.id)[2] for each in source.cases(group)] if source is not None else []
+    numbers = [split_case_id(each.id)[2] for each in suite.source(name).cases(group)]
     has = f"numbers from {min(numbers)} to {max(numbers)}" if numbers else "no case"
     return f"there is no case {case}: {name}:{group} has {has}"
 

@@ -48,6 +48,10 @@ class Suite(ABC):
         self.subject = subject
         self.sources = list(sources)
 
+    def source(self, name: str) -> CaseSource:
+        """The source of that name."""
+        return next(source for source in self.sources if source.name == name)
+
     def functions(self) -> frozenset[str]:
         """All functions of the interface: what a run without filters must cover if `covers_all`."""
         return frozenset()

@@ -10,7 +10,7 @@ from typing import Any
 
 from dicore.conformance.case_filter import CaseFilter
 from dicore.conformance.cases import Case, CaseSource, DecidedCase, case_id, split_case_id
-from dicore.conformance.results import CaseResult, Status
+from dicore.conformance.results import CaseResult
 from dicore.conformance.suite import Suite
 from dicore.workers import Retire, Service
 
@@ -72,14 +72,13 @@ def _answer(suite: Suite, wanted: CaseFilter, task: GroupTask) -> Generator[Mess
 
 def run_group(suite: Suite, wanted: CaseFilter, task: GroupTask) -> Iterator[CaseStarted | CaseFinished]:
     """Runs the cases that are wanted."""
-    source = next(source for source in suite.sources if source.name == task.source)
-    for index, case in enumerate(chosen_cases(source, task.group, wanted)):
+    for index, case in enumerate(chosen_cases(suite.source(task.source), task.group, wanted)):
         if index < task.first:
             continue
         if case.outcome is not None:
-            yield CaseFinished(index, _result(case, *case.outcome))
+            yield CaseFinished(index, case.result(*case.outcome))
         elif (reason := wanted.skip_reason(case)) is not None:
-            yield CaseFinished(index, _result(case, "skipped", reason))
+            yield CaseFinished(index, case.result("skipped", reason))
         else:
             # Arguments stay here: they may be large, and the other end only wants to know which case it is.
             yield CaseStarted(index, Case(case.id, case.function, case.dtype, case.label))
@@ -91,11 +90,7 @@ def _run(suite: Suite, case: Case) -> CaseResult:
     try:
         return suite.run(case)
     except Exception as error:
-        return _result(case, "fail", _raised(error))
-
-
-def _result(case: Case, status: Status, reason: str) -> CaseResult:
-    return CaseResult(case.id, case.function, case.dtype, case.label, status, reason)
+        return case.result("fail", _raised(error))
 
 
 def _raised(error: Exception) -> str:

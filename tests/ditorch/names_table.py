@@ -1,4 +1,4 @@
-"""The table of cuda's names in the documents, made from the code: `python -m _ditorch.mapping.names_table`.
+"""The table of cuda's names in the documents, made from the code: `python tests/ditorch/names_table.py`.
 
 Prints the table for the device in use; with `--chinese`, in Chinese. With file names, writes it between the marks in
 those files instead.
@@ -15,7 +15,7 @@ from _ditorch.mapping.unmapped import REFUSED_SUBMODULES, reason_for
 
 __all__ = ["BEGIN", "END", "filled", "table"]
 
-BEGIN = "<!-- names:begin (made by python -m _ditorch.mapping.names_table) -->"
+BEGIN = "<!-- names:begin (made by python tests/ditorch/names_table.py) -->"
 END = "<!-- names:end -->"
 
 _HEADINGS = {
