@@ -173,10 +173,10 @@ def read_all(environ: Mapping[str, str] | None = None) -> Configuration:
         for section, variables in tool_variables().items():
             _read_section(found, section, variables, file, environ)
     owners = (*declared().values(), *tool_variables().values())
-    known = [variable for variables in owners for variable in variables.values()]
+    every = [variable for owner in owners for variable in owner.values()]
     found.warnings += [
         f"{name} is set but is no setting of this version.{hint}"
-        for name, hint in unknown_variables(environ, known, PREFIXES)
+        for name, hint in unknown_variables(environ, every, PREFIXES)
         if hint
     ]
     return found
@@ -283,9 +283,9 @@ def _unknown_keys(table: Mapping[str, Any], file: str) -> Iterator[str]:
                 hint = did_you_mean(key, (*everything, *sections))
                 yield f"{file}: unknown key {key!r} in [op_tools].{hint}"
         elif key not in sections or key == TOOLS:
-            known = [name for name in sections if name != TOOLS]
-            hint = did_you_mean(key, known)
-            yield f"{file}: unknown table [op_tools.{key}].{hint} Known: {', '.join(known)}."
+            tables = [name for name in sections if name != TOOLS]
+            hint = did_you_mean(key, tables)
+            yield f"{file}: unknown table [op_tools.{key}].{hint} Known: {', '.join(tables)}."
         else:
             for name in value:
                 if name not in sections[key]:

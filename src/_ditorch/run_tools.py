@@ -38,11 +38,11 @@ def offered() -> list[type[Tool]]:
 
 def tool_named(word: str, option: str = "--tool") -> type[Tool]:
     """The tool that a word means: its name or the name of its section. Raises UsageError."""
-    known = {name: tool for tool in offered() for name in (tool.section, tool.command_name)}
-    if word in known:
-        return known[word]
+    by_name = {name: tool for tool in offered() for name in (tool.section, tool.command_name)}
+    if word in by_name:
+        return by_name[word]
     raise UsageError(
-        f"{option} {word}: there is no such tool.{did_you_mean(word, known)} "
+        f"{option} {word}: there is no such tool.{did_you_mean(word, by_name)} "
         f"The tools are: {', '.join(tool.command_name for tool in offered())}."
     )
 

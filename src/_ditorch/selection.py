@@ -29,11 +29,11 @@ class UnknownDeviceError(ValueError):
     """DITORCH_DEVICE names no adapter."""
 
     def __init__(self, wanted: str, adapters: Sequence[Adapter]) -> None:
-        known = sorted(adapter.name for adapter in adapters)
+        preferred = sorted(adapter.name for adapter in adapters)
         names = {name for adapter in adapters for name in adapter.names()}
         hint = did_you_mean(wanted.lower(), names)
         self.what = (
-            f"{DEVICE.name}={wanted!r} is no device that ditorch knows.{hint} Known: {', '.join(known)}."
+            f"{DEVICE.name}={wanted!r} is no device that ditorch knows.{hint} Known: {', '.join(preferred)}."
         )
         self.advice = f"Set {DEVICE.name} to one of these, or unset it to let ditorch choose."
         super().__init__(f"{self.what} {self.advice}")

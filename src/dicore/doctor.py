@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = [
-    "CheckResult",
     "DiagnosedProblem",
     "Diagnosis",
+    "DoctorCheck",
     "SettingStatus",
     "checks_table",
     "print_notes",
@@ -42,7 +42,7 @@ class DiagnosedProblem:
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckResult:
+class DoctorCheck:
     """What a check said; the reason is empty where it passed."""
 
     name: str
@@ -51,12 +51,12 @@ class CheckResult:
     reason: str = ""
 
 
-def run_checks(checks: Iterable[Callable[..., None]], *arguments: Any) -> list[CheckResult]:
+def run_checks(checks: Iterable[Callable[..., None]], *arguments: Any) -> list[DoctorCheck]:
     """Run every check, whatever the earlier ones did; one that raises has failed."""
     return [_run(check, arguments) for check in checks]
 
 
-def _run(check: Callable[..., None], arguments: tuple[Any, ...]) -> CheckResult:
+def _run(check: Callable[..., None], arguments: tuple[Any, ...]) -> DoctorCheck:
     name = check.__name__.strip("_").replace("_", " ")
     start = time.perf_counter()
     try:
@@ -64,8 +64,8 @@ def _run(check: Callable[..., None], arguments: tuple[Any, ...]) -> CheckResult:
     except Exception as error:  # whatever is raised is the result
         lines = str(error).strip().splitlines()
         reason = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        return CheckResult(name, False, time.perf_counter() - start, reason)
-    return CheckResult(name, True, time.perf_counter() - start)
+        return DoctorCheck(name, False, time.perf_counter() - start, reason)
+    return DoctorCheck(name, True, time.perf_counter() - start)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Diagnosis:
     """What a doctor found. A subclass adds its findings and how they are shown."""
 
     versions: dict[str, str]
-    checks: list[CheckResult] = dataclasses.field(default_factory=list)
+    checks: list[DoctorCheck] = dataclasses.field(default_factory=list)
     problems: list[DiagnosedProblem] = dataclasses.field(default_factory=list)
 
     @property
@@ -145,7 +145,7 @@ class Diagnosis:
         return 0 if self.ok else 1
 
 
-def checks_table(checks: list[CheckResult]) -> Table:
+def checks_table(checks: list[DoctorCheck]) -> Table:
     """Name, result, time and reason of each check."""
     from rich.markup import escape
 

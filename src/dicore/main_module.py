@@ -107,8 +107,8 @@ def _compiled(script: str, path: str) -> CodeType:
     except SyntaxError as error:
         if script.endswith((".py", ".pyw")):
             raise
-        place = f" (line {error.lineno}: {error.msg})" if error.lineno else f" ({error.msg})"
-        raise CannotRun(f"{script} is not a Python program{place}. Give a Python script.") from error
+        location = f" (line {error.lineno}: {error.msg})" if error.lineno else f" ({error.msg})"
+        raise CannotRun(f"{script} is not a Python program{location}. Give a Python script.") from error
 
 
 def expect_module(name: str, arguments: Sequence[str], *, ours_is_first: bool = True) -> None:

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from dicore.doctor import (
-    CheckResult,
     DiagnosedProblem,
     Diagnosis,
+    DoctorCheck,
     checks_table,
     print_notes,
     print_problems,
@@ -105,7 +105,7 @@ def test_a_diagnosis_as_text_and_json(capsys: pytest.CaptureFixture[str]) -> Non
 def test_tables_and_words_show_brackets_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(width=100, highlight=False)
     console.print(
-        checks_table([CheckResult("add", False, 0.25, "wrong [values]"), CheckResult("mul", True, 0.5)])
+        checks_table([DoctorCheck("add", False, 0.25, "wrong [values]"), DoctorCheck("mul", True, 0.5)])
     )
     console.print(settings_table(settings_status(VARIABLES, ("DIPU_",), {"DIPU_DEVICE": "[x]"})))
     print_notes(console, ["mind [this]"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from _ditorch.torch_tests import Check, Outcome, Pair, Problem, State, device_file
+from _ditorch.torch_tests import OpInfoCheck, Pair, PairOutcome, Problem, State, device_file
 from _ditorch.torch_tests.expectations import Expectations
 
 ENTRY = """
@@ -25,9 +25,9 @@ def known(tmp_path: Path, op: str, kind: str = "gap", match: str = "", extra: st
     return Expectations(device_file.load("cpu", path), torch.__version__)
 
 
-def failure(state: State = State.FAILED, message: str = "sample 0: differs") -> Outcome:
+def failure(state: State = State.FAILED, message: str = "sample 0: differs") -> PairOutcome:
     problems = [] if state is State.PASSED else [Problem(state, message)]
-    return Outcome(Pair(Check.FORWARD, "sin", "float32"), problems=problems)
+    return PairOutcome(Pair(OpInfoCheck.FORWARD, "sin", "float32"), problems=problems)
 
 
 def test_known_failures_get_their_kind_and_new_causes_stay_visible(tmp_path: Path) -> None:

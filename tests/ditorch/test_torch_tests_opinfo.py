@@ -16,12 +16,12 @@ pytest.importorskip("expecttest", reason="torch's operator database needs it")
 
 from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
 
-from _ditorch.torch_tests import Check, Pair, State
+from _ditorch.torch_tests import OpInfoCheck, Pair, State
 from _ditorch.torch_tests.opinfo import pairs
 from _ditorch.torch_tests.opinfo.checks import judged as judge
 from _ditorch.torch_tests.opinfo.inputs import is_factory
-from _ditorch.torch_tests.opinfo.judge import Judge
-from _ditorch.torch_tests.outcomes import OpInfoOptions, Outcome, PairSelection
+from _ditorch.torch_tests.opinfo.judge import PairJudge
+from _ditorch.torch_tests.outcomes import OpInfoOptions, PairOutcome, PairSelection
 
 # planted operators
 
@@ -95,8 +95,12 @@ def planted(name: str, right: Callable[..., Any], wrong: Callable[..., Any], **s
 OPTIONS = OpInfoOptions(device="cpu")
 
 
-def judged(op: Any, check: Check = Check.FORWARD, dtype: str = "float32", **options: Any) -> Outcome:
-    return judge(Judge(op, Pair(check, op.full_name, dtype), OpInfoOptions(device="cpu", **options), True))
+def judged(
+    op: Any, check: OpInfoCheck = OpInfoCheck.FORWARD, dtype: str = "float32", **options: Any
+) -> PairOutcome:
+    return judge(
+        PairJudge(op, Pair(check, op.full_name, dtype), OpInfoOptions(device="cpu", **options), True)
+    )
 
 
 # what the judge must find
@@ -159,18 +163,18 @@ def test_wrong_gradient_is_found_although_the_result_is_right() -> None:
 
     wrong = planted("gradient", double, HalfGradient.apply, supports_autograd=True)
     right = planted("gradient", double, double, supports_autograd=True)
-    assert judged(wrong, Check.FORWARD).state is State.PASSED
-    outcome = judged(wrong, Check.GRADIENT)
+    assert judged(wrong, OpInfoCheck.FORWARD).state is State.PASSED
+    outcome = judged(wrong, OpInfoCheck.GRADIENT)
     assert outcome.state is State.FAILED
     assert "gradient: 1 of 1 elements differ" in outcome.message
-    assert judged(right, Check.GRADIENT).state is State.PASSED
+    assert judged(right, OpInfoCheck.GRADIENT).state is State.PASSED
 
 
 def test_missing_gradient_is_found() -> None:
     op = planted("detached", lambda x: x * 2, lambda x: x.detach() * 2 + 0 * x.sum(), supports_autograd=True)
-    assert judged(op, Check.GRADIENT).state is State.FAILED
+    assert judged(op, OpInfoCheck.GRADIENT).state is State.FAILED
     op = planted("constant", lambda x: x * 2, lambda x: x.detach() * 2, supports_autograd=True)
-    assert judged(op, Check.GRADIENT).state is State.FAILED
+    assert judged(op, OpInfoCheck.GRADIENT).state is State.FAILED
 
 
 def test_inputs_that_must_be_refused() -> None:
@@ -180,9 +184,9 @@ def test_inputs_that_must_be_refused() -> None:
     def op(right: Any, wrong: Any) -> OpInfo:
         return planted("refuse", right, wrong, error_inputs_func=one_wrong_input)
 
-    assert judged(op(raises, raises), Check.ERRORS, "-").state is State.PASSED
-    assert "accepted, but" in judged(op(raises, torch.sin), Check.ERRORS, "-").message
-    assert judged(op(raises, other), Check.ERRORS, "-").state is State.FAILED
+    assert judged(op(raises, raises), OpInfoCheck.ERRORS, "-").state is State.PASSED
+    assert "accepted, but" in judged(op(raises, torch.sin), OpInfoCheck.ERRORS, "-").message
+    assert judged(op(raises, other), OpInfoCheck.ERRORS, "-").state is State.FAILED
 
 
 def test_same_seed_for_both_sides_and_form_only_without_it() -> None:
@@ -190,10 +194,14 @@ def test_same_seed_for_both_sides_and_form_only_without_it() -> None:
     assert judged(op).state is State.PASSED
     other = planted("random", torch.rand_like, lambda x: torch.rand_like(x) / 2)
     assert judged(other).state is State.FAILED
-    pair = Pair(Check.FORWARD, other.full_name, "float32")
-    assert judge(Judge(other, pair, OpInfoOptions(device="cpu"), bit_equal_rng=False)).state is State.PASSED
+    pair = Pair(OpInfoCheck.FORWARD, other.full_name, "float32")
+    assert (
+        judge(PairJudge(other, pair, OpInfoOptions(device="cpu"), bit_equal_rng=False)).state is State.PASSED
+    )
     shape = planted("random", torch.rand_like, lambda x: torch.rand_like(x)[None])
-    assert judge(Judge(shape, pair, OpInfoOptions(device="cpu"), bit_equal_rng=False)).state is State.FAILED
+    assert (
+        judge(PairJudge(shape, pair, OpInfoOptions(device="cpu"), bit_equal_rng=False)).state is State.FAILED
+    )
 
 
 def test_undefined_values_are_compared_by_form() -> None:
@@ -211,10 +219,10 @@ def test_a_wrong_in_place_form_is_found() -> None:
     wrong = Twofaced(torch.Tensor.sin_, torch.Tensor.cos_)
     op = planted("inplace", torch.sin, torch.sin, inplace_variant=wrong)
     assert judged(op).state is State.PASSED
-    assert "in place[0]: 1 of 1" in judged(op, Check.INPLACE).message
+    assert "in place[0]: 1 of 1" in judged(op, OpInfoCheck.INPLACE).message
     other = Twofaced(torch.Tensor.sin_, lambda x: x.sin_().clone())
     op = planted("inplace", torch.sin, torch.sin, inplace_variant=other)
-    assert "in place[0]: a new tensor instead of a view" in judged(op, Check.INPLACE).message
+    assert "in place[0]: a new tensor instead of a view" in judged(op, OpInfoCheck.INPLACE).message
 
 
 def wrong_out(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
@@ -251,7 +259,7 @@ def test_a_wrong_out_form_is_found(wrong: Any, said: str) -> None:
         sample_inputs_func=two_samples,
     )
     assert judged(op).state is State.PASSED
-    outcome = judged(op, Check.OUT)
+    outcome = judged(op, OpInfoCheck.OUT)
     assert outcome.state is State.FAILED
     assert any(said in problem.message for problem in outcome.problems)
 
@@ -259,8 +267,8 @@ def test_a_wrong_out_form_is_found(wrong: Any, said: str) -> None:
 def test_right_out_and_in_place_forms_pass_and_refusals_of_both_are_counted() -> None:
     op = next(op for op in pairs.operators(OpInfoOptions.op_db).values() if op.full_name == "sin")
     for dtype in ("float32", "int64"):
-        assert judged(op, Check.OUT, dtype).state is State.PASSED
-        outcome = judged(op, Check.INPLACE, dtype)
+        assert judged(op, OpInfoCheck.OUT, dtype).state is State.PASSED
+        outcome = judged(op, OpInfoCheck.INPLACE, dtype)
         assert (outcome.state, outcome.refused == outcome.samples) == (State.PASSED, dtype == "int64")
 
 
@@ -275,7 +283,7 @@ def test_a_pair_whose_samples_have_no_such_form_is_not_called_passed() -> None:
         sample_inputs_func=broadcasting,
         inplace_variant=torch.Tensor.sin_,
     )
-    outcome = judged(op, Check.INPLACE)
+    outcome = judged(op, OpInfoCheck.INPLACE)
     assert (outcome.state, outcome.reason) == (State.SKIPPED, "No sample of the operator has this form.")
 
 
@@ -285,7 +293,7 @@ def test_samples_with_gaps_find_an_operator_that_ignores_strides() -> None:
 
     op = planted("strides", torch.sin, ignores_strides)
     assert judged(op).state is State.PASSED
-    assert judged(op, Check.NONCONTIGUOUS).state is State.FAILED
+    assert judged(op, OpInfoCheck.NONCONTIGUOUS).state is State.FAILED
 
 
 def test_dtypes_that_only_one_side_takes_are_found() -> None:
@@ -297,11 +305,11 @@ def test_dtypes_that_only_one_side_takes_are_found() -> None:
         made.op = TwofacedAnyDtype(only(torch.float32), device)
         return made
 
-    assert judged(op(only(torch.float32)), Check.DTYPES, "-").state is State.PASSED
-    found = judged(op(only(torch.float32, torch.int8)), Check.DTYPES, "-")
+    assert judged(op(only(torch.float32)), OpInfoCheck.DTYPES, "-").state is State.PASSED
+    found = judged(op(only(torch.float32, torch.int8)), OpInfoCheck.DTYPES, "-")
     assert "int8 forward, sample 0: accepted, but the CPU raises" in found.message
-    assert "float32 forward, sample 0: RuntimeError" in judged(op(only()), Check.DTYPES, "-").message
-    declared = judged(op(only(torch.float32)), Check.DTYPES, "-", dtypes_of="cuda")
+    assert "float32 forward, sample 0: RuntimeError" in judged(op(only()), OpInfoCheck.DTYPES, "-").message
+    declared = judged(op(only(torch.float32)), OpInfoCheck.DTYPES, "-", dtypes_of="cuda")
     assert declared.state is State.PASSED
 
 
@@ -326,16 +334,16 @@ def test_factories_are_recognised_by_their_schema() -> None:
 def test_every_operator_dtype_pair_is_planned() -> None:
     ops = pairs.operators(OpInfoOptions.op_db)
     planned = pairs.build(ops.values(), PairSelection(), OPTIONS)
-    counts = {check: sum(pair.check is check for pair in planned) for check in Check}
+    counts = {check: sum(pair.check is check for pair in planned) for check in OpInfoCheck}
     assert len(set(planned)) == len(planned)
-    assert counts[Check.FORWARD] == sum(len(op.dtypes) for op in ops.values())
+    assert counts[OpInfoCheck.FORWARD] == sum(len(op.dtypes) for op in ops.values())
     differentiable = [op for op in ops.values() if op.supports_autograd]
     with_dtype = [
         op for op in differentiable if any(d.is_floating_point or d.is_complex for d in op.backward_dtypes)
     ]
-    assert counts[Check.GRADIENT] == len(with_dtype)
+    assert counts[OpInfoCheck.GRADIENT] == len(with_dtype)
     if torch.__version__.startswith("2.13."):
-        assert (len(ops), counts[Check.FORWARD], counts[Check.GRADIENT]) == (702, 6121, 543)
-    quick = pairs.build(ops.values(), PairSelection(checks=(Check.FORWARD,), one_dtype=True), OPTIONS)
-    assert {pair.op for pair in quick} == {pair.op for pair in planned if pair.check is Check.FORWARD}
+        assert (len(ops), counts[OpInfoCheck.FORWARD], counts[OpInfoCheck.GRADIENT]) == (702, 6121, 543)
+    quick = pairs.build(ops.values(), PairSelection(checks=(OpInfoCheck.FORWARD,), one_dtype=True), OPTIONS)
+    assert {pair.op for pair in quick} == {pair.op for pair in planned if pair.check is OpInfoCheck.FORWARD}
     assert len(quick) == len({pair.op for pair in quick})

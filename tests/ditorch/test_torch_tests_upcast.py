@@ -13,11 +13,11 @@ pytest.importorskip("expecttest", reason="torch's operator database needs it")
 from torch.testing._internal.common_dtype import custom_types
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
-from _ditorch.torch_tests import Check, Outcome, Pair, Problem, State
+from _ditorch.torch_tests import OpInfoCheck, Pair, PairOutcome, Problem, State
 from _ditorch.torch_tests.opinfo import pairs
 from _ditorch.torch_tests.opinfo.checks import judged
 from _ditorch.torch_tests.opinfo.compare import Tolerance
-from _ditorch.torch_tests.opinfo.judge import Judge
+from _ditorch.torch_tests.opinfo.judge import PairJudge
 from _ditorch.torch_tests.opinfo.upcast import UpcastReference
 from _ditorch.torch_tests.opinfo.worker import mark_skipped_by_torch
 from _ditorch.torch_tests.outcomes import OpInfoOptions, PairSelection
@@ -55,13 +55,16 @@ class Sides:
 
 
 def outcome(
-    low: torch.dtype, cpu: Callable[..., Any], device: Callable[..., Any], check: Check = Check.FORWARD
-) -> Outcome:
+    low: torch.dtype,
+    cpu: Callable[..., Any],
+    device: Callable[..., Any],
+    check: OpInfoCheck = OpInfoCheck.FORWARD,
+) -> PairOutcome:
     op = OpInfo(
         "planted", op=Sides(low, cpu, device), dtypes=(low,), sample_inputs_func=samples, supports_out=False
     )
     pair = Pair(check, "planted", pairs.name_of(low))
-    return judged(Judge(op, pair, OpInfoOptions("cpu"), bit_equal_rng=True))
+    return judged(PairJudge(op, pair, OpInfoOptions("cpu"), bit_equal_rng=True))
 
 
 HALVES = [torch.float16, torch.bfloat16]
@@ -105,9 +108,12 @@ def test_a_wrong_form_is_not_hidden_by_numbers_that_can_be_excused() -> None:
 
 
 def test_a_wrong_gradient_is_not_excused_by_a_wider_one() -> None:
-    found = outcome(torch.float32, lambda x: x * 2, lambda x: x * 2, Check.GRADIENT)
+    found = outcome(torch.float32, lambda x: x * 2, lambda x: x * 2, OpInfoCheck.GRADIENT)
     assert found.state is State.PASSED
-    assert outcome(torch.float32, lambda x: x * 2, lambda x: x * 2.001, Check.GRADIENT).state is State.FAILED
+    assert (
+        outcome(torch.float32, lambda x: x * 2, lambda x: x * 2.001, OpInfoCheck.GRADIENT).state
+        is State.FAILED
+    )
 
 
 def test_where_neither_agrees_the_verdict_wants_an_error_of_correct_arithmetic() -> None:
@@ -151,7 +157,7 @@ def test_pairs_are_those_that_both_the_cpu_and_the_device_declare() -> None:
     )
 
     def forward(**settings: Any) -> set[str]:
-        planned = pairs.build([op], PairSelection((Check.FORWARD,)), OpInfoOptions("cpu", **settings))
+        planned = pairs.build([op], PairSelection((OpInfoCheck.FORWARD,)), OpInfoOptions("cpu", **settings))
         return {pair.dtype for pair in planned}
 
     assert forward() == {"float32", "float64", "int8"}
@@ -168,7 +174,7 @@ def test_dtypes_held_to_what_is_declared_for_another_device() -> None:
 
         return run
 
-    def found(op: Callable[..., Any]) -> Outcome:
+    def found(op: Callable[..., Any]) -> PairOutcome:
         entry = OpInfo(
             "planted",
             op=op,
@@ -179,7 +185,9 @@ def test_dtypes_held_to_what_is_declared_for_another_device() -> None:
             supports_autograd=False,
         )
         return judged(
-            Judge(entry, Pair(Check.DTYPES, "planted", "-"), OpInfoOptions("cpu", dtypes_of="cuda"), True)
+            PairJudge(
+                entry, Pair(OpInfoCheck.DTYPES, "planted", "-"), OpInfoOptions("cpu", dtypes_of="cuda"), True
+            )
         )
 
     assert found(takes(torch.float32, torch.int8)).state is State.PASSED
@@ -193,12 +201,12 @@ def test_dtypes_held_to_what_is_declared_for_another_device() -> None:
 def test_what_torch_itself_skips_is_recognised_by_its_decorators() -> None:
     ops = pairs.operators(OpInfoOptions.op_db)
 
-    def marked(name: str, check: Check, device: str, state: State = State.FAILED) -> State:
-        outcome = Outcome(Pair(check, name, "float32"), problems=[Problem(state, "planted")])
+    def marked(name: str, check: OpInfoCheck, device: str, state: State = State.FAILED) -> State:
+        outcome = PairOutcome(Pair(check, name, "float32"), problems=[Problem(state, "planted")])
         mark_skipped_by_torch(ops[name], outcome, device)
         return outcome.state
 
-    assert marked("sin", Check.FORWARD, "cuda") is State.FAILED
-    assert marked("empty", Check.NONCONTIGUOUS, "cuda") is State.ARTEFACT
-    assert marked("empty", Check.NONCONTIGUOUS, "cuda", State.CRASH) is State.CRASH
-    assert marked("sin", Check.OUT, "cuda") is State.FAILED
+    assert marked("sin", OpInfoCheck.FORWARD, "cuda") is State.FAILED
+    assert marked("empty", OpInfoCheck.NONCONTIGUOUS, "cuda") is State.ARTEFACT
+    assert marked("empty", OpInfoCheck.NONCONTIGUOUS, "cuda", State.CRASH) is State.CRASH
+    assert marked("sin", OpInfoCheck.OUT, "cuda") is State.FAILED

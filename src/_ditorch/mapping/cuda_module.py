@@ -106,9 +106,9 @@ class CudaProperties:
         try:
             return getattr(self._properties, name)
         except AttributeError:
-            known = ", ".join(known for known in dir(self._properties) if not known.startswith("_"))
+            told = ", ".join(each for each in dir(self._properties) if not each.startswith("_"))
             raise NotMappedAttribute(
-                f"torch.cuda.get_device_properties(...).{name}: the device does not tell it; it tells {known}"
+                f"torch.cuda.get_device_properties(...).{name}: the device does not tell it; it tells {told}"
             ) from None
 
     def __repr__(self) -> str:
@@ -171,8 +171,8 @@ def _handle(kind: str, target: Target, names: Sequence[str]) -> property:
     own = f"{target.device_type}_{kind.lower()}"
 
     def read(self: Any) -> int:
-        for known in (own, *names):
-            handle = getattr(self, known, None)
+        for attribute in (own, *names):
+            handle = getattr(self, attribute, None)
             if handle is not None:
                 return int(handle)
         raise NotMappedAttribute(f"torch.cuda.{kind}.{name}: torch.{target.device_type} tells no handle")

@@ -117,7 +117,7 @@ def apply(patches: Patches, target: Target) -> None:
     _default_tensor_type(patches, target, tensor_types)
 
 
-def _type_method(patches: Patches, target: Target, known: dict[str, LegacyTensorType]) -> None:
+def _type_method(patches: Patches, target: Target, tensor_types: dict[str, LegacyTensorType]) -> None:
     original = torch.Tensor.type
     own_prefix = f"torch.{target.device_type}."
 
@@ -126,7 +126,7 @@ def _type_method(patches: Patches, target: Target, known: dict[str, LegacyTensor
             name = original(self)
             # What a program written for cuda compares this with is the cuda name.
             return _PREFIX + name[len(own_prefix) :] if name.startswith(own_prefix) else name
-        wanted = _legacy_type(dtype, known)
+        wanted = _legacy_type(dtype, tensor_types)
         if wanted is None:
             return original(self, dtype, non_blocking, **kwargs)
         return self.to(device=RealDevice(wanted.device_type), dtype=wanted.dtype, non_blocking=non_blocking)
@@ -134,11 +134,11 @@ def _type_method(patches: Patches, target: Target, known: dict[str, LegacyTensor
     patches.wrap(torch.Tensor, type_, "type")
 
 
-def _default_tensor_type(patches: Patches, target: Target, known: dict[str, LegacyTensorType]) -> None:
+def _default_tensor_type(patches: Patches, target: Target, tensor_types: dict[str, LegacyTensorType]) -> None:
     original = torch.set_default_tensor_type
 
     def set_default_tensor_type(tensor_type: Any, /) -> None:
-        wanted = _legacy_type(tensor_type, known)
+        wanted = _legacy_type(tensor_type, tensor_types)
         if wanted is not None:
             torch.set_default_dtype(wanted.dtype)
             torch.set_default_device(wanted.device_type)
@@ -150,9 +150,9 @@ def _default_tensor_type(patches: Patches, target: Target, known: dict[str, Lega
     patches.wrap(torch, set_default_tensor_type)
 
 
-def _legacy_type(wanted: Any, known: dict[str, LegacyTensorType]) -> LegacyTensorType | None:
+def _legacy_type(wanted: Any, tensor_types: dict[str, LegacyTensorType]) -> LegacyTensorType | None:
     if isinstance(wanted, LegacyTensorType):
         return wanted
     if isinstance(wanted, str) and wanted.startswith(_PREFIX):
-        return known.get(wanted[len(_PREFIX) :])
+        return tensor_types.get(wanted[len(_PREFIX) :])
     return None

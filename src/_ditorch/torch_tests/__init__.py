@@ -26,6 +26,6 @@ and whatever does not pass is listed by name, either as unexpected or with the k
 device's file (``devices/``).
 """
 
-from _ditorch.torch_tests.outcomes import Check, Outcome, Pair, Problem, State
+from _ditorch.torch_tests.outcomes import OpInfoCheck, Pair, PairOutcome, Problem, State
 
-__all__ = ["Check", "Outcome", "Pair", "Problem", "State"]
+__all__ = ["OpInfoCheck", "Pair", "PairOutcome", "Problem", "State"]

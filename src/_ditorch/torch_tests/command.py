@@ -18,7 +18,7 @@ from _ditorch.torch_tests.device_under_test import DeviceUnderTest, device_under
 from _ditorch.torch_tests.expectations import Expectations
 from _ditorch.torch_tests.opinfo.pairs import dtype_named, name_of
 from _ditorch.torch_tests.opinfo.sweep import DatabaseRun, RunLimits, options_for, sweep
-from _ditorch.torch_tests.outcomes import Check, OpInfoOptions, PairSelection, StartError
+from _ditorch.torch_tests.outcomes import OpInfoCheck, OpInfoOptions, PairSelection, StartError
 from _ditorch.torch_tests.source.run import SourceRun, chosen_files, open_tree, run_files
 from dicore.console import make_console, progress_bar
 
@@ -47,7 +47,9 @@ def run(
     csv: Annotated[Path | None, typer.Option(help="Write a row for every case here.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with all cases here.")] = None,
     json: Annotated[Path | None, typer.Option(help="Database only: everything about every pair.")] = None,
-    checks: Annotated[str | None, typer.Option(help=f"Database only: some of {', '.join(Check)}.")] = None,
+    checks: Annotated[
+        str | None, typer.Option(help=f"Database only: some of {', '.join(OpInfoCheck)}.")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Database only: one dtype, few samples.")] = False,
     ops: Annotated[str | None, typer.Option(help="Database only: full-match pattern of operators.")] = None,
     dtypes: Annotated[
@@ -283,14 +285,14 @@ def _fitting(source: Path | None, database_only: dict[str, object], source_only:
             raise ValueError(f"{', '.join(given)} can be used only {other} --source.")
 
 
-def _checks(names: str | None) -> tuple[Check, ...]:
+def _checks(names: str | None) -> tuple[OpInfoCheck, ...]:
     if names is None:
-        return tuple(Check)
+        return tuple(OpInfoCheck)
     try:
-        wanted = {Check(name.strip()) for name in names.split(",")}
+        wanted = {OpInfoCheck(name.strip()) for name in names.split(",")}
     except ValueError as error:
-        raise ValueError(f"{error}; the checks are {', '.join(Check)}") from error
-    return tuple(check for check in Check if check in wanted)
+        raise ValueError(f"{error}; the checks are {', '.join(OpInfoCheck)}") from error
+    return tuple(check for check in OpInfoCheck if check in wanted)
 
 
 def _title(found: list[results.Row]) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from _ditorch.torch_tests.outcomes import Check
+from _ditorch.torch_tests.outcomes import OpInfoCheck
 
 __all__ = [
     "DeviceFile",
@@ -49,7 +49,7 @@ class _Pairs(Struct, forbid_unknown_fields=True, kw_only=True):
     """Which pairs an entry is about; what is left out means all."""
 
     op: str
-    checks: list[Check] | None = None
+    checks: list[OpInfoCheck] | None = None
     dtypes: list[str] | None = None
 
 
@@ -186,13 +186,13 @@ def _read(path: Path) -> DeviceFile:
         found = msgspec.convert(data, DeviceFile)
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$")
-        raise DeviceFileError(_placed(path, text, where.rstrip("`").lstrip("."), message)) from error
+        raise DeviceFileError(_located(path, text, where.rstrip("`").lstrip("."), message)) from error
     for where, problem in _problems(found):
-        raise DeviceFileError(_placed(path, text, where, problem))
+        raise DeviceFileError(_located(path, text, where, problem))
     return found
 
 
-def _placed(path: Path, text: str, key: str, problem: str) -> str:
+def _located(path: Path, text: str, key: str, problem: str) -> str:
     """Say where: a field that is unknown is named by the message, one that is wrong by the key."""
     unknown = re.search(r"(?:unknown|required) field `(\w+)`", problem)
     full = f"{key}.{unknown[1]}" if unknown and "unknown" in problem else key

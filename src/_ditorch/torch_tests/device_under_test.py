@@ -61,9 +61,9 @@ def device_under_test(device: str | None) -> DeviceUnderTest:
         try:
             torch.device(device)
         except RuntimeError as error:
-            known = sorted({found.device_type for found in all_adapters()} | {"cpu"})
+            device_types = sorted({found.device_type for found in all_adapters()} | {"cpu"})
             raise ValueError(
-                f"torch knows no device {device!r}. Known to ditorch: {', '.join(known)}."
+                f"torch knows no device {device!r}. Known to ditorch: {', '.join(device_types)}."
             ) from error
     return DeviceUnderTest(device, adapter)
 

@@ -11,7 +11,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from _ditorch.torch_tests.device_file import DeviceFile, KnownCase, KnownPair
-from _ditorch.torch_tests.outcomes import Outcome, Pair, Problem, State
+from _ditorch.torch_tests.outcomes import Pair, PairOutcome, Problem, State
 
 __all__ = ["Expectations", "covers_case", "covers_pair"]
 
@@ -78,12 +78,12 @@ class Expectations:
             entry for entry in self._entries if getattr(entry.entry, "without", "") not in features
         ]
 
-    def classify(self, outcome: Outcome) -> Outcome:
+    def classify(self, outcome: PairOutcome) -> PairOutcome:
         """Give a failure its kind and reason if every problem of the pair is known; remember what passes."""
         found, causes = self.kind_of(outcome.pair, str(outcome.pair), outcome.problems)
         if found is not None:
-            outcome.known, outcome.reason = found.kind, found.entry.reason
-        elif outcome.known is None:  # the new causes first: they are what has to be looked at
+            outcome.listed_as, outcome.reason = found.kind, found.entry.reason
+        elif outcome.listed_as is None:  # the new causes first: they are what has to be looked at
             order = sorted(range(len(causes)), key=lambda index: causes[index] is not None)
             outcome.problems = [outcome.problems[index] for index in order]
         return outcome

@@ -10,11 +10,11 @@ from dicore.workers import Lost
 
 __all__ = [
     "CaseOutcome",
-    "Check",
     "FileFacts",
+    "OpInfoCheck",
     "OpInfoOptions",
-    "Outcome",
     "Pair",
+    "PairOutcome",
     "PairSelection",
     "Problem",
     "SourceSetup",
@@ -28,7 +28,7 @@ __all__ = [
 # -- pairs of the operator database ----------------------------------------------------------------------------
 
 
-class Check(enum.StrEnum):
+class OpInfoCheck(enum.StrEnum):
     """The questions asked of an operator."""
 
     FORWARD = "forward"
@@ -79,7 +79,7 @@ _LOST = (State.TIMEOUT, State.CRASH)
 class Pair:
     """One operator with one dtype (its name without ``torch.``) under one check."""
 
-    check: Check
+    check: OpInfoCheck
     op: str
     dtype: str
 
@@ -97,7 +97,7 @@ class Problem:
 
 
 @dataclass
-class Outcome:
+class PairOutcome:
     """What became of a pair. Without a problem it passes; no answer outweighs a wrong one."""
 
     pair: Pair
@@ -112,7 +112,7 @@ class Outcome:
         0  # samples where neither does, and op_tools' verdict finds the device's error a correct one
     )
     refused: int = 0  # samples that both sides refuse
-    known: State | None = None  # kind and reason from the device's file
+    listed_as: State | None = None  # kind and reason from the device's file
     reason: str = ""
 
     @property
@@ -122,7 +122,7 @@ class Outcome:
     @property
     def state(self) -> State:
         worst = self.worst
-        return self.known or (worst.state if worst else State.PASSED)
+        return self.listed_as or (worst.state if worst else State.PASSED)
 
     @property
     def message(self) -> str:
@@ -140,7 +140,7 @@ class ToleranceRule:
 
     op: str  # full-match pattern
     dtypes: tuple[str, ...] | None
-    checks: tuple[Check, ...] | None
+    checks: tuple[OpInfoCheck, ...] | None
     rtol: float
     atol: float
 
@@ -168,7 +168,7 @@ class OpInfoOptions:
 class PairSelection:
     """Which pairs are run."""
 
-    checks: tuple[Check, ...] = tuple(Check)
+    checks: tuple[OpInfoCheck, ...] = tuple(OpInfoCheck)
     ops: str | None = None  # full-match pattern
     dtypes: tuple[str, ...] | None = None
     one_dtype: bool = False  # float32 where the operator has it, else its first dtype

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from _ditorch.torch_tests.outcomes import Outcome, State
+from _ditorch.torch_tests.outcomes import PairOutcome, State
 from dicore import files
 
 __all__ = [
@@ -69,7 +69,7 @@ def default_name(device_type: str) -> str:
     return f"{device_type}_summary_of_pytorch_test_case_testing.csv"
 
 
-def row_of(outcome: Outcome, device: str, torch_version: str) -> Row:
+def row_of(outcome: PairOutcome, device: str, torch_version: str) -> Row:
     """The row of a pair of the operator database."""
     pair, worst = outcome.pair, outcome.worst
     return Row(

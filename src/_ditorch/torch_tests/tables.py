@@ -14,7 +14,7 @@ from rich.table import Column, Table
 
 from _ditorch.torch_tests.device_file import KnownPair
 from _ditorch.torch_tests.opinfo.sweep import DatabaseRun
-from _ditorch.torch_tests.outcomes import Check, Outcome, State
+from _ditorch.torch_tests.outcomes import OpInfoCheck, PairOutcome, State
 from _ditorch.torch_tests.results import Change, Changes, Row
 from _ditorch.torch_tests.source.run import SourceRun
 from dicore.console import make_table
@@ -58,7 +58,7 @@ def write_json(findings: DatabaseRun, path: Path) -> None:
 
 def as_json(findings: DatabaseRun) -> dict[str, Any]:
     assert findings.facts is not None
-    complete, known = findings.complete, findings.expectations
+    complete, expected = findings.complete, findings.expectations
     return {
         "torch": findings.facts.torch_version,
         "device": findings.options.device,
@@ -73,13 +73,13 @@ def as_json(findings: DatabaseRun) -> dict[str, Any]:
         "verdict": dict(Counter(outcome.pair.check for outcome in findings.outcomes if outcome.verdict)),
         "planned": dict(Counter(pair.check for pair in findings.planned)),
         "not_run": [str(pair) for pair in findings.not_run],
-        "now_passing": known.now_passing() if complete else [],
-        "unused_entries": known.unused(KnownPair) if complete else [],
+        "now_passing": expected.now_passing() if complete else [],
+        "unused_entries": expected.unused(KnownPair) if complete else [],
         "pairs": [_pair(outcome) for outcome in sorted(findings.outcomes, key=lambda found: found.pair)],
     }
 
 
-def _pair(outcome: Outcome) -> dict[str, Any]:
+def _pair(outcome: PairOutcome) -> dict[str, Any]:
     row: dict[str, Any] = {**asdict(outcome.pair), "state": outcome.state, "samples": outcome.samples}
     row |= {"failing": len(outcome.problems), "seconds": round(outcome.seconds, 4)}
     row |= {
@@ -154,7 +154,7 @@ def _show_remarks(findings: DatabaseRun, console: Console) -> None:
             names = sorted({f"{outcome.pair.op} {outcome.pair.dtype}" for outcome in found})
             listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
             console.print(f"{samples:,} samples of {len(found):,} pairs {fact}: {listed}", soft_wrap=True)
-    checks = (Check.OUT, Check.INPLACE, Check.NONCONTIGUOUS)
+    checks = (OpInfoCheck.OUT, OpInfoCheck.INPLACE, OpInfoCheck.NONCONTIGUOUS)
     refused = sum(outcome.refused for outcome in findings.outcomes if outcome.pair.check in checks)
     if refused:
         console.print(f"{refused:,} samples of {', '.join(checks)} are refused by both sides alike")
@@ -181,7 +181,7 @@ def _show_known(findings: DatabaseRun, console: Console) -> None:
 
 def _show_unexpected(findings: DatabaseRun, console: Console) -> None:
     """One line for each operator, with the first cause; the JSON has the cause of every pair."""
-    groups: dict[tuple[State, str, str], list[Outcome]] = {}
+    groups: dict[tuple[State, str, str], list[PairOutcome]] = {}
     for outcome in sorted(findings.unexpected, key=lambda found: found.pair):
         groups.setdefault((outcome.state, str(outcome.pair.check), outcome.pair.op), []).append(outcome)
     if not groups:

@@ -99,21 +99,21 @@ def words(given: Iterable[str] | None) -> list[str]:
     return [word.strip() for text in given or () for word in text.split(",") if word.strip()]
 
 
-def near_hint(name: str, known: Iterable[str]) -> str:
+def near_hint(name: str, candidates: Iterable[str]) -> str:
     """`; near are a, b`, for the end of a message about a name that is none; empty when nothing is close."""
-    near = closest(name, known, most=3, cutoff=0.5)
+    near = closest(name, candidates, most=3, cutoff=0.5)
     return f"; near are {', '.join(near)}" if near else ""
 
 
-def functions_like(patterns: Sequence[str], known: Iterable[str]) -> frozenset[str]:
+def functions_like(patterns: Sequence[str], interface: Iterable[str]) -> frozenset[str]:
     """Names, patterns as in a shell (diopiConv*) or regular expressions that fit a whole name."""
-    known = sorted(known)
+    interface = sorted(interface)
     found: set[str] = set()
     for pattern in patterns:
-        fits = {name for name in known if fnmatchcase(name, pattern) or _fullmatch(pattern, name)}
+        fits = {name for name in interface if fnmatchcase(name, pattern) or _fullmatch(pattern, name)}
         if not fits:
             raise SelectionError(
-                f"no function of the interface is called {pattern!r}{near_hint(pattern, known)}"
+                f"no function of the interface is called {pattern!r}{near_hint(pattern, interface)}"
             )
         found |= fits
     return frozenset(found)
@@ -137,16 +137,16 @@ def dtypes_named(names: Sequence[str]) -> frozenset[str]:
 
 def read_case_filter(
     functions: Iterable[str] | None,
-    known: Iterable[str],
+    interface: Iterable[str],
     dtypes: Iterable[str] | None,
     case: str | None,
     quick: bool,
     skip_file: Path | None,
 ) -> CaseFilter:
-    """The filter that the options of a command ask for; `known` are the functions of the interface."""
+    """The filter that the options of a command ask for; `interface` has the functions of the interface."""
     function_words, dtype_words = words(functions), words(dtypes)
     return CaseFilter(
-        functions=functions_like(function_words, known) if function_words else None,
+        functions=functions_like(function_words, interface) if function_words else None,
         dtypes=dtypes_named(dtype_words) if dtype_words else None,
         case=case,
         quick=QUICK_CASES if quick else None,

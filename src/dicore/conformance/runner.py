@@ -293,8 +293,8 @@ def _tasks(suite: Suite, wanted: CaseFilter) -> list[GroupTask]:
     functions = wanted.functions
     for number, source in enumerate(suite.sources):
         if number and wanted.quick is not None:
-            known = suite.functions() if wanted.functions is None else wanted.functions
-            functions = known - {task.group for task in tasks}
+            declared = suite.functions() if wanted.functions is None else wanted.functions
+            functions = declared - {task.group for task in tasks}
             if not functions:
                 break
         tasks += [GroupTask(source.name, group) for group in source.groups(functions)]

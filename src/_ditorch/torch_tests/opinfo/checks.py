@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from _ditorch.torch_tests.opinfo.compare import Comparison, Mismatch
+from _ditorch.torch_tests.opinfo.compare import Mismatch, ResultComparison
 from _ditorch.torch_tests.opinfo.inputs import SEED, Transfer, random_like
-from _ditorch.torch_tests.opinfo.judge import Arguments, DeviceError, Judge, call, parts_of
+from _ditorch.torch_tests.opinfo.judge import Arguments, DeviceError, PairJudge, call, parts_of
 from _ditorch.torch_tests.opinfo.pairs import ALL_DTYPES, name_of
-from _ditorch.torch_tests.outcomes import Check, Outcome
+from _ditorch.torch_tests.outcomes import OpInfoCheck, PairOutcome
 from dicore.workers import one_line
 
 __all__ = ["judged"]
@@ -26,31 +26,31 @@ _SAMPLES_OF_OTHER_OUTS = 3
 _SAMPLES_OF_A_DTYPE = 4
 
 
-def judged(judge: Judge) -> Outcome:
+def judged(judge: PairJudge) -> PairOutcome:
     """Run the judge's pair."""
     check = judge.pair.check
-    if check is Check.DTYPES:
+    if check is OpInfoCheck.DTYPES:
         return judge.run(_dtypes, iter(_candidates(judge)))
-    if check is Check.ERRORS:
+    if check is OpInfoCheck.ERRORS:
         return judge.run(_errors, judge.error_inputs())
     assert judge.dtype is not None
     return judge.run(_QUESTIONS[check], judge.sample_inputs(judge.dtype, _wants_grad(judge)))
 
 
-def _wants_grad(judge: Judge) -> bool:
-    if judge.pair.check is Check.NONCONTIGUOUS:
+def _wants_grad(judge: PairJudge) -> bool:
+    if judge.pair.check is OpInfoCheck.NONCONTIGUOUS:
         return judge.op.supports_autograd and judge.dtype in judge.op.supported_backward_dtypes("cpu")
-    return judge.pair.check is Check.GRADIENT
+    return judge.pair.check is OpInfoCheck.GRADIENT
 
 
-def _forward(judge: Judge, sample: Any) -> None:
+def _forward(judge: PairJudge, sample: Any) -> None:
     judge.compare_call(judge.op.op, parts_of(sample))
 
 
 # in place
 
 
-def _inplace(judge: Judge, sample: Any) -> None:
+def _inplace(judge: PairJudge, sample: Any) -> None:
     if sample.broadcasts_input or not isinstance(sample.input, torch.Tensor):
         judge.formless += 1
         return
@@ -59,7 +59,7 @@ def _inplace(judge: Judge, sample: Any) -> None:
     judge.compare_run(lambda given: _in_place(judge, given), arguments, "in place")
 
 
-def _in_place(judge: Judge, arguments: Arguments) -> Any:
+def _in_place(judge: PairJudge, arguments: Arguments) -> Any:
     """The result, what the first argument holds afterwards, and whether they are one tensor."""
     result = call(judge.op.inplace_variant, arguments)
     return result if isinstance(result, Exception) else (result, arguments[0], result is arguments[0])
@@ -68,7 +68,7 @@ def _in_place(judge: Judge, arguments: Arguments) -> Any:
 # out=
 
 
-def _out(judge: Judge, sample: Any) -> None:
+def _out(judge: PairJudge, sample: Any) -> None:
     arguments = parts_of(sample)
     if "out" in arguments[2]:
         judge.compare_call(judge.op.op, arguments, "out=")
@@ -100,7 +100,7 @@ def _outs(results: list[torch.Tensor], all_forms: bool) -> Iterator[tuple[str, l
         yield "out= of integers", [torch.zeros(o.size(), dtype=torch.int64) for o in results]
 
 
-def _write(judge: Judge, arguments: Arguments) -> Any:
+def _write(judge: PairJudge, arguments: Arguments) -> Any:
     """The addresses afterwards, whether they were returned, and whether each kept its memory; or the exception."""
     outs = tree_leaves(arguments[2]["out"])
     addresses = [out.data_ptr() if out.numel() else 0 for out in outs]
@@ -115,7 +115,7 @@ def _write(judge: Judge, arguments: Arguments) -> Any:
 # gradients
 
 
-def _gradient(judge: Judge, sample: Any) -> None:
+def _gradient(judge: PairJudge, sample: Any) -> None:
     arguments, finish = parts_of(sample), sample.output_process_fn_grad
     sides = Transfer("cpu")(arguments), judge.moved(arguments, Transfer(judge.options.device))
 
@@ -126,7 +126,7 @@ def _gradient(judge: Judge, sample: Any) -> None:
     device, _ = judge.seeded(lambda: judge.waited(backward, sides[1]))
     if judge.both_raised(cpu, device) or cpu is device is _NOT_DIFFERENTIABLE:
         return
-    comparison = Comparison(judge.device_type, judge.tolerance, values=not drawn)
+    comparison = ResultComparison(judge.device_type, judge.tolerance, values=not drawn)
     for part, name in ((0, "output"), (1, "gradient")):
 
         def one_part(given: Any, part: int = part) -> Any:
@@ -136,7 +136,7 @@ def _gradient(judge: Judge, sample: Any) -> None:
         judge.compare(comparison, cpu[part], device[part], name, one_part, arguments)
 
 
-def _backward(judge: Judge, arguments: Arguments, finish: Callable[[Any], Any]) -> Any:
+def _backward(judge: PairJudge, arguments: Arguments, finish: Callable[[Any], Any]) -> Any:
     """Outputs and gradients, or the exception."""
     try:
         result = finish(judge.op.op(arguments[0], *arguments[1], **arguments[2]))
@@ -157,7 +157,7 @@ def _wanting_grad(tree: Any) -> list[torch.Tensor]:
 # memory layouts
 
 
-def _noncontiguous(judge: Judge, sample: Any) -> None:
+def _noncontiguous(judge: PairJudge, sample: Any) -> None:
     """The same numbers in tensors with gaps: result, and gradient where there is one."""
     if any(
         isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided
@@ -175,7 +175,7 @@ def _noncontiguous(judge: Judge, sample: Any) -> None:
 # inputs that must be refused
 
 
-def _errors(judge: Judge, due: Any) -> None:
+def _errors(judge: PairJudge, due: Any) -> None:
     arguments = parts_of(due.sample_input)
     moved = judge.moved(arguments, Transfer(judge.options.device))
     cpu = call(judge.op.op, arguments)
@@ -191,14 +191,14 @@ def _errors(judge: Judge, due: Any) -> None:
 # of it runs, forward and, for an operator with a gradient, backward.
 
 
-def _candidates(judge: Judge) -> list[torch.dtype]:
+def _candidates(judge: PairJudge) -> list[torch.dtype]:
     """All dtypes that the device has, whether the operator declares them or not."""
     declared = judge.op.supported_dtypes("cpu") | judge.op.supported_dtypes(judge.options.dtypes_of)
     found = [*ALL_DTYPES, *sorted(declared - set(ALL_DTYPES), key=str)]
     return [dtype for dtype in found if judge.options.has_dtype(name_of(dtype))]
 
 
-def _dtypes(judge: Judge, dtype: torch.dtype) -> None:
+def _dtypes(judge: PairJudge, dtype: torch.dtype) -> None:
     """One dtype, forward and backward."""
     differentiable = judge.op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
     for backward in (False, True) if differentiable else (False,):
@@ -215,7 +215,7 @@ def _dtypes(judge: Judge, dtype: torch.dtype) -> None:
             _as_declared(judge, run, samples, what, dtype, backward)
 
 
-def _like_the_cpu(judge: Judge, run: Callable[[Any], Any], samples: list[Any], what: str) -> None:
+def _like_the_cpu(judge: PairJudge, run: Callable[[Any], Any], samples: list[Any], what: str) -> None:
     for index, sample in enumerate(samples):
         moved = judge.moved(parts_of(sample), Transfer(judge.options.device))
         cpu, device = run(parts_of(sample)), judge.waited(run, moved)
@@ -224,7 +224,12 @@ def _like_the_cpu(judge: Judge, run: Callable[[Any], Any], samples: list[Any], w
 
 
 def _as_declared(
-    judge: Judge, run: Callable[[Any], Any], samples: list[Any], what: str, dtype: torch.dtype, backward: bool
+    judge: PairJudge,
+    run: Callable[[Any], Any],
+    samples: list[Any],
+    what: str,
+    dtype: torch.dtype,
+    backward: bool,
 ) -> None:
     held_to = judge.options.dtypes_of
     declared = judge.op.supported_backward_dtypes(held_to) if backward else judge.op.supported_dtypes(held_to)
@@ -240,7 +245,7 @@ def _as_declared(
         raise Mismatch(f"{what}: accepted, but not declared for {held_to}")
 
 
-def _differentiated(judge: Judge, arguments: Arguments) -> Any:
+def _differentiated(judge: PairJudge, arguments: Arguments) -> Any:
     """The sum of all outputs, differentiated: the values do not matter here."""
     result = call(judge.op.op, arguments)
     if isinstance(result, Exception):
@@ -254,10 +259,10 @@ def _differentiated(judge: Judge, arguments: Arguments) -> Any:
         return error
 
 
-_QUESTIONS: dict[Check, Callable[[Judge, Any], None]] = {
-    Check.FORWARD: _forward,
-    Check.GRADIENT: _gradient,
-    Check.OUT: _out,
-    Check.INPLACE: _inplace,
-    Check.NONCONTIGUOUS: _noncontiguous,
+_QUESTIONS: dict[OpInfoCheck, Callable[[PairJudge, Any], None]] = {
+    OpInfoCheck.FORWARD: _forward,
+    OpInfoCheck.GRADIENT: _gradient,
+    OpInfoCheck.OUT: _out,
+    OpInfoCheck.INPLACE: _inplace,
+    OpInfoCheck.NONCONTIGUOUS: _noncontiguous,
 }

@@ -15,7 +15,7 @@ import torch
 from torch.testing._comparison import default_tolerances
 from torch.utils._pytree import tree_flatten
 
-__all__ = ["Comparison", "Mismatch", "Tolerance", "ValueMismatch", "check_values", "declared_tolerance"]
+__all__ = ["Mismatch", "ResultComparison", "Tolerance", "ValueMismatch", "check_values", "declared_tolerance"]
 
 
 class Mismatch(Exception):
@@ -52,7 +52,7 @@ def declared_tolerance(op: Any, dtype: torch.dtype, device_type: str) -> Toleran
 
 
 @dataclass
-class Comparison:
+class ResultComparison:
     """Compares the result of one sample; raises `Mismatch`."""
 
     device_type: str
@@ -146,8 +146,8 @@ def check_values(want: torch.Tensor, got: torch.Tensor, tolerance: Tolerance, wh
     if not (want.is_floating_point() or want.is_complex()):
         differing = want != got
         raise ValueMismatch(f"{what}: {_share(differing)} differ, {_first(differing, want, got)}")
-    wide = torch.complex128 if want.is_complex() else torch.float64
-    want, got = want.to(wide), got.to(wide)
+    upcast = torch.complex128 if want.is_complex() else torch.float64
+    want, got = want.to(upcast), got.to(upcast)
     apart = ~torch.isclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
     if not apart.any():
         return

@@ -57,13 +57,13 @@ class Transfer:
         return leaf
 
     def _tensor(self, source: torch.Tensor) -> torch.Tensor:
-        known = self._tensors.get(id(source))
-        if known is None:
+        copied = self._tensors.get(id(source))
+        if copied is None:
             with torch.no_grad():
                 copy = self._copy(source.detach()).detach()
             copy.requires_grad_(source.requires_grad)
-            known = self._tensors[id(source)] = (source, copy)  # the source is kept: its id stays its own
-        return known[1]
+            copied = self._tensors[id(source)] = (source, copy)  # the source is kept: its id stays its own
+        return copied[1]
 
     def _copy(self, source: torch.Tensor) -> torch.Tensor:
         if source.layout == torch.sparse_coo:
@@ -100,13 +100,13 @@ class Transfer:
         return target.set_(storage, source.storage_offset(), source.size(), source.stride())
 
     def _storage(self, source: torch.UntypedStorage) -> torch.UntypedStorage:
-        known = self._storages.get(source._cdata)
-        if known is None:
+        copied = self._storages.get(source._cdata)
+        if copied is None:
             size = source.nbytes()
             read = torch.empty(0, dtype=torch.uint8).set_(source, 0, (size,), (1,))
-            known = torch.empty(size, dtype=torch.uint8, device=self.device).copy_(read).untyped_storage()
-            self._storages[source._cdata] = known
-        return known
+            copied = torch.empty(size, dtype=torch.uint8, device=self.device).copy_(read).untyped_storage()
+            self._storages[source._cdata] = copied
+        return copied
 
 
 # -- seeds, weights, tolerances --------------------------------------------------------------------------------
@@ -155,13 +155,13 @@ def is_factory(aten_name: str) -> bool:
 def random_like(output: torch.Tensor, seed: int, rounded_to: torch.dtype | None = None) -> torch.Tensor:
     """Fixed random weights for the backward pass; a sparse output is its own weight: the pattern stays.
 
-    `rounded_to`: a wider run must be given the weights of the narrow one.
+    `rounded_to`: an upcast run must be given the weights of the narrow one.
     """
     if output.layout != torch.strided:
         return output.detach().clone()
     generator = torch.Generator().manual_seed(seed)
-    wide = torch.complex128 if output.is_complex() else torch.float64
-    weights = torch.randn(output.shape, dtype=wide, generator=generator)
+    upcast = torch.complex128 if output.is_complex() else torch.float64
+    weights = torch.randn(output.shape, dtype=upcast, generator=generator)
     if rounded_to is not None:
         weights = weights.to(rounded_to.to_complex() if output.is_complex() else rounded_to.to_real())
     return weights.to(output.dtype).to(output.device)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from _ditorch.torch_tests.opinfo.compare import Comparison, Mismatch, ValueMismatch
+from _ditorch.torch_tests.opinfo.compare import Mismatch, ResultComparison, ValueMismatch
 from _ditorch.torch_tests.opinfo.inputs import (
     SEED,
     Draws,
@@ -28,10 +28,10 @@ from _ditorch.torch_tests.opinfo.inputs import (
 )
 from _ditorch.torch_tests.opinfo.pairs import NO_DTYPE, dtype_named
 from _ditorch.torch_tests.opinfo.upcast import UpcastReference, can_upcast, category_for
-from _ditorch.torch_tests.outcomes import Check, OpInfoOptions, Outcome, Pair, Problem, State
+from _ditorch.torch_tests.outcomes import OpInfoCheck, OpInfoOptions, Pair, PairOutcome, Problem, State
 from dicore.workers import one_line
 
-__all__ = ["Arguments", "DeviceError", "Judge", "call", "parts_of"]
+__all__ = ["Arguments", "DeviceError", "PairJudge", "call", "parts_of"]
 
 Arguments = tuple[Any, Any, dict[str, Any]]
 """First argument, further ones, keywords: the parts of a sample."""
@@ -41,7 +41,7 @@ class DeviceError(Exception):
     """The device raised, or did not raise, where the CPU did otherwise."""
 
 
-class Judge:
+class PairJudge:
     """All samples of one pair; what is asked of each sample is a function in `checks`."""
 
     def __init__(self, op: Any, pair: Pair, options: OpInfoOptions, bit_equal_rng: bool) -> None:
@@ -59,7 +59,7 @@ class Judge:
         self.last_refusal: Exception | None = None  # the last exception that both sides raised
         self.problems: list[Problem] = []
 
-    def run(self, ask: Callable[[Judge, Any], None], samples: Iterator[Any]) -> Outcome:
+    def run(self, ask: Callable[[PairJudge, Any], None], samples: Iterator[Any]) -> PairOutcome:
         """`ask` raises `Mismatch` or `DeviceError` for a sample that does not agree."""
         start = time.perf_counter()
         try:
@@ -69,9 +69,9 @@ class Judge:
             why = f"samples cannot be made: {one_line(error)}"
             self.problems.append(Problem(State.ERROR, why, traceback.format_exc()))
         counts = (self.restrided, self.wider, self.verdict, self.refused)
-        outcome = Outcome(self.pair, self.samples, time.perf_counter() - start, self.problems, *counts)
+        outcome = PairOutcome(self.pair, self.samples, time.perf_counter() - start, self.problems, *counts)
         if self.formless and self.formless == self.samples:
-            outcome.known, outcome.reason = State.SKIPPED, "No sample of the operator has this form."
+            outcome.listed_as, outcome.reason = State.SKIPPED, "No sample of the operator has this form."
         elif not self.compared and not self.problems:
             outcome.problems.append(Problem(State.ERROR, self._why_nothing()))
         return outcome
@@ -99,7 +99,7 @@ class Judge:
             except StopIteration:
                 return
 
-    def _one(self, ask: Callable[[Judge, Any], None], sample: Any) -> None:
+    def _one(self, ask: Callable[[PairJudge, Any], None], sample: Any) -> None:
         self.samples += 1
         try:
             ask(self, sample)
@@ -133,7 +133,7 @@ class Judge:
         device, _ = self.seeded(lambda: self.waited(run, moved))
         if self.both_raised(cpu, device, "" if what == "result" else f"{what}: "):
             return
-        comparison = Comparison(
+        comparison = ResultComparison(
             self.device_type,
             self.tolerance,
             values=not drawn and self.op.full_name not in self.options.undefined_values,
@@ -144,7 +144,7 @@ class Judge:
 
     def compare(
         self,
-        comparison: Comparison,
+        comparison: ResultComparison,
         cpu: Any,
         device: Any,
         what: str,
@@ -181,7 +181,7 @@ class Judge:
             device,
             self.dtype,
             category_for(self.op),
-            self.pair.check is Check.GRADIENT,
+            self.pair.check is OpInfoCheck.GRADIENT,
         )
         return call_again.agreement(self.tolerance)
 
@@ -233,7 +233,13 @@ class Judge:
 
 # An integer tensor cannot hold the sine of itself, and some operators want dense memory: where both sides say so, that is
 # agreement. The samples of the other checks are supposed to run.
-_REFUSALS_COUNT = (Check.OUT, Check.INPLACE, Check.NONCONTIGUOUS, Check.ERRORS, Check.DTYPES)
+_REFUSALS_COUNT = (
+    OpInfoCheck.OUT,
+    OpInfoCheck.INPLACE,
+    OpInfoCheck.NONCONTIGUOUS,
+    OpInfoCheck.ERRORS,
+    OpInfoCheck.DTYPES,
+)
 
 
 def parts_of(sample: Any) -> Arguments:

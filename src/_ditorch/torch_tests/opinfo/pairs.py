@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from _ditorch.torch_tests.outcomes import Check, OpInfoOptions, Pair, PairSelection
+from _ditorch.torch_tests.outcomes import OpInfoCheck, OpInfoOptions, Pair, PairSelection
 
 __all__ = ["ALL_DTYPES", "NO_DTYPE", "build", "dtype_named", "name_of", "operators"]
 
@@ -66,14 +66,14 @@ def build(ops: Iterable[Any], selection: PairSelection, options: OpInfoOptions) 
     return pairs
 
 
-def _pairs(check: Check, op: Any, selection: PairSelection, options: OpInfoOptions) -> Iterator[Pair]:
-    if check in (Check.ERRORS, Check.DTYPES):
+def _pairs(check: OpInfoCheck, op: Any, selection: PairSelection, options: OpInfoOptions) -> Iterator[Pair]:
+    if check in (OpInfoCheck.ERRORS, OpInfoCheck.DTYPES):
         wanted = op.dtypes and selection.dtypes is None
-        if wanted and (check is Check.DTYPES or _has_error_inputs(op)):
+        if wanted and (check is OpInfoCheck.DTYPES or _has_error_inputs(op)):
             yield Pair(check, op.full_name, NO_DTYPE)
         return
     dtypes = [dtype for dtype in _dtypes(check, op, options) if options.has_dtype(name_of(dtype))]
-    if check is Check.GRADIENT:
+    if check is OpInfoCheck.GRADIENT:
         dtypes = dtypes[:1]
     if selection.dtypes is not None:
         dtypes = [dtype for dtype in dtypes if name_of(dtype) in selection.dtypes]
@@ -81,20 +81,20 @@ def _pairs(check: Check, op: Any, selection: PairSelection, options: OpInfoOptio
         yield Pair(check, op.full_name, name_of(dtype))
 
 
-def _dtypes(check: Check, op: Any, options: OpInfoOptions) -> list[torch.dtype]:
+def _dtypes(check: OpInfoCheck, op: Any, options: OpInfoOptions) -> list[torch.dtype]:
     """The dtypes that both the CPU, which is the reference, and the device are declared to have."""
-    if check is Check.GRADIENT:
+    if check is OpInfoCheck.GRADIENT:
         if not op.supports_autograd:
             return []
         mine, held_to = (op.supported_backward_dtypes(type_) for type_ in ("cpu", options.dtypes_of))
     else:
         mine, held_to = (op.supported_dtypes(type_) for type_ in ("cpu", options.dtypes_of))
     found = _ordered(set(mine) & set(held_to))
-    if check is Check.NONCONTIGUOUS:
+    if check is OpInfoCheck.NONCONTIGUOUS:
         return [dtype for dtype in found if dtype in _ONE_OF_A_KIND] or found[:1]
-    if check is Check.OUT and not op.supports_out:
+    if check is OpInfoCheck.OUT and not op.supports_out:
         return []
-    if check is Check.INPLACE and op.inplace_variant is None:
+    if check is OpInfoCheck.INPLACE and op.inplace_variant is None:
         return []
     return found
 

@@ -11,10 +11,10 @@ from _ditorch.torch_tests.device_file import DeviceFile
 from _ditorch.torch_tests.device_under_test import DeviceUnderTest
 from _ditorch.torch_tests.expectations import Expectations, covers_pair
 from _ditorch.torch_tests.outcomes import (
-    Check,
+    OpInfoCheck,
     OpInfoOptions,
-    Outcome,
     Pair,
+    PairOutcome,
     PairSelection,
     Problem,
     StartError,
@@ -49,7 +49,7 @@ class DatabaseRun:
     whole: bool  # all samples of the whole database were asked for
     facts: WorkerFacts | None = None
     planned: list[Pair] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[PairOutcome] = field(default_factory=list)
     seconds: float = 0.0
     stopped: int = 0  # exit code, if the run ended before all pairs were run
     trouble: str = ""
@@ -60,15 +60,15 @@ class DatabaseRun:
         return self.whole and not self.stopped
 
     @property
-    def unexpected(self) -> list[Outcome]:
+    def unexpected(self) -> list[PairOutcome]:
         return [outcome for outcome in self.outcomes if outcome.state.unexpected]
 
     @property
     def not_run(self) -> list[Pair]:
         return sorted(set(self.planned) - {outcome.pair for outcome in self.outcomes})
 
-    def counts(self) -> dict[Check, Counter[State]]:
-        table: dict[Check, Counter[State]] = {check: Counter() for check in Check}
+    def counts(self) -> dict[OpInfoCheck, Counter[State]]:
+        table: dict[OpInfoCheck, Counter[State]] = {check: Counter() for check in OpInfoCheck}
         for outcome in self.outcomes:
             table[outcome.pair.check][outcome.state] += 1
         return {check: counter for check, counter in table.items() if counter}
@@ -165,12 +165,12 @@ def _skipped(pair: Pair, file: DeviceFile, findings: DatabaseRun) -> bool:
     """Pairs that the device's file says not to run are reported, not forgotten."""
     entry = next((entry for entry in file.opinfo.skip if covers_pair(entry, pair)), None)
     if entry is not None:
-        findings.outcomes.append(Outcome(pair, known=State.SKIPPED, reason=entry.reason))
+        findings.outcomes.append(PairOutcome(pair, listed_as=State.SKIPPED, reason=entry.reason))
     return entry is not None
 
 
-def _outcome(event: Done | Lost) -> Outcome:
+def _outcome(event: Done | Lost) -> PairOutcome:
     if isinstance(event, Done):
-        outcome: Outcome = event.value
+        outcome: PairOutcome = event.value
         return outcome
-    return Outcome(event.task, 0, event.seconds, [Problem(state_of(event), event.message, event.log)])
+    return PairOutcome(event.task, 0, event.seconds, [Problem(state_of(event), event.message, event.log)])

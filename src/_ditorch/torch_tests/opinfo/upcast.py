@@ -62,17 +62,17 @@ class UpcastReference(Reference):
         for level in range(len(_REAL)):
             if _REAL[level].itemsize <= self.low.to_real().itemsize:
                 continue
-            wide = self._wide(level)
-            if wide is None:
+            upcast = self._upcast_result(level)
+            if upcast is None:
                 continue
-            if self._close(wide, tolerance):
+            if self._close(upcast, tolerance):
                 return "wider"
             if level == 0:
-                self._truth = _tensors(wide)
+                self._truth = _tensors(upcast)
             return "verdict" if level == 0 and self._plausible() else ""
         return ""
 
-    def _wide(self, level: int) -> Any:
+    def _upcast_result(self, level: int) -> Any:
         """The result of the call in a wider dtype; None where it only exists in the low one."""
         try:
             found = self.run(tree_map(lambda leaf: _upcast(leaf, level), self.args[0]))
@@ -80,13 +80,13 @@ class UpcastReference(Reference):
             return None
         return None if isinstance(found, Exception) else found
 
-    def _close(self, wide: Any, tolerance: Tolerance) -> bool:
-        wide_leaves, wide_form = tree_flatten(wide)
+    def _close(self, upcast: Any, tolerance: Tolerance) -> bool:
+        upcast_leaves, upcast_form = tree_flatten(upcast)
         cpu_leaves, cpu_form = tree_flatten(self.cpu)
-        if wide_form != cpu_form:
+        if upcast_form != cpu_form:
             return False
         try:
-            for reference, mine, got in zip(wide_leaves, cpu_leaves, tree_leaves(self.device), strict=True):
+            for reference, mine, got in zip(upcast_leaves, cpu_leaves, tree_leaves(self.device), strict=True):
                 if not _leaf_agrees(reference, mine, got, tolerance):
                     return False
         except Mismatch:
@@ -122,13 +122,13 @@ class UpcastReference(Reference):
 
 
 def _same_question(own: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Whether the CPU's narrow result is near the wide one: other random numbers, or vectors of another sign, are not."""
+    """Whether the CPU's narrow result is near the upcast one: other random numbers, or vectors of another sign, are not."""
     if not (own.is_floating_point() or own.is_complex()):
         return torch.equal(own, exact)
-    wide = exact.abs().to(torch.float64)
+    size = exact.abs().to(torch.float64)
     error = (own.to(exact.dtype) - exact).abs().to(torch.float64)
     finite = error.isfinite()
-    bound = _ROUNDINGS * torch.finfo(own.dtype).eps * float(wide[finite].norm())
+    bound = _ROUNDINGS * torch.finfo(own.dtype).eps * float(size[finite].norm())
     return bool(error[finite].norm() <= bound)
 
 
@@ -137,9 +137,11 @@ def _upcast(value: Any, level: int) -> Any:
         return _upcast_dtype(value, level)
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
         return value
-    wide = _upcast_dtype(value.dtype, level)
+    dtype = _upcast_dtype(value.dtype, level)
     return (
-        _copied(value) if wide == value.dtype else value.detach().to(wide).requires_grad_(value.requires_grad)
+        _copied(value)
+        if dtype == value.dtype
+        else value.detach().to(dtype).requires_grad_(value.requires_grad)
     )
 
 
@@ -178,8 +180,8 @@ def _tensors(tree: Any) -> list[Any]:
     return [leaf.detach() for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
-def _alike(wide: torch.Tensor, mine: torch.Tensor) -> bool:
-    return wide.shape == mine.shape and wide.layout == mine.layout == torch.strided
+def _alike(upcast: torch.Tensor, mine: torch.Tensor) -> bool:
+    return upcast.shape == mine.shape and upcast.layout == mine.layout == torch.strided
 
 
 def category_for(op: Any) -> Category:

@@ -16,13 +16,13 @@ from _ditorch.torch_tests.device_under_test import answers, device_under_test
 from _ditorch.torch_tests.opinfo import pairs
 from _ditorch.torch_tests.opinfo.checks import judged
 from _ditorch.torch_tests.opinfo.inputs import device_function, seed_both
-from _ditorch.torch_tests.opinfo.judge import Judge
+from _ditorch.torch_tests.opinfo.judge import PairJudge
 from _ditorch.torch_tests.opinfo.pairs import NO_DTYPE, dtype_named
 from _ditorch.torch_tests.outcomes import (
-    Check,
+    OpInfoCheck,
     OpInfoOptions,
-    Outcome,
     Pair,
+    PairOutcome,
     PairSelection,
     Problem,
     State,
@@ -34,11 +34,11 @@ __all__ = ["mark_skipped_by_torch", "same_random_numbers", "start"]
 
 
 def start(_group: str, options: OpInfoOptions) -> Service:
-    """Answers a `PairSelection` with its pairs, a `Pair` with its `Outcome`."""
+    """Answers a `PairSelection` with its pairs, a `Pair` with its `PairOutcome`."""
     facts = _prepare(options)
     ops = pairs.operators(options.op_db)
 
-    def run(task: PairSelection | Pair) -> list[Pair] | Outcome | Retire:
+    def run(task: PairSelection | Pair) -> list[Pair] | PairOutcome | Retire:
         if isinstance(task, PairSelection):
             return pairs.build(ops.values(), task, options)
         return _judge(ops[task.op], task, options, facts.bit_equal_rng)
@@ -46,11 +46,13 @@ def start(_group: str, options: OpInfoOptions) -> Service:
     return Service(run, facts)
 
 
-def _judge(op: Any, pair: Pair, options: OpInfoOptions, bit_equal_rng: bool) -> Outcome | Retire:
+def _judge(op: Any, pair: Pair, options: OpInfoOptions, bit_equal_rng: bool) -> PairOutcome | Retire:
     try:
-        outcome = judged(Judge(op, pair, options, bit_equal_rng))
+        outcome = judged(PairJudge(op, pair, options, bit_equal_rng))
     except Exception as error:
-        outcome = Outcome(pair, problems=[Problem(State.ERROR, f"harness: {error}", traceback.format_exc())])
+        outcome = PairOutcome(
+            pair, problems=[Problem(State.ERROR, f"harness: {error}", traceback.format_exc())]
+        )
     # An assertion inside a kernel ends a device's context: what follows in this process would fail for that reason.
     dead = bool(outcome.problems) and not answers(options.device)
     if outcome.problems and options.torch_skips:
@@ -86,17 +88,17 @@ def same_random_numbers(device: str) -> bool:
 
 # Torch's own test of each question: class and method in test_ops.py and test_ops_gradients.py.
 _TESTS = {
-    Check.FORWARD: ("TestCommon", "test_compare_cpu"),
-    Check.GRADIENT: ("TestBwdGradients", "test_fn_grad"),
-    Check.OUT: ("TestCommon", "test_out"),
-    Check.INPLACE: ("TestCommon", "test_variant_consistency_eager"),
-    Check.NONCONTIGUOUS: ("TestCommon", "test_noncontiguous_samples"),
-    Check.DTYPES: ("TestCommon", "test_dtypes"),
-    Check.ERRORS: ("TestCommon", "test_errors"),
+    OpInfoCheck.FORWARD: ("TestCommon", "test_compare_cpu"),
+    OpInfoCheck.GRADIENT: ("TestBwdGradients", "test_fn_grad"),
+    OpInfoCheck.OUT: ("TestCommon", "test_out"),
+    OpInfoCheck.INPLACE: ("TestCommon", "test_variant_consistency_eager"),
+    OpInfoCheck.NONCONTIGUOUS: ("TestCommon", "test_noncontiguous_samples"),
+    OpInfoCheck.DTYPES: ("TestCommon", "test_dtypes"),
+    OpInfoCheck.ERRORS: ("TestCommon", "test_errors"),
 }
 
 
-def mark_skipped_by_torch(op: Any, outcome: Outcome, device_type: str) -> None:
+def mark_skipped_by_torch(op: Any, outcome: PairOutcome, device_type: str) -> None:
     """Call a failure torch's own where torch skips its test of it, or expects it to fail; never a crash or a hang."""
     if outcome.lost:
         return
@@ -104,7 +106,7 @@ def mark_skipped_by_torch(op: Any, outcome: Outcome, device_type: str) -> None:
     dtype = None if outcome.pair.dtype == NO_DTYPE else dtype_named(outcome.pair.dtype)
     for decorator in _active(op, class_name, test, device_type, dtype):
         if _turns_off(decorator):
-            outcome.known = State.ARTEFACT
+            outcome.listed_as = State.ARTEFACT
             outcome.reason = (
                 f"Torch turns its own {class_name}.{test} off for this operator on {device_type}."
             )
