@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -188,15 +189,36 @@ def test_a_caller_that_stops_listening_leaves_a_usable_pool(tmp_path: Path) -> N
         assert answers(open_pool, [("double", 7)]) == {("double", 7): Done("", ("double", 7), 14)}
 
 
-@pytest.mark.parametrize("preload", [(), ("decimal",)])
-def test_workers_end_with_a_parent_that_is_killed(preload: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_worker_outlives_the_thread_that_started_it() -> None:
+    """The kernel takes that thread for the parent, and would end the worker with it."""
+    with made(workers=1) as open_pool:
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.append(answers(open_pool, [("pid", 1)])))
+        thread.start()
+        thread.join()
+        ((task, first),) = found[0].items()
+        assert answers(open_pool, [task])[task].value == first.value
+
+
+@pytest.mark.parametrize(
+    ("preload", "in_thread"),
+    [((), False), (("decimal",), False), ((), True)],
+    ids=["child", "forked", "thread"],
+)
+def test_workers_end_with_a_parent_that_is_killed(
+    preload: tuple[str, ...], in_thread: bool, tmp_path: Path
+) -> None:
     pid_file = tmp_path / "pid"
     program = textwrap.dedent(f"""
+        import threading
         from dicore.workers import WorkerPool
         raise_if_run_again = open({str(tmp_path / "once")!r}, "x")
         pool = WorkerPool({ENTRY!r}, workers=1, timeout=600, preload={preload!r})
         pool.add("", [("hang", {str(pid_file)!r})])
-        list(pool.run())
+        if {in_thread}:
+            threading.Thread(target=lambda: list(pool.run())).start()
+        else:
+            list(pool.run())
     """)
     script = tmp_path / "no_guard.py"
     script.write_text(program)
