@@ -74,7 +74,7 @@ def test_every_variable_is_declared_once() -> None:
     for tree in python_files().values():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                position = {"Variable": 0, "setting": 1}.get(node.func.id, len(node.args))
+                position = {"Variable": 0, "setting": 1, "level_setting": 0}.get(node.func.id, len(node.args))
                 written.update(
                     name for argument in node.args[position : position + 1] for name in constants(argument)
                 )
