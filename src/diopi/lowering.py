@@ -153,9 +153,9 @@ def lower_call(overload: str, arguments: Mapping[str, Any]) -> DiopiCall:
     if not entries:
         raise NotServed(f"the operator table has no entry for {name}")
     schema = _schema(name)
-    known = set(schema.parameters)
     missing: dict[str, Any] = dict.fromkeys(schema.parameters)
-    values = {**missing, **schema.defaults, **{k: v for k, v in arguments.items() if k in known}}
+    given = {name: value for name, value in arguments.items() if name in missing}
+    values = {**missing, **schema.defaults, **given}
     if name.startswith("convolution"):
         values.update(_expanded(values))
     reasons = []
@@ -208,8 +208,8 @@ def _value(entry: Entry, argument: Argument, values: dict[str, Any]) -> Any:
     if argument.name in entry.args:
         expression = entry.args[argument.name]
     else:
-        known_as = [argument.name, "self"] if argument.name == "input" else [argument.name]
-        found = next((name for name in known_as if name in values), None)
+        names = [argument.name, "self"] if argument.name == "input" else [argument.name]
+        found = next((name for name in names if name in values), None)
         if found is None:
             if argument.ctype == "const char*":
                 return ""
@@ -362,7 +362,7 @@ def unknown_names() -> dict[str, set[str]]:
             if isinstance(node, ast.Name)
         }
         parameters = _schema(overload).parameters
-        known = {f"{p}_" if keyword.iskeyword(p) else p for p in parameters} | set(FUNCTIONS)
-        if missing := used - known:
+        visible = {f"{p}_" if keyword.iskeyword(p) else p for p in parameters} | set(FUNCTIONS)
+        if missing := used - visible:
             found.setdefault(entry.name, set()).update(missing)
     return found

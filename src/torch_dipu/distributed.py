@@ -81,6 +81,19 @@ class _HostSide:
             device.copy_(copy)
 
 
+def _each(collective: Callable[..., Work]) -> Callable[..., Work]:
+    """The form of a collective that takes lists: one tensor after the other."""
+
+    def coalesced(
+        self: Any, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Work:
+        for output, given in zip(outputs, inputs, strict=True):
+            collective(self, output, given, opts)
+        return _Finished(outputs)
+
+    return coalesced
+
+
 class DiclGroup(ProcessGroup):
     """A process group for device tensors over gloo's for host tensors."""
 
@@ -89,7 +102,6 @@ class DiclGroup(ProcessGroup):
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
-
         self._name = self._description = ""
 
     def getBackendName(self) -> str:
@@ -123,39 +135,36 @@ class DiclGroup(ProcessGroup):
             host.write_back()
         return _Finished(list(_leaves(written)))
 
-    def _averaged(self, tensors: list[torch.Tensor], options: Any) -> tuple[Any, bool]:
-        """gloo has no average: it sums, and the caller divides."""
-        if options.reduceOp != dist.ReduceOp.AVG:
-            return options, False
-        options.reduceOp = dist.ReduceOp.SUM
-        return options, True
-
-    def _divide(self, tensors: Any) -> None:
-        for tensor in _leaves(tensors):
-            tensor.div_(
-                self.size()
-            ) if tensor.is_floating_point() or tensor.is_complex() else tensor.floor_divide_(self.size())
+    def _reduced(
+        self, call: Callable[..., Work], tensors: list[torch.Tensor], options: Any, kept: bool
+    ) -> Work:
+        """gloo has no average: it sums, and the result is divided where it is kept."""
+        average = options.reduceOp == dist.ReduceOp.AVG
+        if average:
+            options.reduceOp = dist.ReduceOp.SUM
+        work = self._run(call, tensors, options=(options,))
+        for tensor in tensors if average and kept else ():
+            fractional = tensor.is_floating_point() or tensor.is_complex()
+            tensor.div_(self.size(), rounding_mode=None if fractional else "floor")
+        return work
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        opts, average = self._averaged(tensors, opts or c10d.AllreduceOptions())
-        work = self._run(self._gloo.allreduce, tensors, options=(opts,))
-        if average:
-            self._divide(tensors)
-        return work
+        return self._reduced(self._gloo.allreduce, tensors, opts or c10d.AllreduceOptions(), kept=True)
+
+    def _allreduce_one(self, tensor: torch.Tensor, opts: Any) -> None:
+        """With the options of another collective."""
+        plain = c10d.AllreduceOptions()
+        plain.reduceOp = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
+        self.allreduce([tensor], plain)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         for tensor in tensors:
-            plain = c10d.AllreduceOptions()
-            plain.reduceOp = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
-            self.allreduce([tensor], plain)
+            self._allreduce_one(tensor, opts)
         return _Finished(tensors)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
-        opts, average = self._averaged(tensors, opts or c10d.ReduceOptions())
-        work = self._run(self._gloo.reduce, tensors, options=(opts,))
-        if average and opts.rootRank == self.rank():
-            self._divide(tensors)
-        return work
+        opts = opts or c10d.ReduceOptions()
+        return self._reduced(self._gloo.reduce, tensors, opts, kept=opts.rootRank == self.rank())
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Work:
         return self._run(self._gloo.broadcast, tensors, options=(opts or c10d.BroadcastOptions(),))
@@ -166,18 +175,11 @@ class DiclGroup(ProcessGroup):
         return self._run(self._gloo.allgather, outputs, inputs, options=(opts or c10d.AllgatherOptions(),))
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
-        parts = list(output.reshape(-1).chunk(self.size())) if output.is_contiguous() else None
-        if parts is None:
+        if not output.is_contiguous():
             raise ValueError("all_gather_into_tensor: the output must be contiguous")
-        self.allgather([[part.view(input.shape) for part in parts]], [input.contiguous()])
+        parts = [part.view(input.shape) for part in output.view(-1).chunk(self.size())]
+        self.allgather([parts], [input.contiguous()])
         return _Finished([output])
-
-    def allgather_into_tensor_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
-    ) -> Work:
-        for output, given in zip(outputs, inputs, strict=True):
-            self._allgather_base(output, given, opts)
-        return _Finished(outputs)
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         return self._run(self._gloo.gather, outputs, inputs, options=(opts or c10d.GatherOptions(),))
@@ -199,19 +201,13 @@ class DiclGroup(ProcessGroup):
         self._reduce_scatter_rows(output, input.reshape(self.size(), *output.shape).clone(), opts)
         return _Finished([output])
 
-    def reduce_scatter_tensor_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
-    ) -> Work:
-        for output, given in zip(outputs, inputs, strict=True):
-            self._reduce_scatter_base(output, given, opts)
-        return _Finished(outputs)
-
     def _reduce_scatter_rows(self, output: torch.Tensor, rows: torch.Tensor, opts: Any) -> None:
         """gloo has no reduce-scatter for every dtype: all-reduce, then keep the own row."""
-        options = c10d.AllreduceOptions()
-        options.reduceOp = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
-        self.allreduce([rows], options)
+        self._allreduce_one(rows, opts)
         output.copy_(rows[self.rank()])
+
+    allgather_into_tensor_coalesced = _each(_allgather_base)
+    reduce_scatter_tensor_coalesced = _each(_reduce_scatter_base)
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         """gloo exchanges one flat tensor only: the lists are laid end to end."""
@@ -261,7 +257,7 @@ class DiclGroup(ProcessGroup):
 
 
 def register() -> None:
-    """Makes the backend known to torch.distributed, for device tensors and (so that mixed programs work) host tensors."""
+    """Registers the backend in torch.distributed, for device tensors and (so that mixed programs work) host tensors."""
     if NAME in dist.Backend.backend_list:
         return
 

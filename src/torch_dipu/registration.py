@@ -22,10 +22,8 @@ def register() -> None:
     _done = True
     try:
         library = str(choose().library)
-        if ADAPTOR_CONFIG.is_set():
-            from torch_dipu import (
-                adaptor,
-            )  # reading rules takes time that only those who have some should spend
+        if ADAPTOR_CONFIG.is_set():  # reading rules takes time that only those who have some should spend
+            from torch_dipu import adaptor
 
             adaptor.use_rules()
         _C.choose_vendor(library, "")

@@ -59,8 +59,8 @@ def _yaml() -> Any:
         ) from None
 
 
-def _close(word: str, known: Iterable[str]) -> str:
-    names = list(known)
+def _close(word: str, supported: Iterable[str]) -> str:
+    names = list(supported)
     near = closest(word, names, most=3, cutoff=0.6)
     if near:
         return f"did you mean {' or '.join(near)}?"
@@ -152,13 +152,13 @@ class _Reader:
     def _argument(self, node: Any, name: str, offset: int = 0) -> str:
         """A tensor of the operator; of any operator in common_config."""
         if self._operator is None:
-            known = sorted({argument for operator in adaptable() for argument in tensors_of(operator)})
+            names = sorted({argument for operator in adaptable() for argument in tensors_of(operator)})
             where = "no operator has a tensor"
         else:
-            known = list(tensors_of(self._operator))
+            names = list(tensors_of(self._operator))
             where = f"{self._operator} has no tensor"
-        if name not in known:
-            raise _Wrong(node, f"{where} {name!r}; {_close(name, known)}", offset)
+        if name not in names:
+            raise _Wrong(node, f"{where} {name!r}; {_close(name, names)}", offset)
         return name
 
     # ---- the keys ----

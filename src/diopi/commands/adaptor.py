@@ -61,10 +61,9 @@ def _meaning(name: str, rules: AdaptorRules) -> str:
             parts += ["contiguous"] if rule.contiguous else []
         lines.append(f"  {argument:20} {', '.join(parts) or 'as it is'}")
     if name in rules.composites:
-        known = (
-            "made of others if the library lacks it" if name in COMPOSITES else "no composite of it is known"
-        )
-        lines.append(f"  {'supportComposite':20} {known}")
+        composed = "made of others if the library lacks it"
+        meaning = composed if name in COMPOSITES else "no composite of it is known"
+        lines.append(f"  {'supportComposite':20} {meaning}")
     return "\n".join(lines)
 
 

@@ -131,11 +131,11 @@ def _optimizer(step: models.Step) -> torch.optim.Optimizer:
 
 def _write_models(names: list[str]) -> None:
     """Captures these models (all without names) and writes the file."""
-    known = models.load()
-    if unknown := [name for name in names if name not in known]:
-        raise SystemExit(f"no such model: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    builders = models.load()
+    if unknown := [name for name in names if name not in builders]:
+        raise SystemExit(f"no such model: {', '.join(unknown)}; there are {', '.join(sorted(builders))}")
     capture = Capture()
-    for name in names or known:
+    for name in names or builders:
         try:
             capture.run(name)
         except ImportError as error:

@@ -245,25 +245,25 @@ def _check_keys(path: Path, name: str, entry: Any) -> None:
     where = f"{path}: {name}"
     if not isinstance(entry, dict):
         raise CaseFileError(f"{where}: an entry is a dictionary, not {type(entry).__name__}")
-    _known(where, entry, ENTRY_KEYS)
+    _check_names(where, entry, ENTRY_KEYS)
     if "name" not in entry:
         raise CaseFileError(f"{where}: `name` is missing: the functions it is about")
     tensors = entry.get("tensor_para", {})
-    _known(f"{where}.tensor_para", tensors, TENSOR_PARA_KEYS)
+    _check_names(f"{where}.tensor_para", tensors, TENSOR_PARA_KEYS)
     for number, tensor in enumerate(tensors.get("args", ())):
         location = f"{where}.tensor_para.args[{number}]"
-        _known(location, tensor, TENSOR_KEYS)
+        _check_names(location, tensor, TENSOR_KEYS)
         if "ins" not in tensor:
             raise CaseFileError(f"{location}: `ins` is missing: the names of the arguments")
 
 
-def _known(where: str, given: Any, known: tuple[str, ...]) -> None:
+def _check_names(where: str, given: Any, supported: tuple[str, ...]) -> None:
     if not isinstance(given, dict):
         raise CaseFileError(f"{where}: must be a dictionary, not {type(given).__name__}")
     for key in given:
-        if key not in known:
-            close = closest(str(key), known, most=3, cutoff=0.5)
-            hint = f"; did you mean {' or '.join(close)}?" if close else f"; known are {', '.join(known)}"
+        if key not in supported:
+            close = closest(str(key), supported, most=3, cutoff=0.5)
+            hint = f"; did you mean {' or '.join(close)}?" if close else f"; known are {', '.join(supported)}"
             raise CaseFileError(f"{where}: unknown key {key!r}{hint}")
 
 
@@ -279,9 +279,8 @@ def dtype_name(where: str, value: Any) -> str:
     """`float32` of np.float32, Dtype.float32, "float32" or torch.float32."""
     name = value if isinstance(value, str) else getattr(value, "__name__", str(value))
     name = name.removeprefix("torch.").removeprefix("np.").removeprefix("Dtype.").rstrip("_")
-    known = _DTYPES
-    if name not in known:
-        raise CaseFileError(f"{where}: unknown dtype {value!r}; known are {', '.join(known)}")
+    if name not in _DTYPES:
+        raise CaseFileError(f"{where}: unknown dtype {value!r}; known are {', '.join(_DTYPES)}")
     return name
 
 

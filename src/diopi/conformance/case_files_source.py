@@ -7,6 +7,7 @@ function itself, and its parameters are the C arguments.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -55,10 +56,10 @@ def camel(name: str) -> str:
 
 def c_function(name: str) -> str | None:
     """The C function that a published name stands for; None if there is none."""
-    known = {entry.lower(): entry for entry in load().functions}
+    functions = {entry.lower(): entry for entry in load().functions}
     for candidate in (name, ALIASES.get(name, ""), camel(name), camel(name.rstrip("_") + "_inp")):
-        if candidate.lower() in known:
-            return known[candidate.lower()]
+        if candidate.lower() in functions:
+            return functions[candidate.lower()]
     return None
 
 
@@ -219,11 +220,11 @@ def _backward(result: Any, tensors: dict[str, Any]) -> None:
 def _direct(
     path: Path, call: FileCall, entry: Entry, given: dict[str, Any]
 ) -> tuple[str, dict[str, Any], str]:
-    known = [a.name for a in entry.function.arguments]
+    names = [a.name for a in entry.function.arguments]
     for name in given:
-        if name not in known:
-            close = closest(name, known, most=2, cutoff=0.6)
-            hint = f"; did you mean {' or '.join(close)}?" if close else f"; it has {', '.join(known[1:])}"
+        if name not in names:
+            close = closest(name, names, most=2, cutoff=0.6)
+            hint = f"; did you mean {' or '.join(close)}?" if close else f"; it has {', '.join(names[1:])}"
             raise CaseFileError(f"{path}: {call.entry}: {entry.name} has no argument {name!r}{hint}")
     plain = {
         name: value.detach() if isinstance(value, torch.Tensor) else value for name, value in given.items()
@@ -292,10 +293,7 @@ def _values(spec: TensorSpec, shape: tuple[int, ...]) -> torch.Tensor:
         case "mask":
             return torch.rand(shape) < 0.5
         case "arange":
-            count = 1
-            for size in shape:
-                count *= size
-            return torch.arange(count).view(shape)
+            return torch.arange(math.prod(shape)).view(shape)
         case "sym_mat":
             drawn = torch.randn(shape, dtype=torch.float64)
             return drawn @ drawn.mT + 1e-3 * torch.eye(shape[-1], dtype=torch.float64)

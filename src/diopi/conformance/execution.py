@@ -70,7 +70,7 @@ class _Call:
         self._seed_shift = seed_shift
         self._buffers: dict[str, Any] = {}
         # The same tensor given twice is the same memory: `x.add_(x)`.
-        self._known: dict[int, GuardedBuffer] = {}
+        self._by_tensor: dict[int, GuardedBuffer] = {}
         self._made: list[GuardedBuffer] = []
 
     def run(self, arguments: Mapping[str, Any], results: Mapping[str, Any]) -> Ran:
@@ -116,13 +116,12 @@ class _Call:
             return None
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"a tensor is needed, not {type(value).__name__}")
-        known = self._known.get(id(value)) if poison is None else None
-        if known is not None:
-            return known
+        if poison is None and id(value) in self._by_tensor:
+            return self._by_tensor[id(value)]
         buffer = GuardedBuffer(self._library.memory, value, poison)
         self._made.append(buffer)
         if poison is None:
-            self._known[id(value)] = buffer
+            self._by_tensor[id(value)] = buffer
         return buffer
 
     def _collected(self, answer: Any) -> Ran:

@@ -35,14 +35,14 @@ def _base(function: str) -> str:
 
 def functions_named(name: str, where: str = "") -> frozenset[str]:
     """The functions of a published name, with all variants; a C name is itself. SelectionError if there is none."""
-    known = interface_functions(load())
-    if name in known:
+    functions = interface_functions(load())
+    if name in functions:
         return frozenset([name])
     wanted = {camel(name).lower(), _base(ALIASES.get(name, camel(name)))}
-    found = frozenset(f for f in known if f.lower() in wanted or _base(f) in wanted)
+    found = frozenset(f for f in functions if f.lower() in wanted or _base(f) in wanted)
     if not found:
-        names = {snake(f) for f in known}
-        close = closest(name, [*names, *known], most=3, cutoff=0.5)
+        names = {snake(f) for f in functions}
+        close = closest(name, [*names, *functions], most=3, cutoff=0.5)
         hint = f"; near are {', '.join(close)}" if close else ""
         raise SelectionError(f"{where + ': ' if where else ''}no operator is called {name!r}{hint}")
     return found

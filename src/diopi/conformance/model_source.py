@@ -56,13 +56,13 @@ class ModelSource:
     name = "models"
 
     def __init__(self, names: Iterable[str] | None = None) -> None:
-        known = model_names()
+        available = model_names()
         self.names = list(names) if names is not None else None
         for name in self.names or ():
-            if name not in known:
-                close = closest(name, known, most=3, cutoff=0.6)
+            if name not in available:
+                close = closest(name, available, most=3, cutoff=0.6)
                 hint = f"; did you mean {' or '.join(close)}?" if close else ""
-                raise ValueError(f"no model is called {name!r}{hint} (there are {', '.join(known)})")
+                raise ValueError(f"no model is called {name!r}{hint} (there are {', '.join(available)})")
 
     def groups(self, functions: frozenset[str] | None) -> list[str]:
         """Models that reach one of these functions."""

@@ -110,9 +110,9 @@ class OwnSource:
         self.cap = cap
 
     def groups(self, functions: frozenset[str] | None) -> list[str]:
-        known = samples.load()
+        sampled = samples.load()
         entries = load().entries
-        return [name for name in entries if name in known and (functions is None or name in functions)]
+        return [name for name in entries if name in sampled and (functions is None or name in functions)]
 
     def cases(self, group: str) -> Iterator[DiopiCase]:
         entry = load().entries[group]

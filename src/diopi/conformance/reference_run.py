@@ -206,12 +206,12 @@ def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
 
 def _mapped(arguments: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
     """Every tensor changed once: where one is given twice (`x.sub_(x)`), both stay the same tensor."""
-    known: dict[int, Any] = {}
+    changed: dict[int, Any] = {}
 
     def once(value: Any) -> Any:
-        if id(value) not in known:
-            known[id(value)] = change(value)
-        return known[id(value)]
+        if id(value) not in changed:
+            changed[id(value)] = change(value)
+        return changed[id(value)]
 
     return {name: _changed(value, once) for name, value in arguments.items()}
 

@@ -155,8 +155,8 @@ def vendor_library(name: str, flag: str) -> Path:
     if name not in vendors:
         near = closest(name, vendors)
         hint = f"; did you mean {near[0]}?" if near else ""
-        known = ", ".join(sorted(vendors)) or "none"
-        raise SelectionError(f"{flag} {name}: no such vendor is installed; installed: {known}{hint}")
+        names = ", ".join(sorted(vendors)) or "none"
+        raise SelectionError(f"{flag} {name}: no such vendor is installed; installed: {names}{hint}")
     if problem := vendors[name].problem():
         raise SelectionError(f"{flag} {name}: the vendor cannot be used: {problem}")
     return vendors[name].library

@@ -186,9 +186,9 @@ def arguments_for(
     call: NativeCall, signature: list[tuple[str, str]], given: Mapping[str, Any], context: int
 ) -> list[Any]:
     """All arguments in the order of C; LibraryError names the one that is wrong."""
-    known = {name for name, _ in signature}
-    if unknown := [name for name in given if name not in known]:
-        raise LibraryError(f"unknown arguments {unknown}; the function has {sorted(known - {'ctx'})}")
+    parameters = {name for name, _ in signature}
+    if unknown := [name for name in given if name not in parameters]:
+        raise LibraryError(f"unknown arguments {unknown}; the function has {sorted(parameters - {'ctx'})}")
     converted = []
     for name, kind in signature:
         if kind == "context":

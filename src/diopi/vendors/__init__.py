@@ -85,9 +85,9 @@ def _by_path(wanted: str) -> Vendor:
 
 def _by_name(wanted: str, vendors: dict[str, Vendor]) -> Vendor:
     if wanted not in vendors:
-        known = ", ".join(sorted(vendors)) or "none"
+        names = ", ".join(sorted(vendors)) or "none"
         raise VendorError(
-            f"{DEVICE.name}={wanted!r} names no installed vendor; installed are: {known}. "
+            f"{DEVICE.name}={wanted!r} names no installed vendor; installed are: {names}. "
             f"Set it to one of these, to the path of a library, or unset it."
         )
     problem = vendors[wanted].problem()

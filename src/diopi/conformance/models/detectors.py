@@ -28,13 +28,15 @@ def overlap(a: Tensor, b: Tensor) -> Tensor:
     return shared / (areas[0][:, None] + areas[1][None] - shared)
 
 
-def _anchors(sizes: list[tuple[int, int]], per_place: int = 2) -> Tensor:
-    """Boxes centred on every place of every level."""
+def _anchors(sizes: list[tuple[int, int]], per_location: int = 2) -> Tensor:
+    """Boxes centred on every location of every level."""
     made = []
     for level, (rows, columns) in enumerate(sizes):
         y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
         centre = torch.stack([x, y], -1).float().add_(0.5).mul_(_SIDE / rows).view(-1, 1, 2)
-        half = torch.tensor([4.0, 8.0])[:per_place].mul(2.0**level).view(1, per_place, 1).expand(-1, -1, 2)
+        half = (
+            torch.tensor([4.0, 8.0])[:per_location].mul(2.0**level).view(1, per_location, 1).expand(-1, -1, 2)
+        )
         made.append(torch.cat([centre - half, centre + half], -1).view(-1, 4))
     return torch.cat(made)
 
@@ -55,14 +57,16 @@ def decoded(deltas: Tensor, anchors: Tensor) -> Tensor:
 
 
 def _flat(maps: list[Tensor], width: int) -> Tensor:
-    """Predictions of all levels and places in one list."""
+    """Predictions of all levels and locations in one list."""
     return torch.cat([m.permute(0, 2, 3, 1).reshape(m.shape[0], -1, width) for m in maps], 1)
 
 
 class _Dense(nn.Module):
-    """Backbone, pyramid, and two towers that answer at every place."""
+    """Backbone, pyramid, and two towers that answer at every location."""
 
-    def __init__(self, classes: int, numbers: int, *, per_place: int = 2, group_norm: bool = False) -> None:
+    def __init__(
+        self, classes: int, numbers: int, *, per_location: int = 2, group_norm: bool = False
+    ) -> None:
         super().__init__()
         self.backbone = ResNet((1, 1, 1, 1))
         self.pyramid = Pyramid(self.backbone.channels[1:], 16)
@@ -70,8 +74,8 @@ class _Dense(nn.Module):
         self.towers = nn.ModuleList(
             nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), *norm, nn.ReLU()) for _ in range(2)
         )
-        self.classes = nn.Conv2d(16, per_place * classes, 3, padding=1)
-        self.numbers = nn.Conv2d(16, per_place * numbers, 3, padding=1)
+        self.classes = nn.Conv2d(16, per_location * classes, 3, padding=1)
+        self.numbers = nn.Conv2d(16, per_location * numbers, 3, padding=1)
 
     def forward(self, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         levels = self.pyramid(self.backbone(images)[1:])
@@ -113,7 +117,7 @@ def retinanet() -> Step:
 @model("fcos")
 def fcos() -> Step:
     """Without anchors: distances, centreness, the logarithm of the overlap."""
-    net = _Dense(_CLASSES, 5, per_place=1, group_norm=True)
+    net = _Dense(_CLASSES, 5, per_location=1, group_norm=True)
     scale = nn.Parameter(torch.ones(3))
     net.register_parameter("scale", scale)
     images, labels = torch.randn(2, 3, _SIDE, _SIDE), torch.randint(0, _CLASSES, (2, 84))
@@ -305,11 +309,11 @@ def yolov3() -> Step:
             told = answer.view(n, 3, 5 + _CLASSES, h, w).permute(0, 1, 3, 4, 2)
             target = torch.rand(told.shape)
             there = target[..., 4] > 0.8
-            places = F.mse_loss(torch.sigmoid(told[..., :2][there]), target[..., :2][there])
+            offsets = F.mse_loss(torch.sigmoid(told[..., :2][there]), target[..., :2][there])
             sizes = F.mse_loss(told[..., 2:4][there].exp(), target[..., 2:4][there])
             seen = F.binary_cross_entropy_with_logits(told[..., 4], there.float())
             kinds = F.binary_cross_entropy_with_logits(told[..., 5:], (target[..., 5:] > 0.5).float())
-            total = total + places + sizes + seen + kinds
+            total = total + offsets + sizes + seen + kinds
         return total
 
     return Step(net, loss)

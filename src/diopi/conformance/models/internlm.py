@@ -19,8 +19,8 @@ class _Norm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        upcast = x.float()
+        scaled = upcast * torch.rsqrt(upcast.pow(2).mean(-1, keepdim=True) + 1e-6)
         return self.weight * scaled.to(x.dtype)
 
 

@@ -82,10 +82,12 @@ class ResNet(nn.Module):
         channels, stages = 2 * width, []
         for number, (count, dilation) in enumerate(zip(blocks, dilations, strict=True)):
             stride = 1 if number == 0 or dilation > 1 else 2
-            wide = width * 2**number
-            layers = [Bottleneck(channels, wide, stride, excite=excite, dilation=dilation)]
-            channels = wide * 4
-            layers += [Bottleneck(channels, wide, excite=excite, dilation=dilation) for _ in range(count - 1)]
+            inner = width * 2**number
+            layers = [Bottleneck(channels, inner, stride, excite=excite, dilation=dilation)]
+            channels = inner * 4
+            layers += [
+                Bottleneck(channels, inner, excite=excite, dilation=dilation) for _ in range(count - 1)
+            ]
             stages.append(nn.Sequential(*layers))
         self.stages = nn.ModuleList(stages)
         self.channels = [width * 2**n * 4 for n in range(len(blocks))]

@@ -12,7 +12,13 @@ from typing import Any
 
 import torch
 
-from diopi.conformance.references.attention import Scoring, dense_attention, packed_attention
+from diopi.conformance.references.attention import (
+    Scoring,
+    customized_attention,
+    customized_packed_attention,
+    dense_attention,
+    packed_attention,
+)
 from diopi.conformance.samples import Maker, Sample, samples
 
 # batch, queries, keys, heads, key heads, width
@@ -24,7 +30,7 @@ _DENSE = [
     (1, 33, 40, 2, 1, 20),
 ]
 # lengths of query sequences, of key sequences, heads, key heads, width
-PACKED = [
+_PACKED = [
     ((3, 5, 2), (3, 5, 2), 4, 4, 8),
     ((4, 1, 6), (7, 9, 6), 4, 2, 16),
     ((1, 0, 3), (5, 2, 3), 3, 1, 5),
@@ -103,7 +109,7 @@ def multi_head_backward(make: Maker) -> Iterator[Sample]:
         yield {**given, **saved, "dropout_p": 0.0, "is_causal": causal, "scale": 0.25}
 
 
-def packed_operands(make: Maker, case: tuple[Any, ...]) -> Sample:
+def _packed_operands(make: Maker, case: tuple[Any, ...]) -> Sample:
     """q, k and v of packed sequences. Keys are never expanded: equal keys would leave nothing but rounding of the gradients."""
     lengths_q, lengths_k, heads, key_heads, width = case
     return {
@@ -124,23 +130,23 @@ def _lengths(make: Maker, case: tuple[Any, ...], dtype: torch.dtype = torch.int3
 
 @samples("diopiMultiHeadAttentionVarLen")
 def multi_head_packed(make: Maker) -> Iterator[Sample]:
-    for number, case in enumerate(PACKED):
+    for number, case in enumerate(_PACKED):
         debug = number % 2 == 0
-        sample = packed_operands(make, case) | _lengths(make, case, torch.int32 if debug else torch.int64)
+        sample = _packed_operands(make, case) | _lengths(make, case, torch.int32 if debug else torch.int64)
         sample |= _attributes(0.25, number != 1, debug=debug)
         if debug:
             shape = (len(case[0]), case[2], max(case[0]), max(case[1]))
             sample["debug_attn_mask"] = make.out(*shape, dtype=torch.bool)
         yield sample
-    dropped = {"gen": make.seed(), "out": make.out(sum(PACKED[0][0]), 4, 8)}
-    given = packed_operands(make, PACKED[0]) | _lengths(make, PACKED[0])
+    dropped = {"gen": make.seed(), "out": make.out(sum(_PACKED[0][0]), 4, 8)}
+    given = _packed_operands(make, _PACKED[0]) | _lengths(make, _PACKED[0])
     yield {**given, **_attributes(0.5, True, dropout=0.25), **dropped}
 
 
 @samples("diopiMultiHeadAttentionVarLenBackward")
 def multi_head_packed_backward(make: Maker) -> Iterator[Sample]:
-    for number, case in enumerate(PACKED):
-        given, causal = packed_operands(make, case), number != 1
+    for number, case in enumerate(_PACKED):
+        given, causal = _packed_operands(make, case), number != 1
         saved = _packed_saved(make, given, case, Scoring(0.25, causal), "out")
         attributes = {"dropout_p": 0.0, "is_causal": causal, "scale": 0.25}
         yield {**given, **saved, **_lengths(make, case), **attributes}
@@ -159,19 +165,21 @@ _MASKS = [
 ]
 
 
-def _mask_parameters(make: Maker, number: int, batch: int, heads: int) -> tuple[Scoring, Sample]:
-    causal, left, right, dims = _MASKS[number % len(_MASKS)]
+def _flash_scoring(make: Maker, number: int, batch: int, heads: int) -> Scoring:
+    causal, left, right, dims = _MASKS[number]
     slopes = {0: None, 1: (heads,), 2: (batch, heads)}[dims]
-    given = None if slopes is None else _slopes(make, *slopes)
-    arguments = {
-        "alibi_slopes": given,
-        "p_dropout": 0.0,
-        "softmax_scale": 0.25,
-        "is_causal": causal,
-        "window_size_left": left,
-        "window_size_right": right,
+    return Scoring(0.25, causal, left, right, None if slopes is None else _slopes(make, *slopes))
+
+
+def _arguments(scoring: Scoring) -> Sample:
+    return {
+        "alibi_slopes": scoring.slopes,
+        "p_dropout": scoring.dropout,
+        "softmax_scale": scoring.scale,
+        "is_causal": scoring.causal,
+        "window_size_left": scoring.left,
+        "window_size_right": scoring.right,
     }
-    return Scoring(0.25, causal, left, right, given), arguments
 
 
 def _as_window(scoring: Scoring) -> Scoring:
@@ -183,12 +191,12 @@ def _as_window(scoring: Scoring) -> Scoring:
 def flash(make: Maker) -> Iterator[Sample]:
     for number in range(6):
         shape = _DENSE[number % len(_DENSE)]
-        scoring, mask_parameters = _mask_parameters(make, number, shape[0], shape[3])
-        sample = {**_operands(make, shape), **mask_parameters}
+        scoring = _flash_scoring(make, number, shape[0], shape[3])
+        sample = {**_operands(make, shape), **_arguments(scoring)}
         if scoring.causal and scoring.slopes is not None:
             sample["softmax_lse"] = make.out(shape[0], shape[3], shape[1], dtype=torch.float32)
         yield sample
-    given = _operands(make, _DENSE[0]) | _mask_parameters(make, 1, 2, 4)[1]
+    given = _operands(make, _DENSE[0]) | _arguments(_flash_scoring(make, 1, 2, 4))
     yield {**given, "p_dropout": 0.25, "gen": make.seed(), "attention_out": make.out(2, 7, 4, 8)}
 
 
@@ -196,9 +204,13 @@ def flash(make: Maker) -> Iterator[Sample]:
 def flash_backward(make: Maker) -> Iterator[Sample]:
     for number in range(6):
         shape = _DENSE[(number + 1) % len(_DENSE)]
-        scoring, mask_parameters = _mask_parameters(make, number, shape[0], shape[3])
+        scoring = _flash_scoring(make, number, shape[0], shape[3])
         given = _operands(make, shape)
-        yield {**given, **mask_parameters, **_dense_saved(make, given, _as_window(scoring), "attention_out")}
+        yield {
+            **given,
+            **_arguments(scoring),
+            **_dense_saved(make, given, _as_window(scoring), "attention_out"),
+        }
 
 
 def _flash_lengths(make: Maker, case: tuple[Any, ...]) -> Sample:
@@ -209,9 +221,9 @@ def _flash_lengths(make: Maker, case: tuple[Any, ...]) -> Sample:
 @samples("diopiFlashAttentionVarLen")
 def flash_packed(make: Maker) -> Iterator[Sample]:
     for number in range(6):
-        case = PACKED[number % len(PACKED)]
-        scoring, mask_parameters = _mask_parameters(make, number, len(case[0]), case[2])
-        sample = {**packed_operands(make, case), **mask_parameters, **_flash_lengths(make, case)}
+        case = _PACKED[number % len(_PACKED)]
+        scoring = _flash_scoring(make, number, len(case[0]), case[2])
+        sample = {**_packed_operands(make, case), **_arguments(scoring), **_flash_lengths(make, case)}
         if scoring.causal and scoring.slopes is not None:
             sample["softmax_lse"] = make.out(len(case[0]), case[2], max(case[0]), dtype=torch.float32)
         yield sample
@@ -220,8 +232,117 @@ def flash_packed(make: Maker) -> Iterator[Sample]:
 @samples("diopiFlashAttentionVarLenBackward")
 def flash_packed_backward(make: Maker) -> Iterator[Sample]:
     for number in range(6):
-        case = PACKED[number % len(PACKED)]
-        scoring, mask_parameters = _mask_parameters(make, number, len(case[0]), case[2])
-        given = packed_operands(make, case)
+        case = _PACKED[number % len(_PACKED)]
+        scoring = _flash_scoring(make, number, len(case[0]), case[2])
+        given = _packed_operands(make, case)
         saved = _packed_saved(make, given, case, _as_window(scoring), "attention_out")
-        yield {**given, **mask_parameters, **saved, **_flash_lengths(make, case)}
+        yield {**given, **_arguments(scoring), **saved, **_flash_lengths(make, case)}
+
+
+# ---- the customized functions: layouts by name, masks, saved maxima and sums ----
+
+
+def _in_layout(make: Maker, layout: str, length: int, heads: int, width: int) -> torch.Tensor:
+    """A batch of two."""
+    match layout:
+        case "BSND":
+            return make(2, length, heads, width)
+        case "BNSD":
+            return make(2, heads, length, width)
+        case "BSH":
+            return make(2, length, heads * width)
+    return make(length, 2, heads * width)
+
+
+def _mask(make: Maker, *shape: int) -> torch.Tensor:
+    """True hides; the first key is always seen."""
+    hidden = make.mask(*shape, rate=0.3).clone()
+    hidden[..., 0] = False
+    return make.laid_out(hidden, written=True)
+
+
+def _customized(make: Maker) -> Iterator[tuple[Sample, Scoring, int, str]]:
+    for number, (layout, kind) in enumerate(
+        (("BSND", "none"), ("BNSD", "shared"), ("BSH", "each"), ("SBH", "causal"), ("BSH", "window"))
+    ):
+        heads, key_heads = (4, 2) if number % 2 else (3, 3)
+        queries, keys = (6, 6) if kind == "causal" else (5, 9)
+        given = {
+            "q": _in_layout(make, layout, queries, heads, 8),
+            "k": _in_layout(make, layout, keys, key_heads, 8),
+            "v": _in_layout(make, layout, keys, key_heads, 8),
+        }
+        mask = {
+            "shared": lambda: _mask(make, 5, 9),
+            "each": lambda: _mask(make, 2, 1, 5, 9),
+            "causal": lambda: torch.ones(6, 6, dtype=torch.bool).triu(1),
+        }.get(kind, lambda: None)()
+        left, right = (3, 2) if kind == "window" else (-1, -1)
+        scoring = Scoring(0.25, kind == "causal", left, right, mask=mask)
+        yield given, scoring, heads, layout
+
+
+def _customized_arguments(scoring: Scoring) -> Sample:
+    return {**_arguments(scoring), "attention_mask": scoring.mask}
+
+
+@samples("diopiCustomizedFlashAttention")
+def customized(make: Maker) -> Iterator[Sample]:
+    for given, scoring, heads, layout in _customized(make):
+        yield {**given, **_customized_arguments(scoring), "head_num": heads, "input_layout": layout}
+    given = {"q": make(2, 5, 3, 8), "k": make(2, 5, 3, 8), "v": make(2, 5, 3, 8)}
+    dropped = {**_customized_arguments(Scoring(0.5)), "p_dropout": 0.5, "gen": make.seed()}
+    yield {**given, **dropped, "head_num": 3, "input_layout": "BSND", "attention_out": make.out(2, 5, 3, 8)}
+
+
+@samples("diopiCustomizedFlashAttentionBackward")
+def customized_backward(make: Maker) -> Iterator[Sample]:
+    for number, (given, scoring, heads, layout) in enumerate(_customized(make)):
+        q, k, v = (given[name].double() for name in "qkv")
+        keep = make.mask(2, heads, 5, 9, rate=0.5) if number == 0 else None
+        used = scoring if keep is None else Scoring(0.25, dropout=0.5, keep=keep)
+        yield {
+            **given,
+            **_customized_arguments(used),
+            **_saved_rows(make, given["q"], customized_attention(q, k, v, used, heads, layout)),
+            "dropout_mask": keep,
+            "head_num": heads,
+            "input_layout": layout,
+        }
+
+
+def _saved_rows(make: Maker, q: torch.Tensor, forward: tuple[Any, ...]) -> Sample:
+    """What a forward saves, and the gradient that comes back to it."""
+    out, _, largest, total, _ = forward
+    kind = torch.promote_types(q.dtype, torch.float32)
+    return {
+        "attention_out": make.laid_out(out.to(q.dtype), written=True),
+        "softmax_max": make.laid_out(largest.to(kind), written=True),
+        "softmax_sum": make.laid_out(total.to(kind), written=True),
+        "grad_output": make(*q.shape),
+    }
+
+
+def _customized_packed(make: Maker) -> Iterator[tuple[Sample, Scoring]]:
+    for number, case in enumerate(_PACKED):
+        mask = _mask(make, max(case[0]), max(case[1])) if number in (1, 2) else None
+        scoring = Scoring(0.25, causal=number == 0, mask=mask)
+        start = (0,) if number == 3 else ()
+        ends_q, ends_k = (torch.cumsum(torch.tensor((*start, *n)), 0).tolist() for n in case[:2])
+        lengths = {"max_seqlen_q": max(case[0]), "max_seqlen_kv": max(case[1])}
+        given = _packed_operands(make, case) | _customized_arguments(scoring)
+        yield {**given, "cum_seq_q": ends_q, "cum_seq_kv": ends_k, **lengths}, scoring
+
+
+@samples("diopiCustomizedFlashAttentionVarLen")
+def customized_packed(make: Maker) -> Iterator[Sample]:
+    for given, _ in _customized_packed(make):
+        yield given
+
+
+@samples("diopiCustomizedFlashAttentionVarLenBackward")
+def customized_packed_backward(make: Maker) -> Iterator[Sample]:
+    for given, scoring in _customized_packed(make):
+        q, k, v = (given[name].double() for name in "qkv")
+        saved = customized_packed_attention(q, k, v, given["cum_seq_q"], given["cum_seq_kv"], scoring)
+        yield {**given, **_saved_rows(make, given["q"], saved)}

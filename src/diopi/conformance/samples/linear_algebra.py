@@ -39,13 +39,8 @@ def addmm(make: Maker) -> Iterator[Sample]:
 def baddbmm(make: Maker) -> Iterator[Sample]:
     yield from baddbmm_in_place(make)
     for shape in ((5,), (2, 1, 5), (1, 3, 1)):
-        yield {
-            "input": make(*shape),
-            "batch1": make(2, 3, 4),
-            "batch2": make(2, 4, 5),
-            "beta": 1.0,
-            "alpha": 2.0,
-        }
+        batches = {"input": make(*shape), "batch1": make(2, 3, 4), "batch2": make(2, 4, 5)}
+        yield {**batches, "beta": 1.0, "alpha": 2.0}
 
 
 @samples("diopiBaddbmmInp")

@@ -60,16 +60,8 @@ def _spatial(make: Maker) -> int:
 def _max_windows(make: Maker) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
     spatial = _spatial(make)
     for shape, kernel, given in _WINDOWS[spatial]:
-        yield (
-            shape,
-            {
-                "kernel_size": list(kernel),
-                "stride": given.get("stride", list(kernel)),
-                "padding": given.get("padding", [0] * spatial),
-                "dilation": given.get("dilation", [1] * spatial),
-                "ceil_mode": given.get("ceil_mode", False),
-            },
-        )
+        defaults = {"stride": list(kernel), "padding": [0] * spatial, "dilation": [1] * spatial}
+        yield shape, {"kernel_size": list(kernel), **defaults, "ceil_mode": False, **given}
 
 
 def _average_windows(make: Maker) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
@@ -85,16 +77,9 @@ def _average_windows(make: Maker) -> Iterator[tuple[tuple[int, ...], dict[str, A
 
 
 def _with_indices(spatial: int, x: torch.Tensor, how: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    function = getattr(F, f"max_pool{spatial}d")
-    result, indices = function(
-        x.contiguous(),
-        how["kernel_size"],
-        how["stride"],
-        how["padding"],
-        how["dilation"],
-        how["ceil_mode"],
-        return_indices=True,
-    )
+    names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+    window = {name: how[name] for name in names}
+    result, indices = getattr(F, f"max_pool{spatial}d")(x.contiguous(), **window, return_indices=True)
     return result, indices
 
 
@@ -124,15 +109,10 @@ def average_pools(make: Maker) -> Iterator[Sample]:
 @samples(*(f"diopiAvgPool{n}dBackward" for n in (1, 2, 3)))
 def average_pool_gradients(make: Maker) -> Iterator[Sample]:
     for shape, how in _average_windows(make):
-        function = getattr(F, f"avg_pool{_spatial(make)}d")
-        result = function(
-            torch.zeros(shape), how["kernel_size"], how["stride"], how["padding"], how["ceil_mode"]
-        )
-        yield {
-            "grad_output": make(*result.shape, low=-2, high=2),
-            "input": make(*shape, low=-2, high=2),
-            **how,
-        }
+        window = [how[name] for name in ("kernel_size", "stride", "padding", "ceil_mode")]
+        result = getattr(F, f"avg_pool{_spatial(make)}d")(torch.zeros(shape), *window)
+        gradient = make(*result.shape, low=-2, high=2)
+        yield {"grad_output": gradient, "input": make(*shape, low=-2, high=2), **how}
 
 
 @samples(*(f"diopiAdaptiveMaxPool{n}d{form}" for n in (1, 2, 3) for form in ("", "WithIndices")))
@@ -169,16 +149,8 @@ def _texts(make: Maker) -> Iterator[tuple[tuple[int, ...], dict[str, Any]]]:
         for mode in ("max", "avg"):
             if mode == "avg" and number == 3:
                 continue  # averages have no holes
-            yield (
-                shape,
-                {
-                    **how,
-                    "mode": mode,
-                    "exclusive": number % 2 == 0,
-                    "adaptive": False,
-                    "output_size": [],
-                },
-            )
+            how |= {"mode": mode, "exclusive": number % 2 == 0, "adaptive": False, "output_size": []}
+            yield shape, dict(how)
     ones = [1] * spatial
     unused = {"ksize": ones, "stride": ones, "padding": [0] * spatial, "dilation": ones, "ceil_mode": False}
     for number, (shape, size) in enumerate(_ADAPTIVE[spatial][:3]):
@@ -198,20 +170,16 @@ def pool_gradients_by_text(make: Maker) -> Iterator[Sample]:
     for shape, how in _texts(make):
         x = make(*shape, low=-3, high=3)
         indices, upcast = None, x.float().contiguous()
-        if how["adaptive"]:
-            result = getattr(F, f"adaptive_{how['mode']}_pool{spatial}d")(
-                upcast, how["output_size"], **({"return_indices": True} if how["mode"] == "max" else {})
-            )
-            result, indices = result if how["mode"] == "max" else (result, None)
+        if how["adaptive"] and how["mode"] == "max":
+            pool = getattr(F, f"adaptive_max_pool{spatial}d")
+            result, indices = pool(upcast, how["output_size"], return_indices=True)
+        elif how["adaptive"]:
+            result = getattr(F, f"adaptive_avg_pool{spatial}d")(upcast, how["output_size"])
         elif how["mode"] == "max":
             result, indices = _with_indices(spatial, x, {**how, "kernel_size": how["ksize"]})
         else:
             function = getattr(F, f"avg_pool{spatial}d")
             result = function(upcast, how["ksize"], how["stride"], how["padding"], how["ceil_mode"])
-        given = {name: value for name, value in how.items() if name != "output_size"}
-        yield {
-            "grad_output": make(*result.shape, low=-2, high=2),
-            "input": x,
-            **given,
-            "indices": None if indices is None else make.laid_out(indices),
-        }
+        del how["output_size"]
+        saved = None if indices is None else make.laid_out(indices)
+        yield {"grad_output": make(*result.shape, low=-2, high=2), "input": x, **how, "indices": saved}

@@ -171,7 +171,7 @@ _TOKENS = [((3, 5, 2), 4, 4, 8, 0), ((7, 1), 4, 2, 16, 3), ((40,), 2, 1, 5, 0), 
 
 
 def _located(make: Maker, lengths: tuple[int, ...], more: int) -> Sample:
-    """Places in a cache of twice as many rows as needed; unused ones are somewhere outside of it."""
+    """Slots in a cache of twice as many rows as needed; unused ones are somewhere outside of it."""
     longest, rows = max(lengths), 2 * sum(lengths)
     slots = make.permutation(rows)
     b_loc = torch.full((len(lengths), longest + more), 10**6, dtype=torch.int32)
