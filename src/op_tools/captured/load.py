@@ -127,13 +127,10 @@ def find_items(root: str | os.PathLike[str]) -> list[Item]:
             found.append(Item(Path(folder)))
         prefixes = [prefix for prefix in _SIDES if f"{prefix}{_INPUT}" in files]
         found += [Item(Path(folder), prefix) for prefix in prefixes[:1]]
-    return sorted(_without_references(found), key=lambda item: _natural(item.label))
-
-
-def _without_references(items: list[Item]) -> list[Item]:
-    """The side 'cpu' holds what the reference was given; where the device's side is there, that is replayed."""
-    devices = {item.folder.parent for item in items if item.folder.name == "device"}
-    return [item for item in items if item.folder.name != "cpu" or item.folder.parent not in devices]
+    # The side 'cpu' holds what the reference was given; where the device's side is there, that is replayed.
+    devices = {item.folder.parent for item in found if item.folder.name == "device"}
+    found = [item for item in found if item.folder.name != "cpu" or item.folder.parent not in devices]
+    return sorted(found, key=lambda item: _natural(item.label))
 
 
 def _natural(text: str) -> list[tuple[int, str]]:

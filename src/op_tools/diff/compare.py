@@ -55,39 +55,24 @@ def compare_captures(
     report = Report(*paths, mode="captures", entries=entries, notes=notes, unread=a.unread + b.unread)
     entries.sort(key=lambda entry: entry.order)
     payloads = [(_payload(entry, allow), _weight(entry) if ray else 1) for entry in entries]
-    done = _Done(len(entries))
-    # Closed at once when the first wrong call is known: workers must not go on with what nobody waits for.
+    waiting, first_wrong = set(range(len(entries))), len(entries)
+    # Closed at once when the first wrong call is found: workers must not go on with what nobody waits for.
     with contextlib.closing(_results(payloads, workers, ray, paths)) as results:
         for index, result in results:
             _fill_in(entries[index], result)
-            wrong = done.add(index, entries[index].status == "wrong")
+            waiting.discard(index)
+            judged = len(entries) - len(waiting)
+            if entries[index].status == "wrong":
+                first_wrong = min(first_wrong, index)
             if progress is not None:
-                progress(done.count, len(entries))
-            if only_first and wrong:
-                notes.append(f"judged up to the first wrong call: {done.count} of {len(entries)} calls.")
+                progress(judged, len(entries))
+            # Results come in any order: none before it may be waited for.
+            found_wrong = only_first and first_wrong < len(entries)
+            if found_wrong and first_wrong < min(waiting, default=len(entries)):
+                notes.append(f"judged up to the first wrong call: {judged} of {len(entries)} calls.")
                 break
     notes += _about_lost(entries)
     return report
-
-
-class _Done:
-    """Which results are in. They come in any order; the first wrong call is known when all before it are in."""
-
-    def __init__(self, total: int) -> None:
-        self.seen = bytearray(total)
-        self.count = 0
-        self.complete = 0  # everything before this is in
-        self.first_wrong = total
-
-    def add(self, index: int, wrong: bool) -> bool:
-        """Whether the first wrong call is known now."""
-        self.count += 1
-        self.seen[index] = 1
-        if wrong:
-            self.first_wrong = min(self.first_wrong, index)
-        while self.complete < len(self.seen) and self.seen[self.complete]:
-            self.complete += 1
-        return self.first_wrong < self.complete
 
 
 def _payload(entry: PairedCall, allow: Sequence[str]) -> dict[str, Any]:

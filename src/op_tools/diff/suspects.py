@@ -59,15 +59,12 @@ def _nothing_to_compare(
         has = f"{count} captured calls" if count else "no captured call"
         told.append(f"{name} ({path}) has {has}{f' and logs of {logs}' if logs else ''}")
     # A capture that captured nothing was a run with nothing to compare; no capture at all is the wrong folder.
-    empty = any(not count and _captures(run) for run, count in zip(runs, captured, strict=True))
+    without = [run for run, count in zip(runs, captured, strict=True) if run is not None and not count]
+    empty = any(run.has("capture") or run.captures is not None for run in without)
     return BadInput(
         f"{'; '.join(told)}. Both must have captures, or both logs of autocompare or observe. {_HOW}",
         NOTHING if empty else USAGE,
     )
-
-
-def _captures(run: Run | None) -> bool:
-    return run is not None and (run.has("capture") or run.captures is not None)
 
 
 # --- autocompare ------------------------------------------------------------------------------------------------

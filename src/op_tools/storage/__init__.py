@@ -9,7 +9,7 @@ load(path)                                   # {"args": ..., "kwargs": ..., "__o
 
 from __future__ import annotations
 
-from op_tools.storage.call_info import CallInfo, Limits, Part, Stats
+from op_tools.storage.call_info import CallInfo, Limits
 from op_tools.storage.errors import (
     CaptureDamaged,
     CaptureError,
@@ -18,9 +18,9 @@ from op_tools.storage.errors import (
     CaptureUnsupported,
 )
 from op_tools.storage.load import export, load
-from op_tools.storage.log import Log, LogContents, read_log
+from op_tools.storage.log import Log, read_log
 from op_tools.storage.plain import Opaque, plain, restore
-from op_tools.storage.snapshot import Snapshot, snapshot
+from op_tools.storage.snapshot import snapshot
 from op_tools.storage.store import CaptureStore
 from op_tools.storage.views import CsvView, write_csv, write_sqlite
 
@@ -35,11 +35,7 @@ __all__ = [
     "CsvView",
     "Limits",
     "Log",
-    "LogContents",
     "Opaque",
-    "Part",
-    "Snapshot",
-    "Stats",
     "export",
     "load",
     "plain",

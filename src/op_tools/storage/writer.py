@@ -60,24 +60,15 @@ class BackgroundWriter:
         self._work = threading.Condition(self._lock)  # waited on by the thread: something to do
         self._room = threading.Condition(self._lock)  # waited on by put() and flush(): something was done
         self._queue: deque[tuple[Any, int]] = deque()
-        self._queued_bytes = 0
+        self.queued_bytes = 0
         self._put = 0
         self._done = 0
         self._idle = False  # the thread waits for a first item
         self._gathering = False  # the thread has seen one and waits for more
         self._closing = False
-        self._stopped = False
+        self.stopped = False  # the handler gave up: further items are dropped
         self._blocked = 0
         self._thread: threading.Thread | None = None
-
-    @property
-    def queued_bytes(self) -> int:
-        return self._queued_bytes
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the handler gave up: further items are dropped."""
-        return self._stopped
 
     @property
     def is_current(self) -> bool:
@@ -87,19 +78,19 @@ class BackgroundWriter:
     def put(self, item: Any, nbytes: int) -> bool:
         """Queue an item, waiting while the queue is full. False: closed or stopped, the item was not taken."""
         with self._lock:
-            if self._closing or self._stopped:
+            if self._closing or self.stopped:
                 return False
             if self._full(nbytes):
                 self._wait_for_room(nbytes)
-                if self._closing or self._stopped:
+                if self._closing or self.stopped:
                     return False
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
                 self._thread.start()
             self._queue.append((item, nbytes))
-            self._queued_bytes += nbytes
+            self.queued_bytes += nbytes
             self._put += 1
-            if self._idle or (self._gathering and self._queued_bytes > self.max_bytes * _HURRY_FROM):
+            if self._idle or (self._gathering and self.queued_bytes > self.max_bytes * _HURRY_FROM):
                 self._idle = self._gathering = False
                 self._work.notify()
         return True
@@ -107,7 +98,7 @@ class BackgroundWriter:
     def _full(self, nbytes: int) -> bool:
         # One item larger than the whole queue is let in when the queue is empty; it could never get in otherwise.
         return len(self._queue) >= self.max_items or (
-            self._queued_bytes > 0 and self._queued_bytes + nbytes > self.max_bytes
+            self.queued_bytes > 0 and self.queued_bytes + nbytes > self.max_bytes
         )
 
     def _wait_for_room(self, nbytes: int) -> None:
@@ -115,7 +106,7 @@ class BackgroundWriter:
         started = time.perf_counter()
         self._blocked += 1
         self._work.notify()
-        while self._full(nbytes) and not self._closing and not self._stopped:
+        while self._full(nbytes) and not self._closing and not self.stopped:
             self._room.wait()
         self._blocked -= 1
         self.wait_seconds += time.perf_counter() - started
@@ -150,14 +141,14 @@ class BackgroundWriter:
             # An item leaves the queue only when it is done: its memory counts until then. Only this thread takes.
             for _ in range(len(self._queue)):
                 item, nbytes = self._queue[0]
-                if self._stopped:
+                if self.stopped:
                     self.drop(item)
                 elif not self.handle(item):
-                    self._stopped = True
+                    self.stopped = True
                 del item
                 with self._lock:
                     self._queue.popleft()
-                    self._queued_bytes -= nbytes
+                    self.queued_bytes -= nbytes
                     self._done += 1
                     if self._blocked:
                         self._room.notify_all()
@@ -171,7 +162,7 @@ class BackgroundWriter:
                 self._idle = True
                 self._work.wait()
             self._idle = False
-            if not self._closing and not self._blocked and self._queued_bytes <= self.max_bytes * _HURRY_FROM:
+            if not self._closing and not self._blocked and self.queued_bytes <= self.max_bytes * _HURRY_FROM:
                 self._gathering = True
                 self._work.wait(GATHER_SECONDS)
                 self._gathering = False

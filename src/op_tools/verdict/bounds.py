@@ -104,7 +104,7 @@ class Errors:
         self.error = self._in_units(result)
         # One rounding of the arithmetic, float32's or the format's own if that is finer.
         self.floor = _MIDDLE * 2.0 ** (form.bits - max(24, form.bits))
-        self._worst = _largest(self.error)
+        self.worst = _largest(self.error)
 
     def _in_units(self, value: torch.Tensor) -> torch.Tensor:
         error = error_against(value, self.exact, self.form.overflow)
@@ -114,17 +114,14 @@ class Errors:
             error[tiny & (error.abs() <= self.form.smallest_normal)] = 0
         return error.div_(self.unit).float()
 
-    def correctly_rounded(self) -> bool:
-        return self._worst <= BASE
-
     def check_without_noise(self) -> BoundCheck:
         """The limits with the noise of one rounding, the least that any arithmetic has."""
         bound = BASE + MULTIPLE * self.widening * self.floor
-        if self._worst > bound:
-            return BoundCheck("not explained by one rounding", self._worst / bound, math.nan)
+        if self.worst > bound:
+            return BoundCheck("not explained by one rounding", self.worst / bound, math.nan)
         expected = 1 / 12 + (RMS_NOISE * self.widening * self.floor) ** 2
         rms = float(self.error.norm()) / math.sqrt(max(1, self.error.numel()) * expected)
-        return self._average(rms, ReferenceNeeds(), self._worst / bound)
+        return self._average(rms, ReferenceNeeds(), self.worst / bound)
 
     def needs(self, noise: torch.Tensor) -> ReferenceNeeds:
         """What the reference needs under this noise (in units)."""
