@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
-def upcast(tensor: torch.Tensor) -> torch.Tensor:
+def upcast(tensor: Tensor) -> Tensor:
     """Half dtypes in float32, the precision that sums are kept in; others as they are."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
@@ -20,8 +21,8 @@ def as_float(number: float) -> float:
 
 
 def gradients(
-    function: Callable[..., torch.Tensor], grad_output: torch.Tensor, inputs: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, ...]:
+    function: Callable[..., Tensor], grad_output: Tensor, inputs: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
     """Those of all inputs of a function of tensors. The inputs are laid out one element after the other: torch's kernels
     know fewer dtypes and shapes in other layouts."""
     with torch.enable_grad():
@@ -30,24 +31,20 @@ def gradients(
 
 
 def input_gradient(
-    function: Callable[..., torch.Tensor],
-    grad_output: torch.Tensor,
-    input: torch.Tensor,
-    *args: Any,
-    **kwargs: Any,
-) -> torch.Tensor:
+    function: Callable[..., Tensor], grad_output: Tensor, input: Tensor, *args: Any, **kwargs: Any
+) -> Tensor:
     """That of `function(input, ...)` with respect to its input."""
     return gradients(lambda x: function(x, *args, **kwargs), grad_output, (input,))[0]
 
 
 def convolution_gradients(
-    function: Callable[..., torch.Tensor],
-    grad_output: torch.Tensor,
-    input: torch.Tensor,
-    weight: torch.Tensor,
+    function: Callable[..., Tensor],
+    grad_output: Tensor,
+    input: Tensor,
+    weight: Tensor,
     bias_sizes: list[int] | None,
     *how: Any,
-) -> tuple[torch.Tensor | None, ...]:
+) -> tuple[Tensor | None, ...]:
     """Of the input, the weight and, if its size is given, the bias; `how` is what follows the bias in `function`."""
     leaves = [x.detach().requires_grad_() for x in (input, weight)]
     bias = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from diopi.conformance.references.gradients import gradients
 
@@ -14,20 +15,18 @@ _DISTANCE_MODES = (
 )
 
 
-def linear_gradients(
-    grad_output: torch.Tensor, input: torch.Tensor, weight: torch.Tensor
-) -> tuple[torch.Tensor, ...]:
+def linear_gradients(grad_output: Tensor, input: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
     """The gradients of input, weight and bias of `F.linear`."""
     return gradients(F.linear, grad_output, (input, weight, weight.new_zeros(weight.shape[0])))
 
 
-def cholesky(mat: torch.Tensor, upper: bool) -> tuple[torch.Tensor | None, torch.Tensor]:
+def cholesky(mat: Tensor, upper: bool) -> tuple[Tensor | None, Tensor]:
     """The factor, if there is one, and for each matrix the order of the first minor that is not positive."""
     factor, info = torch.linalg.cholesky_ex(mat, upper=upper)
     return (None if info.any() else factor), info
 
 
-def cholesky_gradient(grad_output: torch.Tensor, L: torch.Tensor, upper: bool) -> torch.Tensor:
+def cholesky_gradient(grad_output: Tensor, L: Tensor, upper: bool) -> Tensor:
     """The gradient of the matrix whose factor is given."""
     matrix = L.mH @ L if upper else L @ L.mH
     (gradient,) = gradients(lambda a: torch.linalg.cholesky(a, upper=upper), grad_output, (matrix,))
@@ -35,8 +34,8 @@ def cholesky_gradient(grad_output: torch.Tensor, L: torch.Tensor, upper: bool) -
 
 
 def solved(
-    b: torch.Tensor, mat: torch.Tensor, upper: bool, transpose: bool, unitriangular: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+    b: Tensor, mat: Tensor, upper: bool, transpose: bool, unitriangular: bool
+) -> tuple[Tensor, Tensor]:
     """The solution of one triangular system for each matrix of the batch, and the matrices."""
     batch = torch.broadcast_shapes(b.shape[:-2], mat.shape[:-2])
     mat = mat.expand(*batch, *mat.shape[-2:])
@@ -46,15 +45,15 @@ def solved(
 
 
 def solve_gradients(
-    grad_x: torch.Tensor | None,
-    grad_cloned_mat: torch.Tensor | None,
-    x: torch.Tensor,
-    b: torch.Tensor,
-    mat: torch.Tensor,
+    grad_x: Tensor | None,
+    grad_cloned_mat: Tensor | None,
+    x: Tensor,
+    b: Tensor,
+    mat: Tensor,
     upper: bool,
     transpose: bool,
     unitriangular: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """The gradients of the right side and of the matrix, with the solution that is given."""
     grad_b, grad_mat = torch.zeros_like(x), torch.zeros_like(mat)
     if grad_x is not None:
@@ -73,19 +72,14 @@ def solve_gradients(
     return grad_b.sum_to_size(b.shape), grad_mat.sum_to_size(mat.shape)
 
 
-def distance(input1: torch.Tensor, input2: torch.Tensor, p: float, compute_mode: int | None) -> torch.Tensor:
+def distance(input1: Tensor, input2: Tensor, p: float, compute_mode: int | None) -> Tensor:
     """The distance of each row of the first from each row of the second; the mode says how, not what."""
     return torch.cdist(input1, input2, p, _DISTANCE_MODES[compute_mode or 0])
 
 
 def distance_gradient(
-    grad_output: torch.Tensor,
-    input1: torch.Tensor,
-    input2: torch.Tensor,
-    p: float,
-    cdist: torch.Tensor,
-    grad_input: torch.Tensor | None,
-) -> torch.Tensor:
+    grad_output: Tensor, input1: Tensor, input2: Tensor, p: float, cdist: Tensor, grad_input: Tensor | None
+) -> Tensor:
     """The gradient of `input1`, with the distances that are given, in the shape that the caller wants."""
     difference = input1.unsqueeze(-2) - input2.unsqueeze(-3)
     size, sign = difference.abs(), difference.sign()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from diopi.conformance.references.gradients import as_float, input_gradient
 
@@ -16,12 +17,8 @@ def reduction_word(reduction: int) -> str:
 
 
 def nll_loss_and_weight(
-    input: torch.Tensor,
-    target: torch.Tensor,
-    weight: torch.Tensor | None,
-    reduction: int,
-    ignore_index: int,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+    input: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> tuple[Tensor, Tensor | None]:
     """The loss, and the sum of the weights of the targets that count."""
     loss = F.nll_loss(input, target, weight, ignore_index=ignore_index, reduction=reduction_word(reduction))
     if reduction_word(reduction) == "none":
@@ -32,23 +29,21 @@ def nll_loss_and_weight(
 
 
 def nll_gradient(
-    grad_output: torch.Tensor,
-    input: torch.Tensor,
-    target: torch.Tensor,
-    weight: torch.Tensor | None,
-    total: torch.Tensor,
+    grad_output: Tensor,
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    total: Tensor,
     reduction: int,
     ignore_index: int,
-) -> torch.Tensor:
+) -> Tensor:
     """Minus the weight of each target at its position, times what comes from behind; the mean divides by the total weight."""
     function = torch.ops.aten.nll_loss2d_backward if input.dim() == 4 else torch.ops.aten.nll_loss_backward
     tensors = (tensor.contiguous() for tensor in (grad_output, input, target))
     return function(*tensors, weight, reduction, ignore_index, total)
 
 
-def focal_loss(
-    inputs: torch.Tensor, targets: torch.Tensor, alpha: float, gamma: float, reduction: int
-) -> torch.Tensor:
+def focal_loss(inputs: Tensor, targets: Tensor, alpha: float, gamma: float, reduction: int) -> Tensor:
     """Cross entropy of each logit, less the surer it is right; alpha balances the two classes."""
     alpha, gamma = as_float(alpha), as_float(gamma)
     targets = targets.to(inputs.dtype)
@@ -66,13 +61,8 @@ def focal_loss(
 
 
 def focal_gradient(
-    grad_output: torch.Tensor,
-    input: torch.Tensor,
-    target: torch.Tensor,
-    alpha: float,
-    gamma: float,
-    reduction: int,
-) -> torch.Tensor:
+    grad_output: Tensor, input: Tensor, target: Tensor, alpha: float, gamma: float, reduction: int
+) -> Tensor:
     """The slope of each logit's loss, times what comes from behind."""
     one, total = torch.ones((), dtype=input.dtype), _WORDS.index("sum")
     slope = input_gradient(focal_loss, one, input, target, alpha, gamma, total)
@@ -80,14 +70,14 @@ def focal_gradient(
 
 
 def ctc_loss(
-    log_probs: torch.Tensor,
-    targets: torch.Tensor,
-    input_lengths: torch.Tensor,
-    target_lengths: torch.Tensor,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
     blank: int,
     reduction: int,
     zero_infinity: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """The loss, that of each sequence, and the forward variables; the latter only where every sequence fills them."""
     targets = targets.contiguous()  # torch misreads labels in one row that have gaps
     lengths = [int(n) for n in input_lengths], [int(n) for n in target_lengths]
@@ -99,17 +89,17 @@ def ctc_loss(
 
 
 def ctc_gradient(
-    grad_output: torch.Tensor,
-    log_probs: torch.Tensor,
-    targets: torch.Tensor,
-    input_lengths: torch.Tensor,
-    target_lengths: torch.Tensor,
-    neg_log_likelihood: torch.Tensor,
-    log_alpha: torch.Tensor,
+    grad_output: Tensor,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    neg_log_likelihood: Tensor,
+    log_alpha: Tensor,
     blank: int,
     reduction: int,
     zero_infinity: bool,
-) -> torch.Tensor:
+) -> Tensor:
     """The gradient of the log-probabilities, from the forward variables that are given."""
     grad = grad_output.expand(target_lengths.shape)
     if reduction_word(reduction) == "mean":

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import torch
+from torch import Tensor
 
 from diopi.conformance.references.gradients import upcast
-
-Tensor = torch.Tensor
 
 
 def layer_norm_gradients(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim.adadelta import adadelta
 from torch.optim.adam import adam
 from torch.optim.rmsprop import rmsprop
@@ -14,7 +15,6 @@ from torch.optim.sgd import sgd
 
 from diopi.conformance.references.gradients import as_float
 
-Tensor = torch.Tensor
 Tensors = Sequence[Tensor]
 
 

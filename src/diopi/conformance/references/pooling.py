@@ -8,18 +8,17 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from diopi.conformance.references.gradients import input_gradient, upcast
 
 
-def in_order(input: torch.Tensor) -> torch.Tensor:
+def in_order(input: Tensor) -> Tensor:
     """One element after the other: torch's kernels know fewer dtypes and shapes in other layouts."""
     return input.clone(memory_format=torch.contiguous_format)
 
 
-def max_pool_gradient(
-    grad_output: torch.Tensor, input: torch.Tensor, indices: torch.Tensor, spatial: int
-) -> torch.Tensor:
+def max_pool_gradient(grad_output: Tensor, input: Tensor, indices: Tensor, spatial: int) -> Tensor:
     """Every output's gradient goes to the element of the input that it was taken from."""
     planes = input.shape[: input.dim() - spatial]
     total = upcast(torch.zeros(input.shape, dtype=input.dtype)).flatten(len(planes))
@@ -43,7 +42,7 @@ class _Pooling:
     """Padded elements do not count in an average."""
     adaptive: bool
 
-    def __call__(self, input: torch.Tensor, output_size: list[int]) -> torch.Tensor:
+    def __call__(self, input: Tensor, output_size: list[int]) -> Tensor:
         input, name = in_order(input), f"{self.mode}_pool{self.spatial}d"
         if self.adaptive:
             return _named(f"adaptive_{name}")(input, output_size)
@@ -52,13 +51,13 @@ class _Pooling:
         return _named(name)(input, *window, *last)
 
 
-def pooled(spatial: int, input: torch.Tensor, *how: Any) -> torch.Tensor:
+def pooled(spatial: int, input: Tensor, *how: Any) -> Tensor:
     """`how`: what follows the input in C, up to the size of the output."""
     *settings, output_size = how
     return _Pooling(spatial, *settings)(input, output_size)
 
 
-def pooled_gradient(spatial: int, grad_output: torch.Tensor, input: torch.Tensor, *how: Any) -> torch.Tensor:
+def pooled_gradient(spatial: int, grad_output: Tensor, input: Tensor, *how: Any) -> Tensor:
     """The gradient of `pooled`; that of a maximum goes where the indices say. `how`: what follows the input in C, up to
     the indices."""
     *settings, indices = how

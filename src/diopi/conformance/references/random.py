@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +25,7 @@ class Drawn:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     index: int
-    value: torch.Tensor
+    value: Tensor
     varies: bool
     """Whether another seed gives other numbers: not if p is 0 or there are few elements."""
 
@@ -41,7 +42,7 @@ def draw(name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def _found(name: str) -> Callable[..., Any]:
-    for holder in (torch.Tensor if name.endswith("_") else torch, torch.nn.functional, torch.ops.aten):
+    for holder in (Tensor if name.endswith("_") else torch, torch.nn.functional, torch.ops.aten):
         if hasattr(holder, name):
             return getattr(holder, name)
     raise LookupError(f"draw({name!r}): torch has no function of that name")
@@ -49,7 +50,7 @@ def _found(name: str) -> Callable[..., Any]:
 
 def _results(
     function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int
-) -> list[torch.Tensor]:
+) -> list[Tensor]:
     if name.endswith("_"):
         args = (args[0].clone(), *args[1:])
     with torch.random.fork_rng(devices=[]):

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from diopi.conformance.references.gradients import upcast
 
@@ -15,17 +16,17 @@ def dims_or_all(dim: list[int] | None) -> list[int] | None:
     return list(dim) if dim else None
 
 
-def keeps_dims(out: torch.Tensor | None, input: torch.Tensor) -> bool:
+def keeps_dims(out: Tensor | None, input: Tensor) -> bool:
     """Whether the caller allocated an output that keeps the reduced dimensions."""
     return out is not None and out.dim() == input.dim()
 
 
-def dtype_of(out: torch.Tensor | None) -> torch.dtype | None:
+def dtype_of(out: Tensor | None) -> torch.dtype | None:
     """The dtype that the caller chose, if he chose one."""
     return None if out is None else out.dtype
 
 
-def product(input: torch.Tensor, dim: int | None, keepdim: bool, dtype: torch.dtype | None) -> torch.Tensor:
+def product(input: Tensor, dim: int | None, keepdim: bool, dtype: torch.dtype | None) -> Tensor:
     """The product over one dimension or over everything."""
     if dim is not None:
         return torch.prod(input, dim, keepdim, dtype=dtype)
@@ -34,8 +35,8 @@ def product(input: torch.Tensor, dim: int | None, keepdim: bool, dtype: torch.dt
 
 
 def quantified(
-    quantifier: Callable[..., torch.Tensor], input: torch.Tensor, dim: int | None, out: torch.Tensor | None
-) -> torch.Tensor:
+    quantifier: Callable[..., Tensor], input: Tensor, dim: int | None, out: Tensor | None
+) -> Tensor:
     """`torch.any` or `torch.all` over one dimension or over everything."""
     keepdim = keeps_dims(out, input)
     if dim is not None:
@@ -44,21 +45,21 @@ def quantified(
     return found.reshape([1] * input.dim()) if keepdim else found
 
 
-def cumulated_from_the_end(grad_output: torch.Tensor, dim: int) -> torch.Tensor:
+def cumulated_from_the_end(grad_output: Tensor, dim: int) -> Tensor:
     """Element i of a running sum goes into all later ones, so its gradient is the sum of theirs."""
     if grad_output.dim() == 0:
         return grad_output
     return torch.cumsum(grad_output.flip(dim), dim).flip(dim)
 
 
-def softmax_gradient(grad_output: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:
+def softmax_gradient(grad_output: Tensor, output: Tensor, dim: int) -> Tensor:
     """What the softmax's output and the gradient at it say about the gradient at its input."""
     gradient, value = upcast(grad_output), upcast(output)
     weighted = gradient * value
     return (weighted - value * weighted.sum(dim, keepdim=True)).to(grad_output.dtype)
 
 
-def log_softmax_gradient(grad_output: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:
+def log_softmax_gradient(grad_output: Tensor, output: Tensor, dim: int) -> Tensor:
     """The same for the logarithm of a softmax."""
     gradient = upcast(grad_output)
     total = gradient.sum(dim, keepdim=True)
@@ -66,8 +67,8 @@ def log_softmax_gradient(grad_output: torch.Tensor, output: torch.Tensor, dim: i
 
 
 def vector_norm_gradient(
-    grad_output: torch.Tensor, x: torch.Tensor, norm: torch.Tensor, dim: list[int] | None, p: float
-) -> torch.Tensor:
+    grad_output: Tensor, x: Tensor, norm: Tensor, dim: list[int] | None, p: float
+) -> Tensor:
     """The gradient of a p-norm, zero where the norm is; the largest elements share that of the maximum norm."""
     axes = [d % max(x.dim(), 1) for d in dim] if dim else list(range(x.dim()))
     if norm.dim() != x.dim():

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from diopi.conformance.references.random import draw
 
@@ -15,28 +16,22 @@ _NORM_GUARD = 1e-7
 _CHANNELS_LAST, _CHANNELS_LAST_3D, _PRESERVE, _CHANNELS_LAST_1D = 1, 2, 3, 4
 
 
-def indexed(source: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+def indexed(source: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     """source[indices]; an absent index takes the whole dimension."""
     return source[tuple(slice(None) if index is None else index for index in indices)]
 
 
-def index_put(
-    source: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool
-) -> torch.Tensor:
+def index_put(source: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool) -> Tensor:
     """A copy of `source` in which source[indices] is `values`, or has them added."""
-    result: torch.Tensor = torch.ops.aten.index_put(source, list(indices), values, accumulate)
+    result: Tensor = torch.ops.aten.index_put(source, list(indices), values, accumulate)
     return result
 
 
 def scattered(
-    source: torch.Tensor,
-    dim: int,
-    index: torch.Tensor,
-    values: torch.Tensor | complex,
-    reduce: str | None,
-) -> torch.Tensor:
+    source: Tensor, dim: int, index: Tensor, values: Tensor | complex, reduce: str | None
+) -> Tensor:
     """`values` written to the positions of `index` along `dim`, or combined with what is there."""
-    if not isinstance(values, torch.Tensor):
+    if not isinstance(values, Tensor):
         values = torch.full(index.shape, values, dtype=source.dtype)
     if not reduce:
         return source.scatter(dim, index, values)
@@ -48,9 +43,7 @@ def scattered(
     return source.scatter_reduce(dim, index, values[tuple(map(slice, index.shape))], kind)
 
 
-def _scattered_one_by_one(
-    source: torch.Tensor, dim: int, index: torch.Tensor, values: torch.Tensor
-) -> torch.Tensor:
+def _scattered_one_by_one(source: Tensor, dim: int, index: Tensor, values: Tensor) -> Tensor:
     """Products of complex numbers, for which torch has no scatter."""
     result = source.clone()
     for position in torch.cartesian_prod(*map(torch.arange, index.shape)).reshape(-1, index.dim()).tolist():
@@ -60,16 +53,14 @@ def _scattered_one_by_one(
     return result
 
 
-def sliced(source: torch.Tensor, dim: int, start: int, end: int, step: int) -> torch.Tensor:
+def sliced(source: Tensor, dim: int, start: int, end: int, step: int) -> Tensor:
     """source[..., start:end:step, ...] at dimension `dim`."""
     kept = [slice(None)] * source.dim()
     kept[dim] = slice(start, end, step)
     return source[tuple(kept)]
 
 
-def masked_select_backward(
-    grad_output: torch.Tensor, source: torch.Tensor, mask: torch.Tensor
-) -> torch.Tensor:
+def masked_select_backward(grad_output: Tensor, source: Tensor, mask: Tensor) -> Tensor:
     """The gradients at their positions, zeros where nothing was selected."""
     grad = torch.zeros(source.shape, dtype=grad_output.dtype)
     grad[mask.expand(source.shape)] = grad_output
@@ -77,8 +68,8 @@ def masked_select_backward(
 
 
 def sort_backward(
-    grad_output: torch.Tensor, dim: int, indices: torch.Tensor, sizes: Sequence[int], keepdim: bool
-) -> torch.Tensor:
+    grad_output: Tensor, dim: int, indices: Tensor, sizes: Sequence[int], keepdim: bool
+) -> Tensor:
     """The gradients back where the values came from; without keepdim `dim` was reduced away."""
     if not keepdim and sizes:
         grad_output, indices = grad_output.unsqueeze(dim), indices.unsqueeze(dim)
@@ -86,8 +77,8 @@ def sort_backward(
 
 
 def embedding_backward(
-    grad: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int, by_frequency: bool
-) -> torch.Tensor:
+    grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, by_frequency: bool
+) -> Tensor:
     """The gradients of equal rows summed (or averaged); the padding row gets none."""
     rows = indices.reshape(-1).long()
     grads = grad.reshape(rows.numel(), grad.shape[-1])
@@ -97,9 +88,7 @@ def embedding_backward(
     return grad.new_zeros(num_weights, grad.shape[-1]).index_add(0, rows[kept], grads[kept])
 
 
-def embedding_renorm(
-    table: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float
-) -> torch.Tensor:
+def embedding_renorm(table: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
     """The rows that are named and longer than `max_norm` are scaled down to it."""
     result = table.clone()
     for row in indices.reshape(-1).unique().tolist():
@@ -110,11 +99,7 @@ def embedding_renorm(
 
 
 def unique(
-    source: torch.Tensor,
-    dim: int | None,
-    ordered: bool,
-    return_counts: bool,
-    indices: torch.Tensor | None,
+    source: Tensor, dim: int | None, ordered: bool, return_counts: bool, indices: Tensor | None
 ) -> tuple[Any, ...]:
     """The different values, where each element went, and how often each value occurs."""
     values, inverse, counts = torch.unique(
@@ -123,7 +108,7 @@ def unique(
     return values, None if indices is None else inverse, counts if return_counts else None
 
 
-def in_memory_format(source: torch.Tensor, memory_format: int) -> torch.Tensor:
+def in_memory_format(source: Tensor, memory_format: int) -> Tensor:
     """A copy whose elements lie in memory as `memory_format` says."""
     if memory_format == _CHANNELS_LAST_1D:
         return source.transpose(-1, -2).clone(memory_format=torch.contiguous_format).transpose(-1, -2)
@@ -135,7 +120,7 @@ def in_memory_format(source: torch.Tensor, memory_format: int) -> torch.Tensor:
     return source.clone(memory_format=formats.get(memory_format, torch.contiguous_format))
 
 
-def end_of_range(numbers: torch.Tensor, to: int | None) -> int:
+def end_of_range(numbers: Tensor, to: int | None) -> int:
     """The number that draws stay below; without `to` all numbers up to the largest that has no gaps below it."""
     if to is not None:
         return to
@@ -147,7 +132,7 @@ def end_of_range(numbers: torch.Tensor, to: int | None) -> int:
     return min(torch.iinfo(dtype).max + 1, torch.iinfo(torch.int64).max)
 
 
-def dropout(source: torch.Tensor, mask: torch.Tensor, p: float, train: bool) -> tuple[Any, ...]:
+def dropout(source: Tensor, mask: Tensor, p: float, train: bool) -> tuple[Any, ...]:
     """Elements are kept at the rate 1 - p; a mask with fewer elements than `source` keeps or drops whole channels."""
     if not train:
         return source.clone(), torch.ones_like(mask)

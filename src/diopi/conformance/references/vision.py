@@ -6,10 +6,9 @@ import math
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from diopi.conformance.references.gradients import upcast
-
-Tensor = torch.Tensor
 
 
 def kept_boxes(boxes: Tensor, confidence: Tensor, iou_threshold: float) -> Tensor:
