@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import torch
 
+from dicore.console import counted
 from diopi.library import LibraryMemory, Made, Tensor
-from diopi.library.errors import counted, writes_out_of_bounds
+from diopi.library.errors import writes_out_of_bounds
 
 GUARD = 128
 PATTERN = 0x5A

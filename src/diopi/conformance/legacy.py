@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from dicore.conformance.case_filter import CaseFilter, dtypes_named
 from dicore.conformance.cases import CaseSource
+from dicore.console import counted
 from diopi.conformance import import_torch_without_device, legacy_output
 from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.legacy_options import ALL, functions_named, parsed
-from diopi.library.errors import counted
 from diopi.vendors import VendorError
 
 if TYPE_CHECKING:
