@@ -173,7 +173,7 @@ class Results:
     def _open(self) -> None:
         self.stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
         self._waiting: list[Mapping[str, Any]] = []
-        self._log: Log | None = None
+        self.log: Log | None = None
         self._csv: CsvView | None = None
         self.count = 0
 
@@ -190,10 +190,10 @@ class Results:
 
     def extend(self, rows: Sequence[Mapping[str, Any]]) -> None:
         with self._lock:
-            if self._log is None:
+            if self.log is None:
                 where = rank_info()
-                self._log = Log(self.folder, self.name, about=self.about, **where)
-            self._log.extend(rows)
+                self.log = Log(self.folder, self.name, about=self.about, **where)
+            self.log.extend(rows)
             self._waiting += rows
             self.count += len(rows)
             if len(self._waiting) >= self.cache_size:
@@ -201,8 +201,8 @@ class Results:
 
     def flush(self) -> None:
         with self._lock:
-            if self._log is not None:
-                self._log.flush()
+            if self.log is not None:
+                self.log.flush()
             if self._waiting:
                 if self._csv is None:
                     os.makedirs(self.folder, exist_ok=True)
@@ -214,9 +214,9 @@ class Results:
         """Write everything and close the log."""
         with self._lock:
             self.flush()
-            if self._log is not None:
-                self._log.close()
-                self._log = None
+            if self.log is not None:
+                self.log.close()
+                self.log = None
 
     def after_fork(self) -> None:
         """A forked child starts with files of its own."""
