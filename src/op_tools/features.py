@@ -146,7 +146,8 @@ def apply_feature(
         raise ValueError(
             "apply_feature needs at least one operator: a name such as 'torch.add', or a function"
         )
-    settings.setdefault("verbose", _verbose_unless_told())
+    # A feature on one function is asked for to look at that function: its tables are printed, unless told otherwise.
+    settings.setdefault("verbose", None if variables_of(ToolSettings)["verbose"].name in os.environ else True)
     tool = classes[feature](**settings)
     tool.condition = condition_func
     taken: set[Any] = set()
@@ -166,11 +167,6 @@ def apply_feature(
         Feature(tool, routes).remove()
         raise
     return Feature(tool, routes)
-
-
-def _verbose_unless_told() -> bool | None:
-    # A feature on one function is asked for to look at that function: its tables are printed.
-    return None if variables_of(ToolSettings)["verbose"].name in os.environ else True
 
 
 def _find(item: Any) -> tuple[Any, Any, str, str]:

@@ -158,45 +158,38 @@ class TimeTally:
     """Time by operator and by call site, forward and backward."""
 
     def __init__(self) -> None:
-        self._operators: dict[str, list[float]] = {}
-        self._sites: dict[tuple[str, str], list[float]] = {}
+        self._operators: dict[tuple[str, ...], list[float]] = {}
+        self._sites: dict[tuple[str, ...], list[float]] = {}
 
     def add(self, row: Mapping[str, Any]) -> float:
         """Count a measured row; its milliseconds."""
         forward = finite(row.get("forward_elasped")) or 0.0
         backward = finite(row.get("backward_elasped")) or 0.0
-        name = operator_of(row)
-        for sums in (
-            self._operators.setdefault(name, [0, 0.0, 0.0]),
-            self._sites.setdefault((name, str(row.get("call_site") or "")), [0, 0.0, 0.0]),
-        ):
-            sums[0] += 1
-            sums[1] += forward
-            sums[2] += backward
+        name, call_site = operator_of(row), str(row.get("call_site") or "")
+        for table, key in ((self._operators, (name,)), (self._sites, (name, call_site))):
+            calls, before, after = table.get(key, (0, 0.0, 0.0))
+            table[key] = [calls + 1, before + forward, after + backward]
         return forward + backward
 
     @property
     def total(self) -> float:
-        return sum(sums[1] + sums[2] for sums in self._operators.values())
+        return sum(forward + backward for _, forward, backward in self._operators.values())
 
     def operators(self) -> list[dict[str, Any]]:
-        return [{"operator": name, **line} for name, line in self._lines(self._operators.items())]
+        return self._most_expensive(self._operators)
 
     def sites(self) -> list[dict[str, Any]]:
-        lines = self._lines(self._sites.items())
-        return [{"operator": name, "call_site": site, **line} for (name, site), line in lines]
+        return self._most_expensive(self._sites)
 
-    def _lines(self, items: Iterable[tuple[Any, list[float]]]) -> list[tuple[Any, dict[str, Any]]]:
+    def _most_expensive(self, table: Mapping[tuple[str, ...], list[float]]) -> list[dict[str, Any]]:
         whole = self.total or 1.0
-        largest = sorted(items, key=lambda item: -(item[1][1] + item[1][2]))[:MOST_TIMES]
+        largest = sorted(table.items(), key=lambda item: -(item[1][1] + item[1][2]))[:MOST_TIMES]
         return [
-            (
-                key,
-                {
-                    "calls": int(calls), "forward_ms": round(forward, 4), "backward_ms": round(backward, 4),
-                    "share": round((forward + backward) / whole, 5),
-                },
-            )
+            {
+                **dict(zip(("operator", "call_site"), key, strict=False)), "calls": int(calls),
+                "forward_ms": round(forward, 4), "backward_ms": round(backward, 4),
+                "share": round((forward + backward) / whole, 5),
+            }
             for key, (calls, forward, backward) in largest
         ]  # fmt: skip
 

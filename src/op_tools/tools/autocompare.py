@@ -181,7 +181,7 @@ class OpAutoCompare(Tool):
         verdicts = self._judge(call, results, reference)
         self._conclude(call, result, copies, reference, verdicts)
         if any(verdict.status == "fail" for verdict in verdicts):
-            self._save(call, copies, results, reference, _device_text(call))
+            self._save(call, copies, results, reference, str(call.device))
 
     def _conclude(
         self,
@@ -248,7 +248,7 @@ class OpAutoCompare(Tool):
         kept = calls.Held() if not reference.mutated() else None
         if kept is not None:
             inputs = (kept.tree(call.args), kept.tree(call.kwargs))
-        call.notes[self] = (kept, inputs, call.signature(), _device_text(call))
+        call.notes[self] = (kept, inputs, call.signature(), str(call.device))
 
     def backward(self, call: Call, grad_inputs: list[Any], grad_outputs: list[Any]) -> None:
         if call.notes.get(self) is None:
@@ -404,10 +404,6 @@ class OpAutoCompare(Tool):
         self.say(
             f"op_tools: OpAutoCompare judged {results.count} values: {counts}{told}\n    rows: {results.csv_path}"
         )
-
-
-def _device_text(call: Call) -> str:
-    return next((str(t.device) for t in call.tensors() if t.device.type not in {"cpu", "meta"}), "cpu")
 
 
 def _is_elementary(call: Call) -> bool:

@@ -98,17 +98,16 @@ class OpCapture(LevelTool):
     def _info(self, call: Call) -> CallInfo:
         kind = call.signature() if self.settings.max_calls_per_signature else None
         location = self.location(call)
-        devices = [tensor.device for tensor in call.tensors() if tensor.device.type not in {"cpu", "meta"}]
         return CallInfo(
             name=call.name,
             # Calls at ATen level go by the number of the call they are part of; each has a folder of its own.
             forward_id=call.id if call.level != "aten" else ENGINE.next_id(),
             time=time.strftime("%Y-%m-%d-%H-%M-%S"),
             step=call.step,
-            device=str(devices[0]) if devices else "cpu",
+            device=str(call.device),
             call_site=self.call_site_text(call),
             signature=kind,
-            extra={**{key: location[key] for key in _LOCATION}, **_autocast(devices)},
+            extra={**{key: location[key] for key in _LOCATION}, **_autocast(call.device)},
             **rank_info(),
         )
 
@@ -180,11 +179,11 @@ class OpCapture(LevelTool):
         )
 
 
-def _autocast(devices: list[torch.device]) -> dict[str, Any]:
+def _autocast(device: torch.device) -> dict[str, Any]:
     """Whether the device computes in a lower dtype by itself here: replay must do the same."""
-    if not devices or not torch.is_autocast_enabled(devices[0].type):
+    if device.type == "cpu" or not torch.is_autocast_enabled(device.type):
         return {}
-    return {"autocast": (True, torch.get_autocast_dtype(devices[0].type))}
+    return {"autocast": (True, torch.get_autocast_dtype(device.type))}
 
 
 def _filled(values: list[Any]) -> list[Any]:
