@@ -255,6 +255,5 @@ def _recurrent_draws(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     start = 3 if len(args) > 3 and isinstance(args[3], bool) else 4
     named = dict(zip(("has_biases", "num_layers", "dropout", "train"), args[start:], strict=False))
     named.update(kwargs)
-    return (
-        bool(named.get("train")) and float(named.get("dropout") or 0.0) > 0 and named.get("num_layers", 1) > 1
-    )
+    drops = float(named.get("dropout") or 0.0) > 0 and named.get("num_layers", 1) > 1
+    return bool(named.get("train")) and drops

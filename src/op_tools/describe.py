@@ -165,9 +165,8 @@ def compare_grad_rows(
 def as_plain(value: Any) -> Any:
     """Tensors as dicts of facts inside the same lists and dicts; everything else as JSON holds it."""
     if isinstance(value, torch.Tensor):
-        return {
-            key: list(item) if isinstance(item, tuple) else item for key, item in tensor_row(value).items()
-        }
+        facts = tensor_row(value).items()
+        return {key: list(item) if isinstance(item, tuple) else item for key, item in facts}
     if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
         return [as_plain(item) for item in value]
     if isinstance(value, dict):

@@ -90,9 +90,8 @@ class Route:
             if not tools or WRAPPER in kinds:
                 return function(*args, **kwargs)
             subscription = Subscription(self.name, tuple(tools))
-            return ENGINE.run_tools(
-                Call(subscription, function, args, kwargs, "api", 0, ENGINE.step, tensors), tools
-            )
+            call = Call(subscription, function, args, kwargs, "api", 0, ENGINE.step, tensors)
+            return ENGINE.run_tools(call, tools)
 
         return routed
 

@@ -122,10 +122,8 @@ def _times(run: Run) -> Iterator[tuple[str, Times]]:
     found: dict[str, array[float]] = {}
     call_sites: dict[str, str] = {}
     for row in run.rows("time_measure"):
-        for column, phase in (
-            ("forward_elasped", row.get("phase", "forward")),
-            ("backward_elasped", "backward"),
-        ):
+        phases = {"forward_elasped": row.get("phase", "forward"), "backward_elasped": "backward"}
+        for column, phase in phases.items():
             time = row.get(column)
             if isinstance(time, float) and abs(time) <= _LONGEST_MS:
                 key = _signature(row, str(phase))
@@ -340,9 +338,8 @@ def _compare_accuracy(
         if found is not None:
             what, text = found
             weight = rank * 1e6 + min(now.error, 1e6)
-            outcome.findings.append(
-                Regression("accuracy", what, Signature.of_key(key), text, weight, now.where)
-            )
+            finding = Regression("accuracy", what, Signature.of_key(key), text, weight, now.where)
+            outcome.findings.append(finding)
 
 
 def _judged(one: Accuracy) -> str:
@@ -375,9 +372,8 @@ def _compare_time(
         if ratio > rules.time_ratio and median - old.median > _MADS * noise:
             text = f"{old.median:.4g} -> {median:.4g} ms, {ratio:.2f} times, {now.calls} calls"
             lost = (median - old.median) * now.calls
-            outcome.findings.append(
-                Regression("time", "SLOWER", Signature.of_key(key), text, lost, now.where)
-            )
+            finding = Regression("time", "SLOWER", Signature.of_key(key), text, lost, now.where)
+            outcome.findings.append(finding)
 
 
 def _machine_factor(ratios: list[float]) -> float:

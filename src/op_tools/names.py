@@ -225,14 +225,10 @@ def _overload(namespace: str, operator: str, overload: str | None = None) -> Any
 
 
 def _has_tensor(func: Any) -> bool:
-    schemas = (
-        [func._schema]
-        if isinstance(func, torch._ops.OpOverload)
-        else [getattr(func, overload)._schema for overload in func.overloads()]
-    )
-    return any(
-        "Tensor" in str(value.type) for schema in schemas for value in (*schema.arguments, *schema.returns)
-    )
+    is_overload = isinstance(func, torch._ops.OpOverload)
+    overloads = [func] if is_overload else [getattr(func, name) for name in func.overloads()]
+    values = (v for one in overloads for v in (*one._schema.arguments, *one._schema.returns))
+    return any("Tensor" in str(value.type) for value in values)
 
 
 def _foreign_function(name: str, parts: list[str], allowed: tuple[str, ...]) -> Callable[..., Any]:

@@ -322,9 +322,8 @@ class Tool:
     def failure_row(self, call: Call | None, error: Exception) -> None:
         """The row of an error of the tool itself."""
         if self.results is not None and call is not None:
-            self.results.append(
-                {**self.row_of(call), "error_info": f"tool error: {type(error).__name__}: {error}"}
-            )
+            problem = f"tool error: {type(error).__name__}: {error}"
+            self.results.append({**self.row_of(call), "error_info": problem})
 
 
 class LevelTool(Tool):

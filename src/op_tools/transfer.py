@@ -55,9 +55,8 @@ class Transfer:
         self.cast = cast or {}
         # Without values a copy has the shape and strides of its tensor and nothing in it: enough for a view.
         self.values = values
-        self._pairs: dict[
-            int, tuple[torch.Tensor, torch.Tensor]
-        ] = {}  # by the id of the tensor, which they keep
+        # By the id of the tensor, which the pair keeps alive.
+        self._pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._memories: dict[int, torch.Tensor] = {}
         self._shared: set[int] = set()
 

@@ -52,8 +52,9 @@ def answer(bisection: Bisection) -> str:
         )
     count = len(bisection.operators)
     left = f" ({bisection.left:.1%} of the error is left)" if bisection.left else ""
+    runs = f"{len(bisection.runs)} runs"
     lines = [
-        f"{count} of {bisection.seen} operators must run on the CPU to restore the result{left}; {len(bisection.runs)} runs:"
+        f"{count} of {bisection.seen} operators must run on the CPU to restore the result{left}; {runs}:"
     ]
     for name in bisection.operators:
         lines += [f"    {name}", *_why(bisection, name)]

@@ -116,18 +116,14 @@ def distance(result: Sequence[float], reference: Sequence[float], smallest: floa
     apart = [(mine, right) for mine, right in zip(result, reference, strict=True) if mine != right]
     if not all(math.isfinite(value) for pair in apart for value in pair):
         return math.inf
-    sizes = [max(abs(right), smallest) or 1.0 for _, right in apart]
-    return max(
-        (abs(mine - right) / size for (mine, right), size in zip(apart, sizes, strict=True)), default=0.0
-    )
+    return max((abs(mine - right) / (max(abs(right), smallest) or 1.0) for mine, right in apart), default=0.0)
 
 
 def _smallest(bad: Sequence[float], reference: Sequence[float]) -> float:
     """What counts as zero beside the largest number that the fault changes. Counts and settings stay as they are."""
-    fits = len(bad) == len(reference)
-    changed = (
-        [right for mine, right in zip(bad, reference, strict=True) if mine != right] if fits else reference
-    )
+    changed = reference
+    if len(bad) == len(reference):
+        changed = [right for mine, right in zip(bad, reference, strict=True) if mine != right]
     return NEARLY_ZERO * max((abs(right) for right in changed if math.isfinite(right)), default=0.0)
 
 

@@ -140,9 +140,8 @@ class Runner:
         began = time.monotonic()
         code, in_time = self._execute(folder)
         self._check_was_started(folder / "refused.txt")
-        done = ScriptRun(
-            self.count, None if fallback is None else tuple(fallback), code, time.monotonic() - began
-        )
+        on_cpu = None if fallback is None else tuple(fallback)
+        done = ScriptRun(self.count, on_cpu, code, time.monotonic() - began)
         done.problem = self._problem(code, in_time, folder / "stderr.txt")
         if done.ended_well and (self.reading.file is None or self._stamp() != stamp):
             done.result = self.reading.read(_text(folder / "stdout.txt"))

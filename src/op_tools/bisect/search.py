@@ -87,9 +87,7 @@ def ranked(seen: Sequence[str], found: Mapping[str, Suspicion]) -> tuple[list[st
     def weight(name: str) -> tuple[int, float]:
         return found[name].weight if name in found else (0, 0.0)
 
-    order = sorted(
-        seen, key=weight, reverse=True
-    )  # stable: those of the same weight stay in the order of first use
+    order = sorted(seen, key=weight, reverse=True)  # those of the same weight stay in the order of first use
     for level in sorted(WEIGHT.values(), reverse=True):
         count = sum(weight(name)[0] >= level for name in order)
         if count:
@@ -196,9 +194,8 @@ class Bisection:
         self.judge = ResultJudge.between(bad.result, reference, self.tolerance)
         if not self.judge.nothing_wrong:
             return
-        where = (
-            "is the one expected" if self.expect is not None else "is the same with every operator on the CPU"
-        )
+        same = "is the same with every operator on the CPU"
+        where = "is the one expected" if self.expect is not None else same
         stayed = ", ".join(self.runs[-1].stayed)
         raise BadInput(
             f"nothing to search: the result {where} (relative difference {self.judge.gap:.1e}). If it is wrong all the "

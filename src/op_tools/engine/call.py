@@ -72,7 +72,8 @@ class Call:
     def device(self) -> torch.device:
         """The device the call works on: that of its first tensor that is not on the CPU."""
         if self._device is None:
-            self._device = device_of(self.tensors())
+            devices = [tensor.device for tensor in self.tensors()]
+            self._device = next((device for device in devices if device.type not in {"cpu", "meta"}), _CPU)
         return self._device
 
     def release(self) -> None:
@@ -118,14 +119,7 @@ class Call:
         return self._tensors
 
 
-def device_of(tensors: list[torch.Tensor]) -> torch.device:
-    """The device of the first tensor that is not on the CPU, or the CPU."""
-    for tensor in tensors:
-        if tensor.device.type not in {"cpu", "meta"}:
-            return tensor.device
-    return torch.device("cpu")
-
-
+_CPU = torch.device("cpu")
 _LONGEST_LIST = 32
 # Among the device types of a call: some tensor stands for others (DTensor, a fake one) and has no memory of its own.
 WRAPPER = "wrapper"

@@ -68,11 +68,9 @@ def _routed(engine: Engine, name: str, original: Callable[..., Any]) -> Callable
         subscription = engine.api_subscriptions.get(original, UNKNOWN)
         if subscription is UNKNOWN:
             subscription = engine.subscribe_api(original, name)
-        return (
-            original(*args, **kwargs)
-            if subscription is None
-            else engine.run_api(subscription, original, args, kwargs)
-        )
+        if subscription is None:
+            return original(*args, **kwargs)
+        return engine.run_api(subscription, original, args, kwargs)
 
     return collective
 

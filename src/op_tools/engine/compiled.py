@@ -99,9 +99,8 @@ class CompiledRun:
         engine = self.engine
         if self.own_thread:
             # Tools may have come and gone meanwhile. The wrapper has also reset the keys that a mode turns on.
-            self.modes = [
-                mode for mode in (engine.local.api_mode, engine.local.aten_mode) if mode is not None
-            ]
+            own = (engine.local.api_mode, engine.local.aten_mode)
+            self.modes = [mode for mode in own if mode is not None]
         for mode in self.modes:
             private.remove_mode(mode)
             private.push_mode(mode)

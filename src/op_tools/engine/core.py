@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from op_tools.categories import names_in
 from op_tools.device_error import DeviceError
 from op_tools.engine import backward, private
 from op_tools.engine.call import WRAPPER, Call, Origin, device_types
@@ -44,8 +45,8 @@ NEVER = frozenset(
     }
 )  # fmt: skip
 # Only ever bookkeeping at ATen level.
-NEVER_ATEN = frozenset(
-    {"aten.detach.default", "aten.alias.default", "aten.is_pinned.default", "aten.record_stream.default"}
+NEVER_ATEN = names_in(
+    "aten.detach.default aten.alias.default aten.is_pinned.default aten.record_stream.default"
 )
 
 
@@ -223,9 +224,8 @@ class Engine:
             return func(*args, **kwargs)
         if subscription.only_parent:
             return self.run_parent(subscription, func, args, kwargs)
-        if subscription.decline is not None and subscription.decline(
-            subscription.name, args, kwargs, self.step
-        ):
+        decline = subscription.decline
+        if decline is not None and decline(subscription.name, args, kwargs, self.step):
             local.api_call = subscription.bystander
             try:
                 return func(*args, **kwargs)

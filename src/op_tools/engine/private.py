@@ -184,9 +184,8 @@ def patch_custom_functions(wrapper: Callable[[Callable[..., Any]], Callable[...,
 
 def keeps_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a run of backward was asked to keep its graph: third argument of autograd's entry."""
-    return (
-        bool(args[2]) if len(args) > 2 else bool(kwargs.get("keep_graph", kwargs.get("retain_graph", False)))
-    )
+    named = kwargs.get("keep_graph", kwargs.get("retain_graph", False))
+    return bool(args[2] if len(args) > 2 else named)
 
 
 def saving_is_hooked() -> bool:

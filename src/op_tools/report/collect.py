@@ -252,9 +252,8 @@ class Collected:
             "tool": tool, "row": self.table.row_number(tool, index), "operator": row["operator"],
             "value": row["value"], "verdict": row["verdict"],
         }  # fmt: skip
-        line |= {
-            name: number(name, row.get(name)) for name in ("step", "rank", "pid", "forward_id", *_FIGURES)
-        }
+        numbers = ("step", "rank", "pid", "forward_id", *_FIGURES)
+        line |= {name: number(name, row.get(name)) for name in numbers}
         line |= {name: str(row.get(name) or "") for name in _FACTS}
         line["reproduce"] = reproduce_line(row["capture"]) if row["capture"] else ""
         return line

@@ -11,7 +11,7 @@ import gzip
 import json
 import math
 from collections.abc import Mapping
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 __all__ = ["NUMBERS", "Block", "RowTable"]
@@ -148,12 +148,8 @@ class RowTable:
 
     def row_number(self, tool: str, index: int) -> int:
         """The number of a row in the whole table, from its index in the block of its tool."""
-        before = 0
-        for name, block in self.blocks.items():
-            if name == tool:
-                break
-            before += block.count
-        return before + index
+        earlier = takewhile(lambda name: name != tool, self.blocks)
+        return sum(self.blocks[name].count for name in earlier) + index
 
     def packed(self) -> str:
         """Everything as JSON, compressed, in base64: text that a page may hold."""

@@ -168,9 +168,8 @@ def headline(summary: Mapping[str, Any]) -> str:
             parts.append(f"{counted(summary['births'], 'call', ',')} made a NaN or Inf")
         return f"Something is wrong: {'; '.join(parts)}."
     if state == "suspect":
-        return (
-            f"Something may be wrong: {counted(summary['suspect'], 'call', ',')} suspect, none proved wrong."
-        )
+        calls = counted(summary["suspect"], "call", ",")
+        return f"Something may be wrong: {calls} suspect, none proved wrong."
     if state == "lower":
         return (
             f"Nothing is wrong, but {summary['lower']:,} of {compared:,} compared values have a lower precision "

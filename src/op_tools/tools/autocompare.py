@@ -218,9 +218,8 @@ class OpAutoCompare(Tool):
                 for mine, own in pairs
             ]
         else:
-            verdicts = self._judge(
-                call, [Transfer(self.settings.reference).tree(v) for v in results], reference
-            )
+            copies = [Transfer(self.settings.reference).tree(value) for value in results]
+            verdicts = self._judge(call, copies, reference)
         self._conclude(call, result, (args, kwargs), reference, verdicts)
 
     def _judge(
@@ -257,9 +256,8 @@ class OpAutoCompare(Tool):
         held, (args, kwargs), key, device = call.notes[self] if ENGINE.graphs_kept else call.notes.pop(self)
         if held is not None:
             if held.changed():
-                self._note(
-                    call, "grad", "an input was changed in place after the call; judged at ATen level only"
-                )
+                why = "an input was changed in place after the call; judged at ATen level only"
+                self._note(call, "grad", why)
                 return
             args, kwargs = Transfer(self.settings.reference).call(args, kwargs)
         home = Transfer(self.settings.reference)
@@ -401,13 +399,12 @@ class OpAutoCompare(Tool):
         counts = ", ".join(f"{count} {status}" for status, count in sorted(self.counts.items()))
         wrong = sorted(self.failed_names, key=lambda name: -self.failed_names[name])
         told = f"\n    look at {', '.join(wrong[:5])}" if wrong else ""
-        self.say(
-            f"op_tools: OpAutoCompare judged {results.count} values: {counts}{told}\n    rows: {results.csv_path}"
-        )
+        self.say(f"op_tools: OpAutoCompare judged {results.count} values: {counts}{told}")
+        self.say(f"    rows: {results.csv_path}")
 
 
 def _is_elementary(call: Call) -> bool:
     """Whether a random call is one operator that judge_random knows, and not a composite."""
-    return (call.name.startswith("torch.Tensor.") and call.name.endswith("_")) or (
-        category_of(call.func, call.name) == "random" and ("dropout" not in call.name)
-    )
+    if call.name.startswith("torch.Tensor.") and call.name.endswith("_"):
+        return True
+    return category_of(call.func, call.name) == "random" and "dropout" not in call.name

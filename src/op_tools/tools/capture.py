@@ -141,9 +141,8 @@ class OpCapture(LevelTool):
         if self.settings.verbose:
             self.store.flush()
             rows = call.notes.pop((self, "rows")) + describe.rows_of(call.name, "outputs", (result,))
-            self._print(
-                f"{call.name}    forward_id:{call.id}/{info.time}    {self.call_site_text(call)}", rows
-            )
+            where = self.call_site_text(call)
+            self._print(f"{call.name}    forward_id:{call.id}/{info.time}    {where}", rows)
 
     def backward(self, call: Call, grad_inputs: list[Any], grad_outputs: list[Any]) -> None:
         info = call.notes.get(self)

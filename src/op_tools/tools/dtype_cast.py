@@ -110,9 +110,8 @@ class OpDtypeCast(Tool):
         except Exception as error:
             # The program's own dtype decides what it sees: a result, or its own error.
             result = run()
-            self.say_once(
-                call, f"stays in its own dtype: {type(error).__name__}: {str(error).splitlines()[0][:160]}"
-            )
+            reason = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
+            self.say_once(call, f"stays in its own dtype: {reason}")
             return result
         written = cast.written(writing.written_statistics(call.func, call.name, call.args, call.kwargs))
         if cast.shows_a_copy(result) or not (tensors_of(result) or written):

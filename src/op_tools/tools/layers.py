@@ -147,9 +147,8 @@ class OpLayers(Tool):
         written = f"{self.recorded} module calls, {stats.written_bytes / 1e6:.1f} MB"
         self.say(f"op_tools: OpLayers saved {written}, under {self._result_folder()} ({state})")
         if not self.recorded:
-            self.say(
-                "op_tools: OpLayers saw no call of a module in the steps and paths asked for (OP_LAYERS_STEPS, OP_LAYERS_LIST)"
-            )
+            asked_for = "the steps and paths asked for (OP_LAYERS_STEPS, OP_LAYERS_LIST)"
+            self.say(f"op_tools: OpLayers saw no call of a module in {asked_for}")
 
     def after_fork(self) -> None:
         super().after_fork()
@@ -283,9 +282,8 @@ class OpLayers(Tool):
                 return
             weights = {key: grad for key, grad in given.items() if isinstance(key, str)}
             inputs = {key: grad for key, grad in given.items() if isinstance(key, int)}
-            store.put(
-                info, "grad_inputs", in_order(inputs, max(inputs, default=-1) + 1), {"weights": weights}
-            )
+            in_given_order = in_order(inputs, max(inputs, default=-1) + 1)
+            store.put(info, "grad_inputs", in_given_order, {"weights": weights})
             store.put(info, "grad_outputs", in_order(taken, max(taken, default=-1) + 1))
 
         def guard(function: Any, *values: Any) -> None:

@@ -161,9 +161,8 @@ class MemoryMonitor(Tool):
 
     @classmethod
     def inconclusive(cls, rows: Sequence[Mapping[str, Any]]) -> str:
-        return (
-            "" if rows else "there is no sample, so nothing is known. Check the results folder and the disk."
-        )
+        reason = "there is no sample, so nothing is known. Check the results folder and the disk."
+        return "" if rows else reason
 
     def opened(self) -> None:
         self.curves = Curves()

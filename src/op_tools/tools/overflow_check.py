@@ -71,9 +71,8 @@ def find(tensor: torch.Tensor) -> NonFinite:
         if values.element_size() == 1:
             values = values.float()
         # A sum of finite values may overflow too, but a sum with a NaN or an Inf in it is never finite.
-        if math.isfinite(
-            values.sum(dtype=torch.float64 if values.element_size() == 8 else torch.float32).item()
-        ):
+        dtype = torch.float64 if values.element_size() == 8 else torch.float32
+        if math.isfinite(values.sum(dtype=dtype).item()):
             return CLEAN
         return _flags(values.isnan().any().item(), values.isinf().any().item())
     except NotImplementedError:
