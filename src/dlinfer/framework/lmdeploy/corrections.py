@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from dlinfer import ops
 from dlinfer.framework.lmdeploy.devices import serves
+from dlinfer.framework.lmdeploy.replacing import around
 
 __all__ = ["install"]
 
@@ -41,16 +41,12 @@ def _keep_float32() -> None:
     """
     from lmdeploy.pytorch import config
 
-    original = config._update_torch_dtype
-
-    @functools.wraps(original)
-    def update(model_config: Any, dtype: str, device_type: str = "auto") -> Any:
+    @around(config, "_update_torch_dtype")
+    def update(original: Any, model_config: Any, dtype: str, device_type: str = "auto") -> Any:
         updated = original(model_config, dtype, device_type=device_type)
         if dtype == "auto" and serves(device_type) and _saved_dtype(model_config.hf_config) is torch.float32:
             updated.dtype = torch.float32
         return updated
-
-    config._update_torch_dtype = update
 
 
 def _saved_dtype(hf_config: Any) -> torch.dtype | None:
@@ -68,17 +64,13 @@ def _keep_keys_for_layers_without_window() -> None:
     """The engine gives blocks before the window back, for all layers; Gemma 2 has layers that still look there."""
     from lmdeploy.pytorch.config import ModelConfig
 
-    original = ModelConfig.from_hf_config.__func__
-
-    @functools.wraps(original)
-    def from_hf_config(cls: Any, hf_config: Any, *args: Any, **kwargs: Any) -> Any:
+    @around(ModelConfig, "from_hf_config")
+    def from_hf_config(original: Any, cls: Any, hf_config: Any, *args: Any, **kwargs: Any) -> Any:
         model_config = original(cls, hf_config, *args, **kwargs)
         kinds = getattr(model_config.llm_config, "layer_types", None) or ()
         if serves(kwargs.get("device_type", "auto")) and "full_attention" in kinds:
             model_config.sliding_window = -1
         return model_config
-
-    ModelConfig.from_hf_config = classmethod(from_hf_config)
 
 
 def _stretch_rotary_of_llama31() -> None:
@@ -86,16 +78,12 @@ def _stretch_rotary_of_llama31() -> None:
     from lmdeploy.pytorch.backends.dlinfer import rotary_embedding
     from lmdeploy.pytorch.backends.rotary_embedding import RopeType
 
-    original = rotary_embedding._build_rotary_embedding
-
-    @functools.wraps(original)
-    def build(spec: Any) -> Any:
+    @around(rotary_embedding, "_build_rotary_embedding")
+    def build(original: Any, spec: Any) -> Any:
         if spec.emb_type == RopeType.Llama3:
             length = spec.llama3_params.original_max_position_embeddings
             spec = dataclasses.replace(spec, max_position_embeddings=length)
         return original(spec)
-
-    rotary_embedding._build_rotary_embedding = build
 
 
 def _keep_embedding_of_padding() -> None:
@@ -107,15 +95,11 @@ def _keep_embedding_of_padding() -> None:
     from lmdeploy.pytorch.backends import get_backend
     from lmdeploy.pytorch.nn.embedding import ParallelEmbedding
 
-    original = ParallelEmbedding.__init__
-
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+    @around(ParallelEmbedding, "__init__")
+    def init(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if serves(get_backend().get_name()):
             self.padding_idx = None
-
-    ParallelEmbedding.__init__ = init
 
 
 # ---- sliding windows, soft caps and slopes of alibi ----
@@ -127,15 +111,11 @@ def _pass_mask_parameters() -> None:
     """
     from lmdeploy.pytorch.backends.dlinfer.attention import DlinferAttentionImpl
 
-    original = DlinferAttentionImpl.__init__
-
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+    @around(DlinferAttentionImpl, "__init__")
+    def init(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if _window(self) is not None or self.logit_softcapping or self.alibi:
             self.paged_attention_fwd = functools.partial(_attention, self)
-
-    DlinferAttentionImpl.__init__ = init
 
 
 def _window(layer: Any) -> int | tuple[int, int] | None:
@@ -226,36 +206,33 @@ def _separate_engines() -> None:
     # As get_k_block_shape of each has it.
     layouts = {AscendOpsBackend: "BSND", CambOpsBackend: "BNSD", MacaOpsBackend: "BSND"}
     for backend, layout in layouts.items():
-        backend.build_graph_runner = staticmethod(_marking(backend.build_graph_runner, layout))
-        backend.update_step_context = classmethod(_by_engine(backend.update_step_context.__func__))
+        around(backend, "build_graph_runner")(functools.partial(_build_marked, layout))
+        around(backend, "update_step_context")(_update_by_engine)
 
 
-def _marking(original: Callable[..., Any], layout: str) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def build_graph_runner(
-        model: Any, model_config: Any, cache_config: Any, backend_config: Any, device: Any
-    ) -> Any:
-        runner = original(model, model_config, cache_config, backend_config, device)
-        runner.cache_layout = layout
-        setattr(cache_config, _GRAPH_MODE, not backend_config.eager_mode)
-        return runner
+def _build_marked(
+    layout: str,
+    original: Any,
+    model: Any,
+    model_config: Any,
+    cache_config: Any,
+    backend_config: Any,
+    device: Any,
+) -> Any:
+    runner = original(model, model_config, cache_config, backend_config, device)
+    runner.cache_layout = layout
+    setattr(cache_config, _GRAPH_MODE, not backend_config.eager_mode)
+    return runner
 
-    return build_graph_runner
 
-
-def _by_engine(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def update_step_context(backend: Any, step_context: Any) -> Any:
-        config = step_context.cache_config
-        with _TURN:
-            backend.total_slots = (
-                None  # a table of the engine that came before, with its number and size of blocks
-            )
-            backend.enable_graph = getattr(config, _GRAPH_MODE)
-            backend.max_batches = config.max_batches
-            return original(backend, step_context)
-
-    return update_step_context
+def _update_by_engine(original: Any, backend: Any, step_context: Any) -> Any:
+    config = step_context.cache_config
+    with _TURN:
+        # A table of the engine that came before, with its number and size of blocks.
+        backend.total_slots = None
+        backend.enable_graph = getattr(config, _GRAPH_MODE)
+        backend.max_batches = config.max_batches
+        return original(backend, step_context)
 
 
 # ---- older backends ----

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from dlinfer.framework.lmdeploy.devices import OWN_DEVICE, serves
+from dlinfer.framework.lmdeploy.replacing import around
 
 if TYPE_CHECKING:
     from lmdeploy import GenerationConfig
@@ -47,19 +47,14 @@ def understand_output_length() -> None:
 
     # `Pipeline.__call__`, `batch_infer` and `chat` come down to these two.
     for name in ("infer", "stream_infer"):
-        setattr(Pipeline, name, _understanding(getattr(Pipeline, name)))
 
-
-def _understanding(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _KEYWORD in kwargs and serves(getattr(self.backend_config, "device_type", OWN_DEVICE)):
-            if "gen_config" not in kwargs:
-                args, kwargs["gen_config"] = _without_config(method.__name__, args)
-            kwargs["gen_config"] = with_output_length(kwargs["gen_config"], kwargs.pop(_KEYWORD))
-        return method(self, *args, **kwargs)
-
-    return call
+        @around(Pipeline, name)
+        def infer(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+            if _KEYWORD in kwargs and serves(getattr(self.backend_config, "device_type", OWN_DEVICE)):
+                if "gen_config" not in kwargs:
+                    args, kwargs["gen_config"] = _without_config(original.__name__, args)
+                kwargs["gen_config"] = with_output_length(kwargs["gen_config"], kwargs.pop(_KEYWORD))
+            return original(self, *args, **kwargs)
 
 
 def _without_config(name: str, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
@@ -95,15 +90,11 @@ def refuse_empty_prompts() -> None:
     """Where requests come in: tell who asked."""
     from lmdeploy.serve.core.async_engine import AsyncEngine
 
-    original = AsyncEngine._determine_gen_config
-
-    @functools.wraps(original)
-    def _determine_gen_config(self: Any, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
+    @around(AsyncEngine, "_determine_gen_config")
+    def determine(original: Any, self: Any, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
         if len(input_ids) == 0:
             raise ValueError("The prompt has no tokens: write a text, or let the chat template make one.")
         return original(self, input_ids, *args, **kwargs)
-
-    AsyncEngine._determine_gen_config = _determine_gen_config
 
 
 @functools.cache
@@ -112,10 +103,8 @@ def survive_empty_prompts() -> None:
     from lmdeploy.messages import ResponseType
     from lmdeploy.pytorch.engine.engine import Engine
 
-    original = Engine._add_message
-
-    @functools.wraps(original)
-    def _add_message(self: Any, reqs: list[Any]) -> None:
+    @around(Engine, "_add_message")
+    def add_message(original: Any, self: Any, reqs: list[Any]) -> None:
         good = []
         for request in reqs:
             session = self.scheduler.get_session(request.data["session_id"])
@@ -124,8 +113,6 @@ def survive_empty_prompts() -> None:
             else:
                 good.append(request)
         original(self, good)
-
-    Engine._add_message = _add_message
 
 
 # ---- sampling that follows the seed of a request: LMDeploy's draw for devices other than cuda leaves the seed out ----

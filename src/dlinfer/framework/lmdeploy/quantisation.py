@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dlinfer import ops
 from dlinfer.framework.lmdeploy.devices import serves
+from dlinfer.framework.lmdeploy.replacing import around
 
 __all__ = [
     "CacheScaleError",
@@ -88,16 +89,12 @@ def _refuse_other_weights() -> None:
     """Where LMDeploy looks at a checkpoint's configuration first."""
     from lmdeploy.pytorch.check_env.model import ModelChecker
 
-    original = ModelChecker.check_dtype
-
-    @functools.wraps(original)
-    def check_dtype(self: Any, config: Any) -> None:
+    @around(ModelChecker, "check_dtype")
+    def check_dtype(original: Any, self: Any, config: Any) -> None:
         problem = weight_problem(config) if serves(self.device_type) else ""
         if problem:
             self.log_and_exit(mod_name="dlinfer", message=problem)
         original(self, config)
-
-    ModelChecker.check_dtype = check_dtype
 
 
 def _multiply_any_shape() -> None:
@@ -152,21 +149,15 @@ def _keep_signs() -> None:
     from lmdeploy.pytorch.backends import get_backend
     from lmdeploy.pytorch.engine.cache_engine import schema
 
-    dtype_of, scales_of = schema._resolve_kv_cache_dtype, schema.build_quant_cache_descs
-
-    @functools.wraps(dtype_of)
-    def resolve(model_config: Any, quant_policy: Any) -> torch.dtype:
+    @around(schema, "_resolve_kv_cache_dtype")
+    def resolve(original: Any, model_config: Any, quant_policy: Any) -> Any:
         if quant_policy == QuantPolicy.INT8 and serves(get_backend().get_name()):
             return torch.int8
-        found: torch.dtype = dtype_of(model_config, quant_policy)
-        return found
+        return original(model_config, quant_policy)
 
-    @functools.wraps(scales_of)
-    def build(*args: Any, **kwargs: Any) -> list[Any]:
-        found: list[Any] = [] if serves(get_backend().get_name()) else scales_of(*args, **kwargs)
-        return found
-
-    schema._resolve_kv_cache_dtype, schema.build_quant_cache_descs = resolve, build
+    @around(schema, "build_quant_cache_descs")
+    def build(original: Any, *args: Any, **kwargs: Any) -> Any:
+        return [] if serves(get_backend().get_name()) else original(*args, **kwargs)
 
 
 def _give_scales_to_layers() -> None:
@@ -175,15 +166,14 @@ def _give_scales_to_layers() -> None:
     from lmdeploy.pytorch.backends.dlinfer.ascend import AscendOpsBackend
     from lmdeploy.pytorch.backends.dlinfer.ascend.op_backend import AscendKVQuantMeta
 
-    original = AscendOpsBackend.build_graph_runner
-
-    @functools.wraps(original)
-    def build(model: Any, model_config: Any, cache_config: Any, backend_config: Any, device: Any) -> Any:
+    @around(AscendOpsBackend, "build_graph_runner")
+    def build(
+        original: Any, model: Any, model_config: Any, cache_config: Any, backend_config: Any, device: Any
+    ) -> Any:
         if cache_config.quant_policy == QuantPolicy.INT8:
             _give_scales(model, device, model_config.dtype)
         return original(model, model_config, cache_config, backend_config, device)
 
-    AscendOpsBackend.build_graph_runner = staticmethod(build)
     # Would fill the scales that all engines share, which no layer may read any more.
     AscendKVQuantMeta.set_value = staticmethod(lambda *args: None)
 

@@ -13,6 +13,7 @@ from dlinfer.framework.lmdeploy.devices import (
     map_cuda_to_dipu,
     serves,
 )
+from dlinfer.framework.lmdeploy.replacing import around
 
 __all__ = ["set_up"]
 
@@ -66,10 +67,8 @@ def _refuse_several_processes() -> None:
     """
     from lmdeploy.pytorch.check_env.dist import DistChecker
 
-    original = DistChecker.check
-
-    @functools.wraps(original)
-    def check(self: Any) -> None:
+    @around(DistChecker, "check")
+    def check(original: Any, self: Any) -> None:
         if serves(self.device_type) and self.world_size > 1:
             self.log_and_exit(
                 mod_name="dlinfer",
@@ -78,24 +77,18 @@ def _refuse_several_processes() -> None:
             )
         original(self)
 
-    DistChecker.check = check
-
 
 def _refuse_settings() -> None:
     """What would end the engine at its first step, or be left out without a word."""
     from lmdeploy.pytorch.engine.engine_checker import EngineChecker
 
-    original = EngineChecker.check
-
-    @functools.wraps(original)
-    def check(self: Any) -> None:
+    @around(EngineChecker, "check")
+    def check(original: Any, self: Any) -> None:
         config = self.engine_config
         problem = _setting_problem(config) if serves(config.device_type) else ""
         if problem:
             self.log_and_exit(mod_name="dlinfer", message=problem)
         original(self)
-
-    EngineChecker.check = check
 
 
 def _setting_problem(config: Any) -> str:
