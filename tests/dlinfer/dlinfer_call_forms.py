@@ -15,7 +15,6 @@ from torch import Tensor
 from dlinfer import ops
 from dlinfer.interface import OPERATORS
 from dlinfer.interface.registry import OVERLOADS
-from dlinfer.ops import attention
 
 Arguments = dict[str, Any]
 
@@ -136,19 +135,32 @@ def _prefill(operator: str, given: Arguments) -> list[Form]:
     found = [Form(operator, "0.16", ops.prefill_attention, old, ("attn_output",), unused)]
     if not masks:
         found.append(Form(operator, "0.18", ops.prefill_attention, new, ("attn_output",), unused))
-        found.append(_positional(operator, "0.16 by position", attention.prefill_attention_0_16, found[0]))
+        found.append(_positional(operator, "0.16 by position", _PREFILL_0_16, found[0]))
     return found
 
 
-def _positional(operator: str, name: str, signature: Callable[..., Any], form: Form) -> Form:
-    """The same call with the arguments in their names, as LMDeploy makes it."""
-    from inspect import Parameter
-    from inspect import signature as of
+# The order in which LMDeploy passes arguments.
+_STATES = "query key value key_cache value_cache"
+_OLD_LENGTHS = "q_start_loc q_seq_len kv_seq_len"
+_HEADS = "num_q_heads num_kv_heads attn_mask"
+_REST = "softmax_scale alibi_slopes attn_output"
+_QUANTISED = "kv_scales kv_zeros quant_bits"
+_PREFILL_0_16 = f"{_STATES} {_OLD_LENGTHS} max_q_seq_len {_HEADS} {_REST}"
+_PAGED_0_16 = (
+    f"{_STATES} block_table block_size {_OLD_LENGTHS} cu_seq_lens_kv max_q_seq_len max_kv_seq_len {_HEADS} head_size_v"
+    f" {_REST} {_QUANTISED}"
+)
+_PAGED_0_18 = (
+    f"{_STATES} block_table block_size actual_q_seqlens_cpu kv_seqlens_cpu max_q_seq_len max_kv_seq_len {_HEADS}"
+    f" head_size_v {_REST} {_QUANTISED}"
+)
 
-    names = [p.name for p in of(signature).parameters.values() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+
+def _positional(operator: str, name: str, order: str, form: Form) -> Form:
+    """The same call with the arguments by position, as LMDeploy makes it."""
 
     def call(**kw: Any) -> Any:
-        given = [kw.pop(name, None) for name in names]
+        given = [kw.pop(argument, None) for argument in order.split()]
         return form.call(*given, **kw)
 
     # A tensor there is what tells 0.16 from 0.18.
@@ -177,12 +189,8 @@ def _paged(operator: str, given: Arguments) -> list[Form]:
     found = [Form(operator, "0.16", ops.paged_prefill_attention, old, ("attn_output",), unused)]
     if not masks:
         found.append(Form(operator, "0.18", ops.paged_prefill_attention, new, ("attn_output",), unused))
-        found.append(
-            _positional(operator, "0.16 by position", attention.paged_prefill_attention_0_16, found[0])
-        )
-        found.append(
-            _positional(operator, "0.18 by position", attention.paged_prefill_attention_0_18, found[1])
-        )
+        found.append(_positional(operator, "0.16 by position", _PAGED_0_16, found[0]))
+        found.append(_positional(operator, "0.18 by position", _PAGED_0_18, found[1]))
     return found
 
 

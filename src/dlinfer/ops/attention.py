@@ -1,8 +1,9 @@
 """Attention in the call forms of the serving frameworks.
 
-`prefill_attention` and `paged_prefill_attention` have two forms each, written out as `..._0_16` and `..._0_18`; the public
-function takes the arguments of either. Beyond what the frameworks pass, every form takes the keywords `window_size` (a
-number of keys, or (left, right) as positions on both sides), `logit_softcapping` and `causal`.
+`prefill_attention` and `paged_prefill_attention` take two forms, which differ in how they give lengths. That of LMDeploy 0.18
+is written out as `..._0_18`; that of 0.16 has the arguments of `_lengths_0_16` in place of two of them. Beyond what the
+frameworks pass, every form takes the keywords `window_size` (a number of keys, or (left, right) as positions on both
+sides), `logit_softcapping` and `causal`.
 
 Without a mask, fresh keys beside a cache are those of a decoder: causal. Fresh keys without a cache (`key_cache` is None)
 are those of an encoder, of images for instance: every key is seen. `causal` says it outright.
@@ -10,6 +11,8 @@ are those of an encoder, of images for instance: every key is seen. `causal` say
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
@@ -18,7 +21,14 @@ from torch import Tensor
 from dlinfer.errors import wrong
 from dlinfer.ops.cache import pages, rows
 from dlinfer.ops.calling import OVERLOADS, bits_of, explained
-from dlinfer.ops.lengths import check_cumulative, check_even, cumulative, cumulative_beside, cumulative_of
+from dlinfer.ops.lengths import (
+    are_lengths,
+    check_cumulative,
+    check_even,
+    cumulative,
+    cumulative_beside,
+    cumulative_of,
+)
 from dlinfer.ops.masks import (
     Masks,
     Slopes,
@@ -36,24 +46,24 @@ _decode = OVERLOADS["paged_decode_attention"]
 _increment = OVERLOADS["incre_flash_attention"]
 _fused = OVERLOADS["fused_attention"]
 
-_OLD_NAMES = frozenset(("q_start_loc", "q_seq_len", "kv_seq_len", "cu_seq_lens_kv"))
+_NAMES_0_16 = ("q_start_loc", "q_seq_len", "kv_seq_len", "cu_seq_lens_kv")
 
 
 def prefill_attention(*args: Any, **kwargs: Any) -> Tensor:
-    """Attention over fresh keys; see `prefill_attention_0_16` and `prefill_attention_0_18` for the arguments."""
-    if _is_old(args, kwargs, 7, 10, 14):
-        return prefill_attention_0_16(*args, **kwargs)
+    """Attention over fresh keys; see `prefill_attention_0_18` for the arguments."""
+    if _is_0_16(args, kwargs, 7, 10, 14):
+        return prefill_attention_0_18(**_PREFILL_0_16(args, kwargs))
     return prefill_attention_0_18(*args, **kwargs)
 
 
 def paged_prefill_attention(*args: Any, **kwargs: Any) -> Tensor:
-    """Attention over a paged cache; see `paged_prefill_attention_0_16` and `paged_prefill_attention_0_18`."""
-    if _is_old(args, kwargs, 9, 13, 21):
-        return paged_prefill_attention_0_16(*args, **kwargs)
+    """Attention over a paged cache; see `paged_prefill_attention_0_18` for the arguments."""
+    if _is_0_16(args, kwargs, 9, 13, 21):
+        return paged_prefill_attention_0_18(**_PAGED_0_16(args, kwargs))
     return paged_prefill_attention_0_18(*args, **kwargs)
 
 
-def _is_old(args: tuple[Any, ...], kwargs: dict[str, Any], lengths: int, masks: int, most: int) -> bool:
+def _is_0_16(args: tuple[Any, ...], kwargs: dict[str, Any], lengths: int, masks: int, most: int) -> bool:
     """0.16 has a third tensor of lengths where 0.18 has the largest query length; or one of its names is given.
 
     If that is no tensor at all, 0.16 still has a number of heads where 0.18 has masks, and more arguments.
@@ -65,41 +75,7 @@ def _is_old(args: tuple[Any, ...], kwargs: dict[str, Any], lengths: int, masks: 
         count > most or (isinstance(args[masks], int) and not isinstance(args[lengths], int))
     ):
         return True
-    return not _OLD_NAMES.isdisjoint(kwargs)
-
-
-@explained("prefill_attention")
-def prefill_attention_0_16(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    key_cache: Tensor | None,
-    value_cache: Tensor | None,
-    q_start_loc: Tensor,
-    q_seq_len: Tensor,
-    kv_seq_len: Tensor,
-    max_q_seq_len: int | None,
-    num_q_heads: int,
-    num_kv_heads: int,
-    attn_mask: Masks,
-    softmax_scale: float | None = None,
-    alibi_slopes: Slopes = None,
-    attn_output: Tensor | None = None,
-    *,
-    window_size: Window = None,
-    logit_softcapping: float | None = None,
-    causal: bool | None = None,
-) -> Tensor:
-    """Lengths and starts as tensors; masks hide where they are true."""
-    cu_seqlens_q = cumulative_of(q_start_loc, q_seq_len)
-    masks = given(attn_mask)
-    mask = by_token(masks, q_seq_len, kv_seq_len) if masks else None
-    if causal is None:
-        causal = mask is None and key_cache is not None
-    return _run_prefill(
-        (query, key, value), cu_seqlens_q, kv_seq_len, max_q_seq_len, (num_q_heads, num_kv_heads), mask, causal,
-        mask_parameters(query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
-    )  # fmt: skip
+    return not kwargs.keys().isdisjoint(_NAMES_0_16)
 
 
 @explained("prefill_attention")
@@ -123,63 +99,26 @@ def prefill_attention_0_18(
     window_size: Window = None,
     logit_softcapping: float | None = None,
     causal: bool | None = None,
+    cu_seqlens_q: Tensor | None = None,
 ) -> Tensor:
-    """Lengths as tensors, and on the CPU where each sequence ends; a mask is a template that says 'causal'."""
+    """Lengths as tensors, and on the CPU where each sequence ends; a mask is a template that says 'causal'.
+
+    With `cu_seqlens_q` lengths and masks are those of 0.16: masks hide where they are true.
+    """
     masks = given(attn_mask)
-    if masks:
-        check_template(masks, query)
+    mask = _mask(masks, query, q_seqlens if cu_seqlens_q is not None else None, kv_seqlens)
     if causal is None:
-        causal = bool(masks) or key_cache is not None
-    cu_seqlens_q = cumulative_beside(actual_seq_lengths_cpu, q_seqlens)
-    return _run_prefill(
-        (query, key, value), cu_seqlens_q, kv_seqlens, max_q_seq_len, (num_q_heads, num_kv_heads), None, causal,
-        mask_parameters(query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
+        causal = mask is None and (bool(masks) or key_cache is not None)
+    if cu_seqlens_q is None:
+        cu_seqlens_q = cumulative_beside(actual_seq_lengths_cpu, q_seqlens)
+    value_rows = rows("value", value)
+    output = _output(query, attn_output, value_rows)
+    scale, *rest = mask_parameters(query, softmax_scale, alibi_slopes, window_size, logit_softcapping)
+    _prefill(
+        _heads(query, num_q_heads, "query", "num_q_heads"), _heads(key, num_kv_heads, "key", "num_kv_heads"), value_rows,
+        cu_seqlens_q, kv_seqlens, max_q_seq_len or 0, rows("attn_output", output), scale, causal, mask, *rest,
     )  # fmt: skip
-
-
-@explained("paged_prefill_attention")
-def paged_prefill_attention_0_16(
-    query: Tensor,
-    key: Tensor | None,
-    value: Tensor | None,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    block_table: Tensor,
-    block_size: int,
-    q_start_loc: Tensor,
-    q_seq_len: Tensor,
-    kv_seq_len: Tensor,
-    cu_seq_lens_kv: Tensor | None,
-    max_q_seq_len: int | None,
-    max_kv_seq_len: int | None,
-    num_q_heads: int,
-    num_kv_heads: int,
-    attn_mask: Masks,
-    head_size_v: int = 0,
-    softmax_scale: float | None = None,
-    alibi_slopes: Slopes = None,
-    attn_output: Tensor | None = None,
-    kv_scales: Tensor | None = None,
-    kv_zeros: Tensor | None = None,
-    quant_bits: int | None = 0,
-    *,
-    window_size: Window = None,
-    logit_softcapping: float | None = None,
-    causal: bool | None = None,
-) -> Tensor:
-    """Lengths and starts as tensors; masks hide where they are true. The keys must be in the cache already."""
-    cu_seqlens_q = cumulative_of(q_start_loc, q_seq_len)
-    if cu_seq_lens_kv is not None:
-        check_cumulative(cu_seq_lens_kv, kv_seq_len)
-    masks = given(attn_mask)
-    mask = by_token(masks, q_seq_len, kv_seq_len) if masks else None
-    return _run_paged(
-        query, (key_cache, value_cache), (block_table, block_size), (cu_seqlens_q, kv_seq_len),
-        (max_q_seq_len, max_kv_seq_len), (num_q_heads, num_kv_heads), mask,
-        mask is None if causal is None else causal, head_size_v,
-        mask_parameters(query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
-        (kv_scales, kv_zeros, quant_bits if type(quant_bits) is int else bits_of(quant_bits)),
-    )  # fmt: skip
+    return output
 
 
 @explained("paged_prefill_attention")
@@ -209,17 +148,71 @@ def paged_prefill_attention_0_18(
     window_size: Window = None,
     logit_softcapping: float | None = None,
     causal: bool | None = None,
+    cu_seqlens_q: Tensor | None = None,
 ) -> Tensor:
-    """Cumulative query lengths and key lengths, mostly on the CPU; a mask is a template that says 'causal'."""
-    masks = given(attn_mask)
+    """Cumulative query lengths and key lengths, mostly on the CPU; a mask is a template that says 'causal'.
+
+    With `cu_seqlens_q` lengths and masks are those of 0.16, as for `prefill_attention_0_18`. The keys are in the cache already.
+    """
+    mask = _mask(
+        given(attn_mask), query, actual_q_seqlens_cpu if cu_seqlens_q is not None else None, kv_seqlens_cpu
+    )
+    if cu_seqlens_q is None:
+        cu_seqlens_q = cumulative(actual_q_seqlens_cpu)
+    bits = quant_bits if type(quant_bits) is int else bits_of(quant_bits)
+    query_rows = _heads(query, num_q_heads, "query", "num_q_heads")
+    key_pages, value_pages = _caches((key_cache, value_cache), block_size, num_kv_heads, head_size_v, bits)
+    output = _output(query, attn_output, value_pages, bits)
+    scale, *rest = mask_parameters(query, softmax_scale, alibi_slopes, window_size, logit_softcapping)
+    _paged(
+        query_rows, key_pages, value_pages, block_table, cu_seqlens_q, kv_seqlens_cpu, max_q_seq_len or 0,
+        max_kv_seq_len or 0, rows("attn_output", output), scale, mask is None if causal is None else causal, mask, *rest,
+        kv_scales, kv_zeros, bits,
+    )  # fmt: skip
+    return output
+
+
+def _mask(masks: list[Tensor], query: Tensor, q_lengths: Tensor | None, kv_lengths: Tensor) -> Tensor | None:
+    """One mask by token where the query lengths of 0.16 are given; the template of 0.18 is none."""
+    if masks and q_lengths is not None:
+        return by_token(masks, q_lengths, kv_lengths)
     if masks:
         check_template(masks, query)
-    return _run_paged(
-        query, (key_cache, value_cache), (block_table, block_size), (cumulative(actual_q_seqlens_cpu), kv_seqlens_cpu),
-        (max_q_seq_len, max_kv_seq_len), (num_q_heads, num_kv_heads), None, causal is None or causal, head_size_v,
-        mask_parameters(query, softmax_scale, alibi_slopes, window_size, logit_softcapping), attn_output,
-        (kv_scales, kv_zeros, quant_bits if type(quant_bits) is int else bits_of(quant_bits)),
-    )  # fmt: skip
+    return None
+
+
+def _lengths_0_16(
+    q_start_loc: Tensor, q_seq_len: Tensor, kv_seq_len: Tensor, cu_seq_lens_kv: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """cu_seqlens_q, query lengths and key lengths of starts and lengths, which must agree."""
+    cu_seqlens_q = cumulative_of(q_start_loc, q_seq_len)
+    are_lengths("kv_seq_len", kv_seq_len, q_seq_len)
+    if cu_seq_lens_kv is not None:
+        check_cumulative(cu_seq_lens_kv, kv_seq_len)
+    return cu_seqlens_q, q_seq_len, kv_seq_len
+
+
+def _from_0_16(
+    operator: str, function: Callable[..., Any], lengths: int, count: int
+) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]:
+    """What turns arguments of 0.16, `count` of which are lengths, into those of 0.18 by name, where `lengths` is the first."""
+    names = tuple(signature(function).parameters)
+    q_lengths, kv_lengths = names[lengths : lengths + 2]
+    order = (*names[:lengths], *_NAMES_0_16[:count], *names[lengths + 2 :])
+    converted = explained(operator)(_lengths_0_16)
+
+    def convert(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        given = {**dict(zip(order, args, strict=False)), **kwargs}
+        if len(given) < len(args) + len(kwargs):
+            raise TypeError(f"{operator}: an argument is given twice, or there are more than {len(order)}")
+        found = converted(**{name: given.pop(name) for name in _NAMES_0_16 if name in given})
+        return given | dict(zip(("cu_seqlens_q", q_lengths, kv_lengths), found, strict=True))
+
+    return convert
+
+
+_PREFILL_0_16 = _from_0_16("prefill_attention", prefill_attention_0_18, 5, 3)
+_PAGED_0_16 = _from_0_16("paged_prefill_attention", paged_prefill_attention_0_18, 7, 4)
 
 
 @explained("paged_decode_attention")
@@ -332,51 +325,3 @@ def _output(query: Tensor, attn_output: Tensor | None, values: Tensor, bits: int
     if query.shape[-1] == size_v:
         return torch.empty_like(query, memory_format=torch.contiguous_format)
     return query.new_empty([*query.shape[:-1], size_v])
-
-
-def _run_prefill(
-    states: tuple[Tensor, Tensor, Tensor],
-    cu_seqlens_q: Tensor,
-    kv_lengths: Tensor,
-    max_q_len: int | None,
-    heads: tuple[int, int],
-    mask: Tensor | None,
-    causal: bool,
-    scores: tuple[float, Tensor | None, int, int, float],
-    attn_output: Tensor | None,
-) -> Tensor:
-    query = _heads(states[0], heads[0], "query", "num_q_heads")
-    key = _heads(states[1], heads[1], "key", "num_kv_heads")
-    value = rows("value", states[2])
-    output = _output(states[0], attn_output, value)
-    scale, *rest = scores
-    _prefill(
-        query, key, value, cu_seqlens_q, kv_lengths, max_q_len or 0, rows("attn_output", output), scale, causal,
-        mask, *rest,
-    )  # fmt: skip
-    return output
-
-
-def _run_paged(
-    states: Tensor,
-    caches: tuple[Tensor, Tensor],
-    blocks: tuple[Tensor, int],
-    lengths: tuple[Tensor, Tensor],
-    longest: tuple[int | None, int | None],
-    heads: tuple[int, int],
-    mask: Tensor | None,
-    causal: bool,
-    head_size_v: int,
-    scores: tuple[float, Tensor | None, int, int, float],
-    attn_output: Tensor | None,
-    quantised: tuple[Tensor | None, Tensor | None, int],
-) -> Tensor:
-    query = _heads(states, heads[0], "query", "num_q_heads")
-    key_pages, value_pages = _caches(caches, blocks[1], heads[1], head_size_v, quantised[2])
-    output = _output(states, attn_output, value_pages, quantised[2])
-    scale, *rest = scores
-    _paged(
-        query, key_pages, value_pages, blocks[0], *lengths, longest[0] or 0, longest[1] or 0,
-        rows("attn_output", output), scale, causal, mask, *rest, *quantised,
-    )  # fmt: skip
-    return output
