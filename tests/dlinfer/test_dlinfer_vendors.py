@@ -36,7 +36,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _add(vendor: Vendor) -> None:
-    installed()[vendor.name] = dispatch.Found(vendor.name, vendor, vendor.problem())
+    installed()[vendor.name] = dispatch.VendorStatus(vendor.name, vendor, vendor.problem())
 
 
 def _rms() -> float:
@@ -69,7 +69,7 @@ def test_a_device_that_the_vendor_does_not_serve_falls_to_the_reference() -> Non
 
 
 def test_a_vendor_without_its_chip_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed()["absent"] = dispatch.Found(
+    installed()["absent"] = dispatch.VendorStatus(
         "absent", Vendor("absent", "1", {}, priority=5000), "there is no such chip"
     )
     assert chosen("cpu").name != "absent"

@@ -85,14 +85,7 @@ def linear_w8a8_static(
 ) -> Tensor:
     """A linear layer whose activations are quantised with a fixed scale and offset."""
     return _linear_w8a8_static(
-        x,
-        weight,
-        input_scale,
-        input_offset,
-        deq_scale,
-        out_dtype,
-        quant_dtype,
-        quant_bias,
+        x, weight, input_scale, input_offset, deq_scale, out_dtype, quant_dtype, quant_bias
     )
 
 

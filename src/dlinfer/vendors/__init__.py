@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from dlinfer.interface.kernels import Kernels
-from dlinfer.vendors.dispatch import Found, Vendor, chosen, installed, served_by, use, using
+from dlinfer.vendors.dispatch import Vendor, VendorStatus, chosen, installed, served_by, use, using
 
-__all__ = ["Found", "Kernels", "Vendor", "chosen", "installed", "served_by", "use", "using"]
+__all__ = ["Kernels", "Vendor", "VendorStatus", "chosen", "installed", "served_by", "use", "using"]

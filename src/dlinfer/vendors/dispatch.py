@@ -88,7 +88,7 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class VendorStatus:
     """A vendor that announced itself: the vendor, or why it cannot be used."""
 
     name: str
@@ -104,7 +104,7 @@ _CHOOSING = threading.RLock()
 
 
 @cache
-def installed() -> dict[str, Found]:
+def installed() -> dict[str, VendorStatus]:
     """All vendors that announce themselves, by name; also those that cannot be used."""
     found = {}
     for name, module in _OWN.items():
@@ -116,7 +116,7 @@ def installed() -> dict[str, Found]:
     return found
 
 
-def _found(name: str, load: Kernel) -> Found:
+def _found(name: str, load: Kernel) -> VendorStatus:
     """A vendor that cannot be imported, or whose rules are wrong, is a problem of that vendor only."""
     try:
         vendor = load()
@@ -125,9 +125,9 @@ def _found(name: str, load: Kernel) -> Found:
                 f"its entry point gives {type(vendor).__name__}, expected a dlinfer.vendors.Vendor"
             )
         _kernels(vendor)
-        return Found(name, vendor, vendor.problem())
+        return VendorStatus(name, vendor, vendor.problem())
     except Exception as error:
-        return Found(name, None, f"{type(error).__name__}: {error}")
+        return VendorStatus(name, None, f"{type(error).__name__}: {error}")
 
 
 _ADAPTED: dict[int, tuple[Vendor, dict[str, Kernel]]] = {}
@@ -174,7 +174,7 @@ def using(vendor: str | Vendor) -> Iterator[None]:
     hidden = installed().get(name)
     if isinstance(vendor, Vendor):
         _kernels(vendor)
-        installed()[name] = Found(name, vendor, vendor.problem())
+        installed()[name] = VendorStatus(name, vendor, vendor.problem())
     try:
         use(name)
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import triton.language as tl  # type: ignore[import-not-found]
@@ -74,34 +75,8 @@ def row_shape(size: int) -> tuple[int, int, int]:
     return rows, columns, min(16, max(1, rows * columns // 512))
 
 
-def _run(
-    hidden_states: Tensor,
-    residual: Tensor | None,
-    weight: Tensor,
-    epsilon: float,
-    quant_dtype: torch.dtype | None,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """(norm, scales, sum)."""
-    hidden = rows_of(hidden_states)
-    other = None if residual is None else rows_of(residual)
-    scales = None
-    if quant_dtype is None:
-        out = torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
-    else:
-        out, scales = fake_quantised(hidden_states, quant_dtype)
-    total = (
-        None if residual is None else torch.empty_like(hidden_states, memory_format=torch.contiguous_format)
-    )
-    count, size = hidden.shape
-    if count:
-        rows, columns, warps = row_shape(size)
-        _norm_kernel(
-            (cdiv(count, rows),), (hidden, other, weight, out, total, scales),
-            (count, size, hidden.stride(0), 0 if other is None else other.stride(0), weight.stride(0), epsilon),
-            QUANTISED=scales is not None, FLOAT8=quant_dtype == torch.float8_e4m3fn,
-            ROWS=rows, COLUMNS=columns, num_warps=warps,
-        )  # fmt: skip
-    return out, scales, total
+def _new(states: Tensor) -> Tensor:
+    return torch.empty_like(states, memory_format=torch.contiguous_format)
 
 
 def served(rows: Tensor, quant_dtype: torch.dtype | None = None) -> bool:
@@ -111,44 +86,60 @@ def served(rows: Tensor, quant_dtype: torch.dtype | None = None) -> bool:
     return 0 < rows.shape[-1] <= LONGEST
 
 
+def _normed(
+    hidden_states: Tensor,
+    weight: Tensor,
+    epsilon: float,
+    residual: Tensor | None = None,
+    quant_dtype: torch.dtype | None = None,
+) -> Any:
+    """(norm, its scales if it is quantised, the sum if there is a residual), or NotImplemented."""
+    if not served(hidden_states, quant_dtype):
+        return NotImplemented
+    hidden = rows_of(hidden_states)
+    other = None if residual is None else rows_of(residual)
+    out, scales = (
+        (_new(hidden_states), None) if quant_dtype is None else fake_quantised(hidden_states, quant_dtype)
+    )
+    total = None if residual is None else _new(hidden_states)
+    count, size = hidden.shape
+    if count:
+        rows, columns, warps = row_shape(size)
+        _norm_kernel(
+            (cdiv(count, rows),), (hidden, other, weight, out, total, scales),
+            (count, size, hidden.stride(0), 0 if other is None else other.stride(0), weight.stride(0), epsilon),
+            QUANTISED=scales is not None, FLOAT8=quant_dtype == torch.float8_e4m3fn,
+            ROWS=rows, COLUMNS=columns, num_warps=warps,
+        )  # fmt: skip
+    if scales is None:
+        return out if total is None else (out, total)
+    return (out, scales) if total is None else (out, scales, total)
+
+
 @kernel("rms_norm")
 def rms_norm(hidden_states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    if not served(hidden_states):
-        return NotImplemented
-    return _run(hidden_states, None, weight, epsilon, None)[0]
+    return _normed(hidden_states, weight, epsilon)
 
 
 @kernel("add_rms_norm")
 def add_rms_norm(
     hidden_states: Tensor, residual: Tensor, weight: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
-    if not served(hidden_states):
-        return NotImplemented
-    norm, _, total = _run(hidden_states, residual, weight, epsilon, None)
-    assert total is not None
-    return norm, total
+    return _normed(hidden_states, weight, epsilon, residual)
 
 
 @kernel("rms_norm_w8a8")
 def rms_norm_w8a8(
     hidden_states: Tensor, weight: Tensor, epsilon: float, quant_dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    if not served(hidden_states, quant_dtype):
-        return NotImplemented
-    norm, scales, _ = _run(hidden_states, None, weight, epsilon, quant_dtype)
-    assert scales is not None
-    return norm, scales
+    return _normed(hidden_states, weight, epsilon, None, quant_dtype)
 
 
 @kernel("add_rms_norm_w8a8")
 def add_rms_norm_w8a8(
     hidden_states: Tensor, residual: Tensor, weight: Tensor, epsilon: float, quant_dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if not served(hidden_states, quant_dtype):
-        return NotImplemented
-    norm, scales, total = _run(hidden_states, residual, weight, epsilon, quant_dtype)
-    assert scales is not None and total is not None
-    return norm, scales, total
+    return _normed(hidden_states, weight, epsilon, residual, quant_dtype)
 
 
 # ---- activations ----
@@ -303,10 +294,6 @@ def _heads_of(states: Tensor) -> Tensor:
     return flat if flat.stride(2) == 1 or flat.shape[2] <= 1 else flat.contiguous()
 
 
-def _new(states: Tensor) -> Tensor:
-    return torch.empty_like(states, memory_format=torch.contiguous_format)
-
-
 @kernel("apply_rotary_pos_emb")
 def apply_rotary_pos_emb(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     q, k = _heads_of(query), _heads_of(key)
@@ -331,9 +318,8 @@ def apply_rotary_pos_emb_interleaved(
 ) -> Tensor:
     out = _new(states)
     tokens, size = states.shape[0], states.shape[-1]
-    rows = states.reshape(tokens, -1, size) if states.numel() else states
     if states.numel():
-        rows = rows if rows.stride(2) == 1 else rows.contiguous()
+        rows = _heads_of(states.reshape(tokens, -1, size))
         heads, half = rows.shape[1], size // 2
         width = power_above(half)
         each = max(1, min(power_above(heads), _ROTATED // width))
