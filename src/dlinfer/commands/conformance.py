@@ -8,8 +8,6 @@ import typer
 
 from dicore.conformance import command_line as shared
 
-__all__ = ["program"]
-
 program = typer.Typer(
     invoke_without_command=True,
     no_args_is_help=False,

@@ -18,8 +18,6 @@ from dlinfer import settings
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["ServingDiagnosis", "diagnose", "doctor_command", "setting_problems"]
-
 _VARIABLES = declarations("dlinfer")
 
 

@@ -12,8 +12,6 @@ import typer
 from dlinfer.interface import OPERATORS
 from dlinfer.interface.declaration import Operator
 
-__all__ = ["markdown_page", "table_command"]
-
 _TITLES = {
     "layers": "Norms, activations and rotary embedding",
     "cache": "Caches",

@@ -18,8 +18,6 @@ from dlinfer.conformance.samples import SAMPLES, SOURCE, count_of, describe, mak
 from dlinfer.interface import OPERATORS
 from dlinfer.vendors import installed, using
 
-__all__ = ["DlinferSuite", "SampleSource"]
-
 
 class SampleSource:
     """A group is an operator. The arguments of a case are drawn when it runs, so that listing cases costs nothing."""

@@ -29,8 +29,7 @@ from dlinfer.interface.checks import (
     same_device,
     together,
 )
-from dlinfer.interface.declaration import Operator, nothing
-from dlinfer.interface.groups import CacheQuantisation, MaskParameters
+from dlinfer.interface.declaration import CacheQuantisation, MaskParameters, Operator, nothing
 
 # ---- fresh keys and paged caches ----
 

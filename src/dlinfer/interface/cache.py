@@ -18,8 +18,7 @@ from dlinfer.interface.checks import (
     has_shape,
     together,
 )
-from dlinfer.interface.declaration import Operator, nothing
-from dlinfer.interface.groups import FillQuantisation
+from dlinfer.interface.declaration import FillQuantisation, Operator, nothing
 
 
 def _side(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dlinfer.errors import wrong
-from dlinfer.interface.groups import CacheQuantisation, MaskParameters
+from dlinfer.interface.declaration import CacheQuantisation, MaskParameters
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 INTEGERS = (torch.int32, torch.int64)

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from inspect import signature
 from operator import itemgetter
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import torch
+from torch import Tensor
 
 from dlinfer.errors import DlinferArgumentError
 
@@ -150,3 +151,55 @@ class Operator:
         """All arguments of a call by name, with defaults for those that are missing."""
         found = dict(zip(self.arguments, args, strict=False)) | dict(kwargs)
         return {a.name: found.get(a.name, a.default_value) for a in self.parsed.arguments}
+
+
+# ---- arguments that travel together; the default of a field is for operators whose schema does not have it ----
+
+
+class MaskParameters(NamedTuple):
+    """Which keys a query attends to, beside a mask, and how scores are changed before the softmax."""
+
+    softmax_scale: float
+    causal: bool = True
+    alibi_slopes: Tensor | None = None
+    window_left: int = -1
+    window_right: int = -1
+    soft_cap: float = 0.0
+
+
+class CacheQuantisation(NamedTuple):
+    """How caches of 8 or 4 bits are read."""
+
+    kv_scales: Tensor | None = None
+    kv_zeros: Tensor | None = None
+    quant_bits: int = 0
+
+    @property
+    def absent(self) -> bool:
+        """Whether nothing of it is given."""
+        return not self.quant_bits and self.kv_scales is None and self.kv_zeros is None
+
+
+class FillQuantisation(NamedTuple):
+    """How caches of 8 or 4 bits are written."""
+
+    key_scale: Tensor | None
+    key_zero: Tensor | None
+    value_scale: Tensor | None
+    value_zero: Tensor | None
+    quant_bits: int
+
+    @property
+    def absent(self) -> bool:
+        """Whether nothing of it is given."""
+        return not self.quant_bits and all(given is None for given in self[:4])
+
+
+class Routing(NamedTuple):
+    """Which experts a token goes to, and which of them are here."""
+
+    topk_weights: Tensor
+    topk_ids: Tensor
+    renormalize: bool
+    first_expert: int
+    num_experts: int

@@ -17,8 +17,6 @@ from dicore.suggestions import did_you_mean
 from dlinfer.interface import OPERATORS
 from dlinfer.interface.declaration import Kernel
 
-__all__ = ["Kernels", "reference"]
-
 _F = TypeVar("_F", bound=Kernel)
 
 

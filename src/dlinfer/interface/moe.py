@@ -17,8 +17,7 @@ from dlinfer.interface.checks import (
     same_dtype,
     upcast_dtype,
 )
-from dlinfer.interface.declaration import Operator
-from dlinfer.interface.groups import Routing
+from dlinfer.interface.declaration import Operator, Routing
 
 
 def _check_gate(router_logits: Tensor, topk: int, n_groups: int) -> None:
@@ -73,10 +72,7 @@ def _check_experts(hidden_states: Tensor, gate_up_weights: Tensor, down_weights:
 
 
 def _check_moe(
-    hidden_states: Tensor,
-    gate_up_weights: Tensor,
-    down_weights: Tensor,
-    routing: Routing,
+    hidden_states: Tensor, gate_up_weights: Tensor, down_weights: Tensor, routing: Routing
 ) -> None:
     _check_routing(hidden_states, routing)
     _check_experts(hidden_states, gate_up_weights, down_weights)

@@ -26,13 +26,7 @@ from dlinfer.ops.layers import (
     silu_and_mul,
     transdata,
 )
-from dlinfer.ops.matmul import (
-    dynamic_quant,
-    linear,
-    linear_w8a8,
-    linear_w8a8_static,
-    weight_quant_matmul,
-)
+from dlinfer.ops.matmul import dynamic_quant, linear, linear_w8a8, linear_w8a8_static, weight_quant_matmul
 from dlinfer.ops.moe import fused_moe, fused_moe_w8a8, moe_gating_topk_softmax
 from dlinfer.ops.sparse import lightning_indexer, sparse_flash_attention
 

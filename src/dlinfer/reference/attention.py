@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dlinfer.interface.checks import upcast_dtype
-from dlinfer.interface.groups import CacheQuantisation, MaskParameters
+from dlinfer.interface.declaration import CacheQuantisation, MaskParameters
 from dlinfer.interface.kernels import reference
 from dlinfer.reference.quantisation import restored
 

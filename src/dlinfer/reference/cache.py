@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dlinfer.interface.groups import FillQuantisation
+from dlinfer.interface.declaration import FillQuantisation
 from dlinfer.interface.kernels import reference
 from dlinfer.reference.quantisation import stored
 

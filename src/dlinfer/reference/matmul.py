@@ -48,12 +48,7 @@ def product(a: Tensor, b: Tensor, upcast: torch.dtype) -> Tensor:
 
 @reference("linear_w8a8")
 def linear_w8a8(
-    a: Tensor,
-    b: Tensor,
-    rms_scale: Tensor,
-    linear_scale: Tensor,
-    out_dtype: torch.dtype,
-    bias: Tensor | None,
+    a: Tensor, b: Tensor, rms_scale: Tensor, linear_scale: Tensor, out_dtype: torch.dtype, bias: Tensor | None
 ) -> Tensor:
     upcast = upcast_dtype(rms_scale)
     rows = rms_scale.to(upcast).reshape(1 if rms_scale.numel() == 1 else [*a.shape[:-1], 1])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dlinfer.interface.checks import upcast_dtype
-from dlinfer.interface.groups import Routing
+from dlinfer.interface.declaration import Routing
 from dlinfer.interface.kernels import reference
 from dlinfer.reference.layers import silu_and_mul
 from dlinfer.reference.matmul import product

@@ -33,10 +33,6 @@ REFERENCE = "ref"
 _OWN = {"ref": "dlinfer.vendors.ref", "cpp": "dlinfer.vendors.cpp", "triton": "dlinfer.vendors.triton"}
 
 
-def _always() -> str | None:
-    return None
-
-
 @dataclass(frozen=True)
 class Vendor:
     """Kernels for some operators on some devices. An entry point of the group `dlinfer.vendors` gives one.
@@ -62,7 +58,7 @@ class Vendor:
     always: the interface, even if it must wait for the device (kernels that must never see bad values). cheap: the
     interface, where they are on the CPU or DLINFER_CHECK=1. own: the kernels themselves.
     """
-    problem: Callable[[], str | None] = _always
+    problem: Callable[[], str | None] = lambda: None
     """Why it cannot be used on this machine, or None. Cheap."""
 
     def serves(self, device: str) -> bool:

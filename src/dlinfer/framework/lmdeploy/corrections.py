@@ -19,8 +19,6 @@ from dlinfer import ops
 from dlinfer.framework.lmdeploy.devices import serves
 from dlinfer.framework.lmdeploy.replacing import around
 
-__all__ = ["install"]
-
 
 @functools.cache
 def install() -> None:
@@ -172,17 +170,8 @@ def _attention(
     }  # fmt: skip
     if is_decoding:
         return ops.paged_decode_attention(
-            query,
-            key_cache,
-            value_cache,
-            block_offsets,
-            block_size,
-            ends,
-            kv_seqlens_cpu,
-            max_kv_seq_len,
-            *heads,
-            **extras,
-        )
+            query, key_cache, value_cache, block_offsets, block_size, ends, kv_seqlens_cpu, max_kv_seq_len, *heads, **extras,
+        )  # fmt: skip
     return ops.paged_prefill_attention(
         query, key, value, key_cache, value_cache, block_offsets, block_size, ends, kv_seqlens_cpu,
         max_q_seq_len, max_kv_seq_len, *heads, attn_mask, **extras,

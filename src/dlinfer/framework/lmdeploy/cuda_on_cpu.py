@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from _ditorch.mapping.patches import Patches
     from _ditorch.mapping.translation import Target
 
-__all__ = ["install"]
-
 _NEW_METHODS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
 
 

@@ -13,18 +13,6 @@ import torch
 
 from dlinfer.settings import CPU_MEMORY, DEVICE
 
-__all__ = [
-    "DEVICE_TYPE",
-    "OWN_DEVICE",
-    "EngineDevice",
-    "EngineDeviceError",
-    "chosen_device",
-    "cpu_memory",
-    "install_device_module",
-    "map_cuda_to_dipu",
-    "serves",
-]
-
 #: The value of LMDeploy's `device_type` by which it comes to dlinfer most completely.
 DEVICE_TYPE = "ascend"
 #: The one that LMDeploy serves with its own kernels. It hands all others to dlinfer.

@@ -15,16 +15,6 @@ from dlinfer.framework.lmdeploy.replacing import around
 if TYPE_CHECKING:
     from lmdeploy import GenerationConfig
 
-__all__ = [
-    "draw",
-    "follow_seeds",
-    "install",
-    "refuse_empty_prompts",
-    "survive_empty_prompts",
-    "understand_output_length",
-    "with_output_length",
-]
-
 
 @functools.cache
 def install() -> None:

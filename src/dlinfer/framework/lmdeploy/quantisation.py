@@ -17,17 +17,6 @@ from dlinfer import ops
 from dlinfer.framework.lmdeploy.devices import serves
 from dlinfer.framework.lmdeploy.replacing import around
 
-__all__ = [
-    "CacheScaleError",
-    "LayerScales",
-    "Scale",
-    "install",
-    "layer_scales",
-    "policy_problem",
-    "recorded_scales",
-    "weight_problem",
-]
-
 
 @functools.cache
 def install() -> None:

@@ -7,8 +7,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["around"]
-
 
 def around(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
     """Replaces a function of a class or module by one that gets the original first, then the arguments of the call."""

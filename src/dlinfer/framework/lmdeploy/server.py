@@ -25,8 +25,6 @@ from typing import Any
 
 from dlinfer.framework.lmdeploy.generation import refuse_empty_prompts
 
-__all__ = ["end_in_order", "end_with_engine", "end_with_parent", "engine_process", "keep_manager", "serve"]
-
 #: Seconds that answers under way have once the server was asked to end; LMDeploy's own waits for the last of them.
 ANSWER_SECONDS = 5
 #: Seconds for the rest of the end; whatever hangs (a thread of a library, the engine) is left behind then.

@@ -15,8 +15,6 @@ from dlinfer.framework.lmdeploy.devices import (
 )
 from dlinfer.framework.lmdeploy.replacing import around
 
-__all__ = ["set_up"]
-
 
 @functools.cache
 def set_up() -> EngineDevice:

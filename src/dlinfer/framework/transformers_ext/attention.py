@@ -17,8 +17,6 @@ from transformers.utils import logging
 
 from dlinfer.interface.registry import OVERLOADS
 
-__all__ = ["NAME", "dlinfer_attention", "register"]
-
 NAME = "dlinfer"
 _paged = OVERLOADS["paged_prefill_attention"]
 _decode = OVERLOADS["paged_decode_attention"]

@@ -10,8 +10,6 @@ from torch.nn.functional import pad
 
 from dlinfer.framework.transformers_ext.cache import BLOCK, PagedLayer
 
-__all__ = ["Batch", "plan"]
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:

@@ -16,8 +16,6 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
-__all__ = ["BLOCK", "PagedLayer", "adopt"]
-
 BLOCK = 64
 """Tokens in a page."""
 

@@ -22,8 +22,6 @@ from dlinfer.framework.transformers_ext.kernels import DecoderKernels, kernels
 from dlinfer.framework.transformers_ext.linears import PackedLinear, RoundedLinear, StandIn
 from dlinfer.framework.transformers_ext.projections import Precision, leave_file, version_of
 
-__all__ = ["DecoderForward"]
-
 _logger = logging.get_logger(__name__)
 # What callers of a decoder hand through without meaning anything to it.
 _HARMLESS = frozenset(
@@ -241,16 +239,8 @@ def _attention(
         run.fill_kv_cache(key, pages[0], value, pages[1], where[0])
     if batch.steps and pages is not None and where is not None:
         run.paged_decode_attention(
-            query,
-            *pages,
-            where[1],
-            batch.kv_lengths,
-            batch.max_kv,
-            query,
-            layer.scale,
-            None,
-            layer.window_left,
-        )
+            query, *pages, where[1], batch.kv_lengths, batch.max_kv, query, layer.scale, None, layer.window_left,
+        )  # fmt: skip
     elif batch.fresh:
         run.prefill_attention(
             query, key, value, batch.cu_seqlens_q, batch.kv_lengths, batch.max_new, query, layer.scale, True, None, None,

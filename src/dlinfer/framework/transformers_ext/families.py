@@ -25,8 +25,6 @@ from dlinfer.framework.transformers_ext.projections import (
     quantised,
 )
 
-__all__ = ["FAMILIES", "Layer", "Parts", "family_of", "layer_of", "problem_of"]
-
 FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
 """Names of transformers' classes, without `Model`."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

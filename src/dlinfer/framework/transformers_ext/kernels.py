@@ -13,8 +13,6 @@ import torch
 from dlinfer.interface.registry import OVERLOADS
 from dlinfer.vendors.dispatch import RESOLVED, Values, resolve
 
-__all__ = ["CHECKED", "DecoderKernels", "kernels"]
-
 
 class DecoderKernels(NamedTuple):
     """Callables with the arguments of the interface."""

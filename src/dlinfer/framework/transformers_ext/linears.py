@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from dlinfer.framework.transformers_ext.kernels import CHECKED
 from dlinfer.framework.transformers_ext.projections import Dense, Precision, Quantised, quantised, version_of
 
-__all__ = ["Head", "PackedLinear", "RoundedLinear", "StandIn", "rounded_head"]
-
 
 class StandIn:
     """Something of dlinfer's that replaces a module's `forward`."""

@@ -16,8 +16,6 @@ from dlinfer.framework.transformers_ext.families import FAMILIES, family_of, pro
 from dlinfer.framework.transformers_ext.linears import Head, PackedLinear, StandIn, rounded_head
 from dlinfer.framework.transformers_ext.projections import Precision, leave_file, separate
 
-__all__ = ["describe", "optimise", "restore"]
-
 _STATE = "_dlinfer"
 
 

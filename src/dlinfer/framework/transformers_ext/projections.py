@@ -11,21 +11,6 @@ from torch import Tensor, nn
 
 from dlinfer.framework.transformers_ext.kernels import DecoderKernels
 
-__all__ = [
-    "GROUP",
-    "Dense",
-    "Precision",
-    "Projection",
-    "Quantised",
-    "join",
-    "joined",
-    "joined_bias",
-    "leave_file",
-    "quantised",
-    "separate",
-    "version_of",
-]
-
 Precision = Literal["int8", "int4"]
 Projection = Callable[[Tensor, DecoderKernels], Tensor]
 GROUP = 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dlinfer.interface.groups import CacheQuantisation, MaskParameters
+from dlinfer.interface.declaration import CacheQuantisation, MaskParameters
 from dlinfer.vendors.triton import tables
 from dlinfer.vendors.triton.attention_kernels import decode_kernel, prefill_kernel, sum_kernel
 from dlinfer.vendors.triton.attention_tiles import AttentionConfig, attention_config, parts

@@ -154,18 +154,8 @@ def prefill_kernel(
             slope = tl.load(slopes + h).to(tl.float32)
         row_info = (length - new + token, slope, tl.where(valid, index * mask_token, -1))
         keys = side_of(
-            key,
-            head,
-            key_block,
-            key_token,
-            key_head,
-            key_element,
-            key_zeros,
-            scale_head,
-            scale_element,
-            F,
-            False,
-        )
+            key, head, key_block, key_token, key_head, key_element, key_zeros, scale_head, scale_element, F, False,
+        )  # fmt: skip
         values = side_of(
             value, head, value_block, value_token, value_head, value_element, value_zeros, scale_head, scale_element,
             F, True,

@@ -6,7 +6,7 @@ import torch
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
-from dlinfer.interface.groups import FillQuantisation
+from dlinfer.interface.declaration import FillQuantisation
 from dlinfer.vendors.triton.arithmetic import rounded
 from dlinfer.vendors.triton.launching import Launcher, beside, cdiv, jit, kernel, power_above
 

@@ -146,20 +146,8 @@ def _weight_kernel(
             x + m.to(tl.int64)[:, None] * x_row + k[None, :], mask=(m < M)[:, None] & there[None, :], other=0
         )
         right = stored_weight(
-            weight,
-            offset,
-            k,
-            there,
-            group,
-            pid_n,
-            N,
-            weight_row,
-            offset_row,
-            FOUR,
-            AWQ,
-            x.dtype.element_ty,
-            BLOCK_N,
-        )
+            weight, offset, k, there, group, pid_n, N, weight_row, offset_row, FOUR, AWQ, x.dtype.element_ty, BLOCK_N,
+        )  # fmt: skip
         factor = group_row(scale, group, pid_n, scale_row, N, BLOCK_N, False)
         acc += tl.dot(left, right, input_precision=PRECISION) * factor
     if bias is not None:

@@ -8,7 +8,7 @@ import torch
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
-from dlinfer.interface.groups import Routing
+from dlinfer.interface.declaration import Routing
 from dlinfer.vendors.triton import tables
 from dlinfer.vendors.triton.arithmetic import find_group
 from dlinfer.vendors.triton.launching import HALF_DTYPES, Launcher, cdiv, jit, kernel, power_above
