@@ -188,6 +188,6 @@ def _array(start: int, shape: tuple[int, ...], strides: tuple[int, ...], size: i
 
 def _share_memory(one: np.ndarray, two: np.ndarray) -> bool:
     try:
-        return np.shares_memory(one, two, max_work=STEPS)
+        return np.shares_memory(one, two, max_work=STEPS)  # type: ignore[arg-type]  # its stubs know the two names only
     except np.exceptions.TooHardError:
         return True
