@@ -283,6 +283,8 @@ OWN_WORDS = {
     "residence": "where the operands are: cpu_operands",
     "rooms": "packages",
     "placing": "device, index, slot or location, by meaning",
+    "placed": "on a device; at an index or in a slot",
+    "settled": "chosen, decided",
     "watching": "observing; instrumentation",
     "sights": "mask parameters",
     "wording": "messages",
