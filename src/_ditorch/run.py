@@ -145,7 +145,11 @@ def main(words: Sequence[str]) -> NoReturn:
         if given.help:
             print(_usage())
             sys.exit(0)
-        gates = _gates(given.gates)
+        gates: list[Gate] = []
+        if given.gates:  # which import the storage of the tools
+            from _ditorch.gates import parse_gate
+
+            gates = [parse_gate(text) for text in given.gates]
         tools = [*given.tools, *(gate.tool for gate in gates)]
         config = RunConfig.of(tools, given.results, given.settings, given.mapping)
         prepare = _prepare(given)
@@ -174,14 +178,6 @@ def _usage() -> str:
 def _option(name: str, text: str) -> str:
     """An option in the two columns of USAGE."""
     return textwrap.fill(text, 110, initial_indent=f"  {name:<26}", subsequent_indent=" " * 28)
-
-
-def _gates(texts: Sequence[str]) -> list[Gate]:
-    if not texts:
-        return []
-    from _ditorch.gates import parse_gate
-
-    return [parse_gate(text) for text in texts]
 
 
 def _prepare(given: RunArguments) -> Callable[[], Program]:
@@ -303,16 +299,13 @@ def _wait_for_threads() -> BaseException | None:
             end_of_pools: Any = getattr(sys.modules.get(name), "_python_exit", None)
             if end_of_pools is not None:
                 end_of_pools()
-        while waiting := [thread for thread in threading.enumerate() if _is_waited_for(thread)]:
+        own = threading.current_thread()
+        while waiting := [each for each in threading.enumerate() if not each.daemon and each is not own]:
             for thread in waiting:
                 thread.join()
     except BaseException as error:
         return error
     return None
-
-
-def _is_waited_for(thread: threading.Thread) -> bool:
-    return not thread.daemon and thread is not threading.current_thread()
 
 
 def _say_where(folders: Sequence[str]) -> None:

@@ -22,7 +22,6 @@ _LARGE = 1 << 20
 def derived(target: Target) -> dict[str, Callable[..., Any]]:
     """Names of `torch.cuda` that follow from what the device module has."""
     module = target.module
-    held = _HeldBlocks(target)
 
     def device_memory_used(device: Any = None) -> int:
         free, total = module.mem_get_info(target.translate(device))
@@ -31,18 +30,11 @@ def derived(target: Target) -> dict[str, Callable[..., Any]]:
     def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
         return _nested(module.memory_stats(target.translate(device)))
 
-    def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -> int:
-        return held.take(size, device, stream)
-
-    def caching_allocator_delete(mem_ptr: int) -> None:
-        held.give_back(mem_ptr)
-
     def reset_peaks(device: Any = None) -> None:
         module.reset_peak_memory_stats(target.translate(device))
 
     return {
-        "caching_allocator_alloc": caching_allocator_alloc,
-        "caching_allocator_delete": caching_allocator_delete,
+        **{function.__name__: function for function in _blocks_by_address(target)},
         "device_memory_used": device_memory_used,
         "get_allocator_backend": lambda: "native",
         "max_memory_cached": lambda device=None: module.max_memory_reserved(target.translate(device)),
@@ -132,32 +124,30 @@ def _as_segment(found: dict[str, Any], device: int) -> dict[str, Any]:
     }
 
 
-class _HeldBlocks:
+def _blocks_by_address(target: Target) -> tuple[Callable[..., Any], ...]:
     """Memory taken by address: each address keeps the storage that it came from."""
+    module, lock = target.module, threading.Lock()
+    storages: dict[int, torch.UntypedStorage] = {}
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._lock = threading.Lock()
-        self._storages: dict[int, torch.UntypedStorage] = {}
-
-    def take(self, size: int, device: Any, stream: Any) -> int:
-        module = self._target.module
-        device = module.current_device() if device is None else self._target.translate(device)
+    def caching_allocator_alloc(size: int, device: Any = None, stream: Any = None) -> int:
+        device = module.current_device() if device is None else target.translate(device)
         with module.device(device), module.stream(stream if isinstance(stream, torch.Stream) else None):
-            tensor = torch.empty(size, dtype=torch.uint8, device=self._target.device(module.current_device()))
+            tensor = torch.empty(size, dtype=torch.uint8, device=target.device(module.current_device()))
         address = tensor.data_ptr()
-        with self._lock:
-            self._storages[address] = tensor.untyped_storage()
+        with lock:
+            storages[address] = tensor.untyped_storage()
         return address
 
-    def give_back(self, mem_ptr: int) -> None:
-        with self._lock:
-            storage = self._storages.pop(mem_ptr, None)
+    def caching_allocator_delete(mem_ptr: int) -> None:
+        with lock:
+            storage = storages.pop(mem_ptr, None)
         if storage is None:
             raise ValueError(
                 f"{mem_ptr:#x} is no address that torch.cuda.caching_allocator_alloc gave and that is still "
                 "held; pass the number that it returned, once"
             )
+
+    return caching_allocator_alloc, caching_allocator_delete
 
 
 def _nested(flat: dict[str, Any]) -> dict[str, Any]:

@@ -93,19 +93,22 @@ def run(
     under_test, file = _prepared(device, config)
     limits = RunLimits(jobs or len(os.sched_getaffinity(0)), timeout)
     with _clear_errors():
-        database_only = {
-            "--checks": checks,
-            "--quick": quick,
-            "--ops": ops,
-            "--dtypes": dtypes,
-            "--samples": samples,
-        }
-        source_only = {"--files": files, "--cases": cases, "--resume": resume, "--mapping": mapping}
-        _fitting(source, {**database_only, "--json": json}, {**source_only, "--every-class": every_class})
+        database_only = {"checks": checks, "quick": quick, "ops": ops, "dtypes": dtypes, "samples": samples}
+        source_only = {"files": files, "cases": cases, "resume": resume, "mapping": mapping}
+        _fitting(source, {**database_only, "json": json}, {**source_only, "every-class": every_class})
         if source is not None:
-            names = files.split(",") if files else None
-            found = _source(
-                under_test, file, source, names, cases, limits, mapping=mapping, every_class=every_class
+            tree = open_tree(source)
+            found = SourceRun(
+                under_test,
+                torch.__version__,
+                tree,
+                chosen_files(tree, files.split(",") if files else file.source.files),
+                re.compile(cases).pattern if cases else None,
+                Expectations(file, torch.__version__),
+                limits.seconds,
+                limits.jobs,
+                mapping=mapping,
+                every_class=every_class,
             )
             _run_source(found, file, csv or Path(results.default_name(under_test.type)), html, resume=resume)
         selection = PairSelection(
@@ -204,32 +207,6 @@ def _exit_code(findings: DatabaseRun) -> int:
 # source trees
 
 
-def _source(
-    under_test: DeviceUnderTest,
-    file: device_file.DeviceFile,
-    source: Path,
-    files: list[str] | None,
-    cases: str | None,
-    limits: RunLimits,
-    *,
-    mapping: bool,
-    every_class: bool,
-) -> SourceRun:
-    tree = open_tree(source)
-    return SourceRun(
-        under_test,
-        torch.__version__,
-        tree,
-        chosen_files(tree, files if files is not None else file.source.files),
-        re.compile(cases).pattern if cases else None,
-        Expectations(file, torch.__version__),
-        limits.seconds,
-        limits.jobs,
-        mapping=mapping,
-        every_class=every_class,
-    )
-
-
 def _run_source(
     found: SourceRun, file: device_file.DeviceFile, csv: Path, html: Path | None, *, resume: bool
 ) -> NoReturn:
@@ -280,7 +257,7 @@ def _fitting(source: Path | None, database_only: dict[str, object], source_only:
         (database_only, source is not None, "without"),
         (source_only, source is None, "with"),
     ):
-        given = [name for name, value in names.items() if value]
+        given = [f"--{name}" for name, value in names.items() if value]
         if wrong and given:
             raise ValueError(f"{', '.join(given)} can be used only {other} --source.")
 

@@ -104,14 +104,13 @@ class PairOutcome:
     samples: int = 0
     seconds: float = 0.0
     problems: list[Problem] = field(default_factory=list)
-    restrided: int = 0  # samples with equal values in another memory layout: information, not a failure
-    wider: int = (
-        0  # samples where the device agrees with the reference in a wider dtype, and the CPU does not
-    )
-    verdict: int = (
-        0  # samples where neither does, and op_tools' verdict finds the device's error a correct one
-    )
-    refused: int = 0  # samples that both sides refuse
+    # Numbers of samples: with equal values in another memory layout, which is information and no failure; where the device
+    # agrees with the upcast reference and the CPU does not; where neither does, and op_tools' verdict finds the device's
+    # error one of correct arithmetic; which both sides refuse.
+    restrided: int = 0
+    wider: int = 0
+    verdict: int = 0
+    refused: int = 0
     listed_as: State | None = None  # kind and reason from the device's file
     reason: str = ""
 
