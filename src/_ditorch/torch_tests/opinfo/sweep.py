@@ -140,25 +140,27 @@ def _drive(
 ) -> None:
     pool.open("")
     for event in pool.run():
-        if isinstance(event, Lost) and not isinstance(event.task, Pair):
-            raise StartError(f"{event.message}\n{event.log}")
-        if isinstance(event, Ready):
-            if findings.facts is None:
-                findings.facts = event.facts
-                findings.expectations.drop_for(event.facts.vendor.get("features", ()))
+        match event:
+            case Ready(facts=facts) if findings.facts is None:
+                findings.facts = facts
+                findings.expectations.drop_for(facts.vendor.get("features", ()))
                 pool.add("", [selection])
-            continue
-        if isinstance(event, Done) and isinstance(event.task, PairSelection):
-            findings.planned = event.value
-            todo = [pair for pair in findings.planned if not _skipped(pair, file, findings)]
-            pool.add("", todo)
-            continue
-        if not isinstance(event, Done | Lost):
-            continue
-        outcome = _outcome(event)
-        findings.outcomes.append(findings.expectations.classify(outcome))
-        label = f"{outcome.pair.check} {outcome.pair.op[:28]:28}"
-        show(label, len(findings.outcomes), len(findings.planned))
+            case Done(task=PairSelection(), value=planned):
+                findings.planned = planned
+                pool.add("", [pair for pair in planned if not _skipped(pair, file, findings)])
+            case Done(task=Pair(), value=outcome):
+                _keep(outcome, findings, show)
+            case Lost(task=Pair() as pair):
+                problem = Problem(state_of(event), event.message, event.log)
+                _keep(PairOutcome(pair, 0, event.seconds, [problem]), findings, show)
+            case Lost():
+                raise StartError(f"{event.message}\n{event.log}")
+
+
+def _keep(outcome: PairOutcome, findings: DatabaseRun, show: Callable[[str, int, int], None]) -> None:
+    findings.outcomes.append(findings.expectations.classify(outcome))
+    label = f"{outcome.pair.check} {outcome.pair.op[:28]:28}"
+    show(label, len(findings.outcomes), len(findings.planned))
 
 
 def _skipped(pair: Pair, file: DeviceFile, findings: DatabaseRun) -> bool:
@@ -167,10 +169,3 @@ def _skipped(pair: Pair, file: DeviceFile, findings: DatabaseRun) -> bool:
     if entry is not None:
         findings.outcomes.append(PairOutcome(pair, listed_as=State.SKIPPED, reason=entry.reason))
     return entry is not None
-
-
-def _outcome(event: Done | Lost) -> PairOutcome:
-    if isinstance(event, Done):
-        outcome: PairOutcome = event.value
-        return outcome
-    return PairOutcome(event.task, 0, event.seconds, [Problem(state_of(event), event.message, event.log)])

@@ -146,30 +146,24 @@ def _drive(
     for name in run.files:
         pool.open(name)
     for event in pool.run():
+        facts = None
+        match event:
+            case Ready(facts=found):
+                facts = found
+            case Lost(task=None):
+                facts = FileFacts(error=f"{event.message}, while the file was imported\n{event.log}")
+            case Done(task=(file_name, case), value=outcome):
+                _add(run, journal, file_name, case, outcome)
+            case Lost(task=(file_name, case)):
+                outcome = CaseOutcome(state_of(event), event.seconds, event.message, event.log)
+                _add(run, journal, file_name, case, outcome)
         name = event.group
-        if isinstance(event, Ready) or (isinstance(event, Lost) and event.task is None):
-            if name not in run.facts:
-                run.facts[name] = _facts(event)
-                todo = _todo(run, file, journal, name, done)
-                pool.add(name, [(name, case) for case in todo])
-                planned += len(todo)
-        elif isinstance(event, Done | Lost):
-            _add(run, journal, name, event.task[1], _outcome(event))
+        if facts is not None and name not in run.facts:
+            run.facts[name] = facts
+            todo = _todo(run, file, journal, name, done)
+            pool.add(name, [(name, case) for case in todo])
+            planned += len(todo)
         show(name, len(run.rows), planned)
-
-
-def _facts(event: Ready | Lost) -> FileFacts:
-    if isinstance(event, Ready):
-        facts: FileFacts = event.facts
-        return facts
-    return FileFacts(error=f"{event.message}, while the file was imported\n{event.log}")
-
-
-def _outcome(event: Done | Lost) -> CaseOutcome:
-    if isinstance(event, Done):
-        outcome: CaseOutcome = event.value
-        return outcome
-    return CaseOutcome(state_of(event), event.seconds, event.message, event.log)
 
 
 def _todo(
