@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from itertools import groupby
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from _ditorch.run_tools import offered
 from dicore.console import make_table
+from dicore.files import toml_lines
 from dicore.settings import (
     PREFIXES,
     SettingError,
@@ -251,24 +251,12 @@ def _with_line(origin: str, file: str, section: str, name: str) -> str:
     """`ditorch.toml:12` for what came from the file."""
     if not file or origin != file:
         return origin
-    line = _line_of(file, section, name) or _line_of(file, TOOLS, name)
+    tables = [f"{TOOLS}.{section}", section, TOOLS]  # what all tools have stands above their own tables
+    lines = toml_lines(Path(file).read_text(encoding="utf-8"))
+    found = (lines.get(f"{above}{table}.{name}") for table in tables for above in ("", "tool.ditorch."))
+    line = next(filter(None, found), None)
     shown = os.path.relpath(file)
     return f"{shown}:{line}" if line else shown
-
-
-def _line_of(file: str, section: str, name: str) -> int | None:
-    """The line of a key, where it is written as `key = value` below the header of its table."""
-    headers = {section, f"{TOOLS}.{section}", f"tool.ditorch.{TOOLS}.{section}"}
-    if section == TOOLS:
-        headers = {TOOLS, f"tool.ditorch.{TOOLS}"}
-    table = ""
-    for number, line in enumerate(Path(file).read_text(encoding="utf-8").splitlines(), 1):
-        header = re.match(r"\s*\[([^\[\]]+)\]", line)
-        if header:
-            table = header[1].replace(" ", "").replace('"', "")
-        elif table in headers and re.match(rf'\s*"?{re.escape(name)}"?\s*=', line):
-            return number
-    return None
 
 
 def _unknown_keys(table: Mapping[str, Any], file: str) -> Iterator[str]:

@@ -1,13 +1,14 @@
-"""Files that are complete or not there at all: written under a temporary name beside the target, then renamed."""
+"""Files that are complete or not there at all: written under a temporary name beside the target, then renamed. Lines of TOML."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["replaced", "write_bytes", "write_text"]
+__all__ = ["replaced", "toml_lines", "write_bytes", "write_text"]
 
 
 @contextmanager
@@ -40,3 +41,27 @@ def write_bytes(path: str | Path, data: bytes) -> None:
         return
     with replaced(path) as temporary:
         temporary.write_bytes(data)
+
+
+def toml_lines(text: str) -> dict[str, int]:
+    """The line of every table and key, such as `opinfo.known[3].op`: Python's reader does not say it, and a person wants it."""
+    lines: dict[str, int] = {}
+    counts: dict[str, int] = {}  # of the tables that are lists
+    table = inside = ""  # the latter: the quotes of a text over several lines
+    for number, line in enumerate(text.splitlines(), 1):
+        header = re.match(r'\s*(\[\[?)([\w.\-" ]+)\]\]?\s*(?:#.*)?$', line)
+        key = re.match(r'\s*"?([\w\-]+)"?\s*=', line)
+        if header and not inside:
+            name = re.sub('[" ]', "", header[2])
+            if header[1] == "[[":
+                counts[name] = counts.get(name, -1) + 1
+            table = walked = ""
+            for part in name.split("."):
+                walked = f"{walked}.{part}".lstrip(".")
+                table = f"{table}.{part}".lstrip(".") + (f"[{counts[walked]}]" if walked in counts else "")
+            lines.setdefault(table, number)
+        elif key and not inside:
+            lines.setdefault(f"{table}.{key[1]}".lstrip("."), number)
+        for quotes in re.findall(r'"""|\'\'\'', line):
+            inside = "" if quotes == inside else inside or quotes
+    return lines
