@@ -18,11 +18,10 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["Ended", "clean_environment", "run_module", "run_program"]
+__all__ = ["clean_environment", "run_python"]
 
 _OURS = (
     "DITORCH_",
@@ -36,10 +35,34 @@ _OURS = (
     "WORLD_SIZE",
 )
 _SERVER = r"""
-import json, os, runpy, sys, types
+import importlib, json, os, runpy, sys, types
 import torch
-sys.path[0] = ""
+for name in sys.argv[2:]:
+    importlib.import_module(name)
 replies = os.fdopen(int(sys.argv[1]), "w")
+
+def paths():
+    return [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+common = [path for path in sys.path[1:] if path not in paths()]
+
+def run(first, *arguments):
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    if first == "-m":
+        sys.argv = list(arguments)
+        runpy._run_module_as_main(arguments[0])
+        return
+    if first == "-c":
+        code, name = arguments[0], "<string>"
+        sys.argv = ["-c", *arguments[1:]]
+    else:
+        with open(first) as file:
+            code, name = file.read(), first
+        sys.argv = [first, *arguments]
+        sys.path[0] = os.path.dirname(os.path.abspath(first))
+        main.__file__ = first
+    exec(compile(code, name, "exec"), vars(main))
+
 for line in sys.stdin:
     work = json.loads(line)
     pid = os.fork()
@@ -49,41 +72,28 @@ for line in sys.stdin:
         os.chdir(work["folder"])
         os.environ.clear()
         os.environ.update(work["environment"])
-        sys.path[1:1] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.path[:] = ["", *dict.fromkeys(paths()), *common]
+        os.dup2(os.open(work["input"], os.O_RDONLY), 0)
         for path, descriptor in ((work["out"], 1), (work["err"], 2)):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+        sys.stdin = open(0, closefd=False)
         if torch._is_device_backend_autoload_enabled():
             torch._import_device_backends()
-        sys.argv = work["arguments"]
-        if work["module"]:
-            runpy.run_module(work["module"], run_name="__main__", alter_sys=True)
-        else:
-            main = sys.modules["__main__"] = types.ModuleType("__main__")
-            exec(compile(work["code"], "<string>", "exec"), vars(main))
+        run(*work["arguments"])
         sys.exit(0)
     print(pid, file=replies, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=replies, flush=True)
 """
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a program ended and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-
 class _Server:
-    """The interpreter that forks; one a process."""
+    """The interpreter that forks."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: tuple[str, ...]) -> None:
         reading, writing = os.pipe()
         self._replies = os.fdopen(reading)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _SERVER, str(writing)],
+            [sys.executable, "-c", _SERVER, str(writing), *preload],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
@@ -118,8 +128,8 @@ class _Server:
 
 
 @functools.cache
-def _server(_pid: int) -> _Server:
-    return _Server()
+def _server(_pid: int, preload: tuple[str, ...]) -> _Server:
+    return _Server(preload)
 
 
 def clean_environment(**settings: str) -> dict[str, str]:
@@ -128,47 +138,35 @@ def clean_environment(**settings: str) -> dict[str, str]:
     return {"OMP_NUM_THREADS": "1", **kept, **settings}
 
 
-def run_program(
-    code: str,
-    *arguments: str,
-    environment: Mapping[str, str] | None = None,
-    folder: str | Path | None = None,
+def run_python(
+    *arguments: str | Path,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    input: str = "",
     timeout: float = 240.0,
-) -> Ended:
-    """Run code as `python -c CODE ARGUMENTS` does."""
-    return _run("", textwrap.dedent(code), ["-c", *arguments], environment, folder, timeout)
+    check: bool = False,
+    preload: tuple[str, ...] = (),
+) -> subprocess.CompletedProcess[str]:
+    """As `subprocess.run([sys.executable, *arguments], ...)` with text captured: `-c CODE`, `-m MODULE` or a file, and words.
 
-
-def run_module(
-    module: str,
-    arguments: Sequence[str] = (),
-    *,
-    environment: Mapping[str, str] | None = None,
-    folder: str | Path | None = None,
-    timeout: float = 240.0,
-) -> Ended:
-    """Run a module as `python -m MODULE ARGUMENTS` does."""
-    return _run(module, "", [module, *arguments], environment, folder, timeout)
-
-
-def _run(
-    module: str,
-    code: str,
-    arguments: list[str],
-    environment: Mapping[str, str] | None,
-    folder: str | Path | None,
-    timeout: float,
-) -> Ended:
+    Modules to preload are in the interpreter that forks, as torch is: for many programs that import the same.
+    """
+    words = [textwrap.dedent(str(argument)) for argument in arguments]
     with tempfile.TemporaryDirectory(prefix="forked-python-") as streams:
-        out, err = Path(streams, "out"), Path(streams, "err")
-        returned = _server(os.getpid()).run(
+        given, out, err = (Path(streams, name) for name in ("input", "out", "err"))
+        given.write_text(input)
+        code = _server(os.getpid(), preload).run(
             timeout,
-            module=module,
-            code=code,
-            arguments=arguments,
-            environment=dict(clean_environment() if environment is None else environment),
-            folder=str(folder or Path.cwd()),
+            arguments=words,
+            environment=dict(os.environ if env is None else env),
+            folder=str(cwd or Path.cwd()),
+            input=str(given),
             out=str(out),
             err=str(err),
         )
-        return Ended(returned, out.read_text(errors="replace"), err.read_text(errors="replace"))
+        done = subprocess.CompletedProcess(
+            ["python", *words], code, out.read_text(errors="replace"), err.read_text(errors="replace")
+        )
+    if check:
+        done.check_returncode()
+    return done

@@ -90,29 +90,32 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return sorted(gone + other + new)
 
 
-def look(name: str, found: dict[str, list[str]], switches: list[str]) -> None:
-    before = snapshot()
-    try:
-        importlib.import_module(name)
-    except ModuleNotFoundError as error:  # a library that is not here: vllm, triton
-        if (error.name or "").partition(".")[0] in OURS:
-            raise
-    if name not in switches and (changed := changes(before, snapshot())):
-        found[name] = changed
-
-
 def look_at_all(packages: list[str], switches: list[str], path: str) -> dict[str, Any]:
     """In a process that is thrown away: how many modules there are, and what their imports changed."""
     sys.path.insert(0, path)
     warnings.simplefilter("ignore")
     found: dict[str, list[str]] = {}
     count = 0
+    before = snapshot()
+
+    def look(name: str) -> None:
+        nonlocal before
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:  # a library that is not here: vllm, triton
+            if (error.name or "").partition(".")[0] in OURS:
+                raise
+        after = snapshot()
+        if name not in switches and (changed := changes(before, after)):
+            found[name] = changed
+        before = after
+
     for package in packages:
-        look(package, found, switches)
+        look(package)
         folders = getattr(sys.modules[package], "__path__", [])
         for module in pkgutil.walk_packages(folders, f"{package}.", onerror=lambda name: None):
             if not module.name.endswith(".__main__"):
-                look(module.name, found, switches)
+                look(module.name)
                 count += 1
     return {"count": count, "found": found}
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from forked_python import run_python
 
 from diopi.adaptor import (
     COMPOSITES,
@@ -237,11 +237,11 @@ def test_conformance_runs_behind_the_adaptor(tmp_path: Path) -> None:
     rules = tmp_path / "convert_config.yaml"
     rules.write_text("- common_config:\n    dtype: (float64)->float32\n")
     options = ["--vendor", "host", "-f", "diopiExp", "--source", "own", "--quick", "--workers", "1"]
-    command = [sys.executable, "-m", "diopi", "conformance", *options, "--adaptor", str(rules)]
-    in_double = subprocess.run([*command, "--dtype", "float64"], capture_output=True, text=True, check=False)
+    command = ["-m", "diopi", "conformance", *options, "--adaptor", str(rules)]
+    in_double = run_python(*command, "--dtype", "float64")
     assert in_double.returncode == 1, in_double.stderr
     assert "diopiExp" in in_double.stdout and f"--adaptor {rules}" in in_double.stdout
-    in_single = subprocess.run([*command, "--dtype", "float32"], capture_output=True, text=True, check=False)
+    in_single = run_python(*command, "--dtype", "float32")
     assert in_single.returncode == 0, in_single.stdout
 
 
@@ -249,12 +249,12 @@ def test_costs_that_cannot_be_written_stop_a_run_before_it_begins(tmp_path: Path
     rules = tmp_path / "rules.yaml"
     rules.write_text("- diopiAdd:\n    contiguous: true\n")
     options = ["--vendor", "host", "--adaptor", str(rules), "--case", "own:diopiAdd:0"]
-    told = subprocess.run(
-        [sys.executable, "-m", "diopi", "conformance", *options],
+    told = run_python(
+        "-m",
+        "diopi",
+        "conformance",
+        *options,
         env={**os.environ, "DIOPI_ADAPTOR_REPORT": "/nowhere/costs.jsonl"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert told.returncode == 2 and told.stdout == ""
     expected = "DIOPI_ADAPTOR_REPORT=/nowhere/costs.jsonl cannot be written: No such file or directory"

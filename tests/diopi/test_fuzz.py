@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked_python import run_python
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
@@ -16,9 +16,7 @@ SCRIPT = FOLDER / "diopi_fuzz.py"
 
 
 def _fuzz(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *options], capture_output=True, text=True, check=False
-    )
+    return run_python(str(SCRIPT), *options)
 
 
 @pytest.mark.device

@@ -6,11 +6,11 @@ import os
 import re
 import sqlite3
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from forked_python import run_python
 
 from dicore.conformance import runner
 from dicore.conformance.case_filter import SelectionError
@@ -54,14 +54,7 @@ class _Some:
 
 def _run(folder: Path, *flags: str) -> subprocess.CompletedProcess:
     environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    return subprocess.run(
-        [sys.executable, "-m", "diopi.conformance", *flags],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_python("-m", "diopi.conformance", *flags, cwd=folder, env=environment)
 
 
 @pytest.fixture
@@ -433,8 +426,6 @@ def test_written_pytest_files_run(tmp_path, host):
 
 def test_main_py_is_the_same_program():
     program = Path(__file__).parents[2] / "conformance" / "main.py"
-    told = subprocess.run(
-        [sys.executable, str(program), "--get_model_list"], capture_output=True, text=True, check=True
-    )
+    told = run_python(str(program), "--get_model_list", check=True)
     lines = told.stdout.splitlines()
     assert len(lines) == 40 and sum(line.startswith("llama: ") for line in lines) == 1

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked_python import run_python
 from fresh_process import fresh
 
 from diopi.library import Generator, Library, LibraryError, Scalar, Tensor
@@ -282,7 +283,7 @@ def test_a_process_of_torch_dipu_is_refused() -> None:
         f"try: Library.open({str(HOST)!r})\nexcept LibraryError as error: print(error)\n"
         "print((torch.ones(2, device='dipu') + 1).tolist())"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    ran = run_python("-c", program, check=True)
     first, second = ran.stdout.splitlines()[-2:]
     assert "belong to torch_dipu in this process" in first and "TORCH_DEVICE_BACKEND_AUTOLOAD=0" in first
     assert second == "[2.0, 2.0]"

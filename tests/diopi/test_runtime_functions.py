@@ -7,12 +7,12 @@ import functools
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from forked_python import run_python
 from fresh_process import fresh
 
 from diopi.library import Generator, Library, Tensor, loader
@@ -206,17 +206,14 @@ def test_sparse_parts() -> None:
 
 @functools.cache
 def _under_torch() -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(FOLDER / "runtime_under_torch.py")],
+    return run_python(
+        str(FOLDER / "runtime_under_torch.py"),
         env={
             **os.environ,
             "DIPU_DEVICE": str(_caller()),
             "CALLER_RUNTIME": str(HOST),
             "TORCH_DEVICE_BACKEND_AUTOLOAD": "1",
         },
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
-from forked_python import clean_environment, run_program
+from forked_python import clean_environment
+from forked_python import run_python as run_forked
 
 # For the import below only: other tests of this worker have not asked for the mapping.
 _before = os.environ.get("DITORCH_DISABLE_MOCK")
@@ -61,8 +62,7 @@ def run_python() -> RunPython:
         pytest.skip(f"ditorch cannot be imported: {_missing}")
 
     def run(code: str, *, expect: int = 0, **settings: str) -> subprocess.CompletedProcess[str]:
-        ended = run_program(code, environment=clean_environment(**settings))
-        return _checked(subprocess.CompletedProcess(["-c"], ended.code, ended.out, ended.err), expect)
+        return _checked(run_forked("-c", code, env=clean_environment(**settings)), expect)
 
     return run
 

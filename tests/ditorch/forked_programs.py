@@ -1,79 +1,69 @@
-"""Programs of this house, each in a process of its own, without importing torch for each: one interpreter forks them all.
-
-A child goes through the end of the interpreter as any program does, so exit codes, exit handlers and tracebacks are real.
-"""
+"""Commands of ditorch, and programs beside packages of vendors: each in a process of its own, forked where torch is loaded."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import CompletedProcess
 
-_DRIVER = """
-import json, os, sys
+import pytest
 import torch
-from dicore import main_module
-from _ditorch import cli, gates, run, run_tools
-work = json.loads(sys.stdin.readline())
-if any("--tool" in words or "--gate" in words for words, *_ in work):
-    import op_tools.memory, op_tools.tools.autocompare, op_tools.tools.overflow_check, op_tools.tools.time_measure
-ended = []
-for words, folder, settings, out, err in work:
-    pid = os.fork()
-    if pid == 0:
-        os.chdir(folder)
-        os.environ.update(settings)
-        for path, descriptor in ((out, 1), (err, 2)):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
-        cli.app(words)
-    ended.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-print(json.dumps(ended))
-"""
-_OURS = (
-    "DITORCH_",
-    "DIOPI_",
-    "DIPU_",
-    "DLINFER_",
-    "OP_",
-    "AUTOCOMPARE_",
-    "TORCH_DEVICE_BACKEND_AUTOLOAD",
-    "RANK",
-    "WORLD_SIZE",
+from forked_python import clean_environment, run_python
+
+STANDINS = Path(__file__).parent / "standins"
+
+needs_no_card = pytest.mark.skipif(
+    torch.backends.cuda.is_built() and torch.cuda.device_count() > 0,
+    reason="what is chosen, and who is told, differs on a machine with a card",
 )
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a program ended and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-
-def clean_environment(**settings: str) -> dict[str, str]:
-    """This process's environment without any setting of ours."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
-    return {"OMP_NUM_THREADS": "1", **kept, **settings}
-
-
-def run_all(folder: Path, *programs: Sequence[str], settings: dict[str, str] | None = None) -> list[Ended]:
+def run_commands(
+    folder: Path, *commands: Sequence[str], settings: Mapping[str, str] | None = None
+) -> list[CompletedProcess[str]]:
     """Run `ditorch <words>` for each list of words, one after the other, in the given folder."""
-    streams = [(folder / f"out{n}.txt", folder / f"err{n}.txt") for n in range(len(programs))]
-    work = [
-        (list(words), str(folder), settings or {}, str(out), str(err))
-        for words, (out, err) in zip(programs, streams, strict=True)
-    ]
-    done = subprocess.run(
-        [sys.executable, "-c", _DRIVER], input=json.dumps(work) + "\n", env=clean_environment(), capture_output=True,
-        text=True, timeout=200, check=False, cwd=folder,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    codes = json.loads(done.stdout)
-    return [
-        Ended(code, out.read_text(), err.read_text()) for code, (out, err) in zip(codes, streams, strict=True)
-    ]
+    environment = clean_environment(**settings or {})
+    program = "import sys\nfrom _ditorch import cli\ncli.app(sys.argv[1:])"
+    return [run_python("-c", program, *words, env=environment, cwd=folder) for words in commands]
+
+
+@dataclass(frozen=True)
+class Program:
+    """Code, the settings it runs with, and the stand-ins that are installed for it."""
+
+    code: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+
+
+def without_cards(**settings: str) -> dict[str, str]:
+    """This process's environment without any setting of ours, and without cards where torch could use some."""
+    kept = clean_environment()
+    kept.pop("CUDA_VISIBLE_DEVICES", None)
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if torch.backends.cuda.is_built() else {}
+    return {**kept, **hidden, **settings}
+
+
+def installed(folder: Path, *packages: str) -> str:
+    """A path for Python in which just these stand-ins are installed in front."""
+    made = folder / ("with_" + "_".join(packages))
+    if not made.exists():
+        made.mkdir(parents=True)
+        for package in (*packages, "chip_driver.py"):
+            (made / package).symlink_to(STANDINS / package)
+    return os.pathsep.join([str(made), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def run_all(programs: Mapping[str, Program], *, autoload: bool = True) -> dict[str, CompletedProcess[str]]:
+    """Run the programs one after the other; `autoload` is whether `import torch` registers dipu."""
+    ended = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for title, program in programs.items():
+            path = {"PYTHONPATH": installed(folder, *program.packages)} if program.packages else {}
+            settings = {"TORCH_DEVICE_BACKEND_AUTOLOAD": str(int(autoload)), **path, **program.settings}
+            ended[title] = run_python("-c", program.code, env=without_cards(**settings), cwd=folder)
+    return ended

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from forked_snippets import Ended, Program, environment, installed, needs_no_card, run_all
+from forked_programs import Program, installed, needs_no_card, run_all, without_cards
+from forked_python import run_python
 
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("run_python"), needs_no_card]
 
@@ -21,10 +20,10 @@ print("used:", x.device, x.tolist(), "|", of_process().choice.reason)
 """
 
 
-def _used(ended: Ended) -> str:
-    assert ended.code == 0, f"{ended.out}\n{ended.err}"
-    assert ended.out.count("ditorch.framework: ") == 1
-    return ended.out.rpartition("used: ")[2].strip()
+def _used(ended: subprocess.CompletedProcess[str]) -> str:
+    assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
+    assert ended.stdout.count("ditorch.framework: ") == 1
+    return ended.stdout.rpartition("used: ")[2].strip()
 
 
 @pytest.mark.slow
@@ -50,16 +49,20 @@ def test_what_is_chosen_among_installed_packages() -> None:
     assert _used(ended["alias"]).startswith("npu:0")
     assert _used(ended["imported"]) == "supa:0 [2.0, 2.0] | the program imported torch_br"
     for quiet in ("one", "two", "setting", "alias", "imported", "no device"):
-        assert ended[quiet].err == ""
+        assert ended[quiet].stderr == ""
     assert _used(ended["no device"]) == "dipu:0 [2.0, 2.0] | no other framework has a device"
     # This package takes torch's one place before it fails: it must not have been tried in the process itself.
     assert _used(ended["broken"]).startswith("dipu:0")
-    assert "torch_musa is installed but cannot be imported: ImportError: libdriver.so" in ended["broken"].err
-    assert "torch_dipu is used instead. To do: check the driver (mthreads-gmi)" in ended["broken"].err
+    assert (
+        "torch_musa is installed but cannot be imported: ImportError: libdriver.so" in ended["broken"].stderr
+    )
+    assert "torch_dipu is used instead. To do: check the driver (mthreads-gmi)" in ended["broken"].stderr
     assert _used(ended["broken, next"]).startswith("supa:0")
-    assert "torch_br is used instead" in ended["broken, next"].err
+    assert "torch_br is used instead" in ended["broken, next"].stderr
     assert _used(ended["crash"]).startswith("dipu:0")
-    assert "torch_mlu is installed but cannot be imported: its import ended the process" in ended["crash"].err
+    assert (
+        "torch_mlu is installed but cannot be imported: its import ended the process" in ended["crash"].stderr
+    )
 
 
 @pytest.mark.slow
@@ -81,7 +84,7 @@ def test_devices_are_hidden_by_the_vendors_variable() -> None:
         },
         autoload=False,
     )
-    assert {name: program.out.partition("count: ")[2].strip() for name, program in ended.items()} == {
+    assert {name: program.stdout.partition("count: ")[2].strip() for name, program in ended.items()} == {
         "cuda's": "1 1",
         "own": "2 0,1",
         "identifier": "2 None",
@@ -112,18 +115,24 @@ def test_the_vendors_own_mapping_is_left_alone() -> None:
         autoload=False,
     )
     for name, program_ended in ended.items():
-        assert program_ended.code == 0, f"{name}: {program_ended.err}"
-        assert "enabled: False True" in program_ended.out
-        assert "torch_npu.contrib.transfer_to_npu has mapped the names of cuda already" in program_ended.out
-        assert "Take that import out" in program_ended.out
+        assert program_ended.returncode == 0, f"{name}: {program_ended.stderr}"
+        assert "enabled: False True" in program_ended.stdout
+        assert (
+            "torch_npu.contrib.transfer_to_npu has mapped the names of cuda already" in program_ended.stdout
+        )
+        assert "Take that import out" in program_ended.stdout
 
 
 def _doctor(folder: Path, *packages: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    path = {"PYTHONPATH": str(installed(folder, *packages)), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-    return subprocess.run(
-        [sys.executable, "-m", "ditorch", "doctor", *settings.pop("words", "").split()],
-        env=environment(**path, **settings), capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+    path = {"PYTHONPATH": installed(folder, *packages), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    return run_python(
+        "-m",
+        "ditorch",
+        "doctor",
+        *settings.pop("words", "").split(),
+        env=without_cards(**path, **settings),
+        timeout=200,
+    )
 
 
 @pytest.mark.slow
@@ -177,24 +186,23 @@ def test_a_device_registered_with_torch_keeps_the_package_out() -> None:
     ended = run_all(
         {
             "choice": Program(_SHOW, packages=("torch_npu",)),
-            "setting": Program(_SHOW, {"DITORCH_DEVICE": "npu"}, ("torch_npu",)),
+            "setting": Program(
+                f"import os\nos.environ['DITORCH_DEVICE'] = 'npu'\n{_SHOW}", packages=("torch_npu",)
+            ),
         }
     )
     assert _used(ended["choice"]).startswith("dipu:0")
-    assert "torch_npu has 2 device(s) that cannot be used" in ended["choice"].err
-    assert ended["setting"].code == 1
+    assert "torch_npu has 2 device(s) that cannot be used" in ended["choice"].stderr
+    assert ended["setting"].returncode == 1
     for program in ended.values():
         assert (
-            "this process has given torch's one slot for such a device (PrivateUse1) to 'dipu'" in program.err
+            "this process has given torch's one slot for such a device (PrivateUse1) to 'dipu'"
+            in program.stderr
         )
-        assert "set TORCH_DEVICE_BACKEND_AUTOLOAD=0" in program.err
+        assert "set TORCH_DEVICE_BACKEND_AUTOLOAD=0" in program.stderr
 
 
 @pytest.mark.slow
 def test_import_torch_leaves_privateuse1_to_the_package_that_is_asked_for(tmp_path: Path) -> None:
-    path = os.pathsep.join([str(installed(tmp_path, "torch_npu")), os.environ.get("PYTHONPATH", "")])
-    settings = environment(DITORCH_DEVICE="npu", PYTHONPATH=path)
-    done = subprocess.run(
-        [sys.executable, "-c", _SHOW], env=settings, capture_output=True, text=True, timeout=200, check=False
-    )
-    assert _used(Ended(done.returncode, done.stdout, done.stderr)).startswith("npu:0")
+    settings = without_cards(DITORCH_DEVICE="npu", PYTHONPATH=installed(tmp_path, "torch_npu"))
+    assert _used(run_python("-c", _SHOW, env=settings)).startswith("npu:0")

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from forked_snippets import STANDINS, needs_no_card
+from forked_programs import STANDINS, needs_no_card
 
 import _ditorch
 from _ditorch.adapters import all_adapters

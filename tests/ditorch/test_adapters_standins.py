@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from forked_snippets import Program, needs_no_card, run_all
+from forked_programs import Program, needs_no_card, run_all
 
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("run_python"), needs_no_card]
 
@@ -172,15 +172,15 @@ def vendor(request: pytest.FixtureRequest) -> Vendor:
 def test_a_program_for_cuda_runs_on_the_package(vendor: Vendor) -> None:
     program = Program(f"OWN = {vendor.device!r}\n{_PROGRAM}", packages=(vendor.package,))
     ended = run_all({"program": program}, autoload=False)["program"]
-    assert ended.code == 0, f"{ended.out}\n{ended.err}"
-    seen: dict[str, Any] = json.loads(ended.out.rpartition("seen ")[2])
+    assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
+    seen: dict[str, Any] = json.loads(ended.stdout.rpartition("seen ")[2])
     zero, one = f"{vendor.device}:0", f"{vendor.device}:1"
 
     label = f"{vendor.package}:{vendor.version}"
-    assert ended.out.count("ditorch.framework:") == 1
-    assert ended.out.startswith(f"ditorch.framework: {label}\n")
+    assert ended.stdout.count("ditorch.framework:") == 1
+    assert ended.stdout.startswith(f"ditorch.framework: {label}\n")
     assert (seen["framework"], seen["enabled"]) == (label, True)
-    assert ended.err == ""
+    assert ended.stderr == ""
 
     assert seen["devices"] == [one, one, zero, zero, True, 2, True, False, zero, "torch.cuda.FloatTensor"]
     assert seen["current"] == [1, one, 0]

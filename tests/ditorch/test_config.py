@@ -7,7 +7,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from forked_programs import clean_environment, run_all
+from forked_programs import run_commands
+from forked_python import clean_environment
 
 from _ditorch import configuration, run_tools
 from _ditorch.configuration import ConfigEntry, Configuration, UnknownGroup, read_all
@@ -195,7 +196,7 @@ def test_the_program(tmp_path: Path) -> None:
     good = tmp_path / "good"
     good.mkdir()
     (tmp_path / "ditorch.toml").write_text("[op_tools]\nverbos = 1\n")
-    as_json, table, unknown, example, help_text = run_all(
+    as_json, table, unknown, example, help_text = run_commands(
         tmp_path,
         ["config", "--json", "--changed"],
         ["config", "--tool", "memory"],
@@ -204,11 +205,11 @@ def test_the_program(tmp_path: Path) -> None:
         ["run", "--help"],
         settings={"OP_TOOLS_MEMORY_INTERVAL": "2"},
     )
-    assert as_json.code == table.code == 2
-    content = json.loads(as_json.out)
+    assert as_json.returncode == table.returncode == 2
+    content = json.loads(as_json.stdout)
     assert content["ok"] is False and "verbos" in content["problems"][0]
     assert [(s["name"], s["value"]) for s in content["settings"]] == [("interval", 2.0)]
-    assert "unknown key 'verbos'" in table.err and "OP_TOOLS_MEMORY_INTERVAL" in table.out
-    assert unknown.code == 2 and "Did you mean 'memory'?" in unknown.err
-    assert example.code == 0 and "op_tools" in tomllib.loads(example.out)
-    assert help_text.code == 0 and "ditorch run [OPTIONS] -m MODULE" in help_text.out
+    assert "unknown key 'verbos'" in table.stderr and "OP_TOOLS_MEMORY_INTERVAL" in table.stdout
+    assert unknown.returncode == 2 and "Did you mean 'memory'?" in unknown.stderr
+    assert example.returncode == 0 and "op_tools" in tomllib.loads(example.stdout)
+    assert help_text.returncode == 0 and "ditorch run [OPTIONS] -m MODULE" in help_text.stdout

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 
 import pytest
+from forked_python import run_python
 
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("run_python")]
 
@@ -16,14 +16,7 @@ def _doctor(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("DITORCH_", "DIPU_"))
     }
-    return subprocess.run(
-        [sys.executable, "-m", "ditorch", *arguments],
-        env=environment | settings,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return run_python("-m", "ditorch", *arguments, env=environment | settings, timeout=300)
 
 
 def test_findings_as_json() -> None:

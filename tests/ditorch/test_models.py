@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from forked_programs import clean_environment
+from forked_python import clean_environment, run_python
 from made_once import made_once
 
 pytestmark = pytest.mark.device
@@ -43,9 +43,7 @@ def needs_transformers() -> None:
 
 def run(*command: str, **settings: str) -> subprocess.CompletedProcess[str]:
     environment = clean_environment(HF_HUB_OFFLINE="1", **settings)
-    done = subprocess.run(
-        [sys.executable, *command], env=environment, capture_output=True, text=True, check=False, timeout=230
-    )
+    done = run_python(*command, env=environment, timeout=230)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done
 

@@ -10,7 +10,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from forked_programs import clean_environment, run_all
+from forked_programs import run_commands
+from forked_python import clean_environment
 
 from _ditorch import run, run_tools
 from _ditorch.gates import Gate, parse_gate
@@ -207,14 +208,14 @@ def test_a_program_finds_what_it_would_find_without_us(tmp_path: Path) -> None:
         ["-m", "package.part", "a"],
         ["-m", "package"],
     ]
-    ours = run_all(tmp_path, *(["run", *words] for words in programs))
+    ours = run_commands(tmp_path, *(["run", *words] for words in programs))
     for words, ended in zip(programs, ours, strict=True):
         command = [sys.executable, *words]
         plain = subprocess.run(
             command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=True
         )
-        assert (ended.code, ended.err) == (0, "")
-        assert json.loads(ended.out) == json.loads(plain.stdout), words
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert json.loads(ended.stdout) == json.loads(plain.stdout), words
 
 
 def test_the_packages_of_a_module_are_part_of_the_program(tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ def test_the_packages_of_a_module_are_part_of_the_program(tmp_path: Path) -> Non
     write(tmp_path, "leaves/__main__.py", "print('never')")
     write(tmp_path, "spoilt/__init__.py", "x = (")
     write(tmp_path, "spoilt/train.py", "print('never')")
-    work, without, raises, needs, leaves, spoilt, missing = run_all(
+    work, without, raises, needs, leaves, spoilt, missing = run_commands(
         tmp_path,
         ["run", "--tool", "observe", "-m", "work.train", "--lr", "1"],
         ["run", "--tool", "time", "--results", "none", "-m", "empty"],
@@ -243,21 +244,23 @@ def test_the_packages_of_a_module_are_part_of_the_program(tmp_path: Path) -> Non
         ["run", "-m", "spoilt.train"],
         ["run", "-m", "empty.nothing"],
     )
-    assert (work.code, work.err) == (0, "")
-    assert "['-m', '--lr', '1'] dipu:0" in work.out and "__main__" in work.out.splitlines()
+    assert (work.returncode, work.stderr) == (0, "")
+    assert "['-m', '--lr', '1'] dipu:0" in work.stdout and "__main__" in work.stdout.splitlines()
     assert lines_of(tmp_path, "op_tools_results/op_observe_result") == 1
-    assert (without.code, without.out) == (2, "")
-    assert "module empty.__main__ is a package without a __main__" in without.err
-    assert raises.code == 1 and raises.err.endswith("ZeroDivisionError: division by zero\n")
-    assert raises.err.startswith(
+    assert (without.returncode, without.stdout) == (2, "")
+    assert "module empty.__main__ is a package without a __main__" in without.stderr
+    assert raises.returncode == 1 and raises.stderr.endswith("ZeroDivisionError: division by zero\n")
+    assert raises.stderr.startswith(
         f'Traceback (most recent call last):\n  File "{tmp_path}/raises/__init__.py", line 3, in <module>\n'
     )
-    assert "op elasped info saved to" in raises.out or "OpTimeMeasure" in raises.out
-    assert needs.code == 1 and needs.err.count("  File ") == 1
-    assert needs.err.endswith("ModuleNotFoundError: No module named 'no_such_library'\n")
-    assert (leaves.code, leaves.out, leaves.err) == (7, "", "")
-    assert spoilt.code == 1 and spoilt.err.startswith(f'  File "{tmp_path}/spoilt/__init__.py", line 1')
-    assert missing.code == 2 and "module empty.nothing was not found" in missing.err
+    assert "op elasped info saved to" in raises.stdout or "OpTimeMeasure" in raises.stdout
+    assert needs.returncode == 1 and needs.stderr.count("  File ") == 1
+    assert needs.stderr.endswith("ModuleNotFoundError: No module named 'no_such_library'\n")
+    assert (leaves.returncode, leaves.stdout, leaves.stderr) == (7, "", "")
+    assert spoilt.returncode == 1 and spoilt.stderr.startswith(
+        f'  File "{tmp_path}/spoilt/__init__.py", line 1'
+    )
+    assert missing.returncode == 2 and "module empty.nothing was not found" in missing.stderr
 
 
 def test_a_program_leaves_as_it_would_leave_without_us(tmp_path: Path) -> None:
@@ -265,7 +268,7 @@ def test_a_program_leaves_as_it_would_leave_without_us(tmp_path: Path) -> None:
     write(tmp_path, "broken.py", "x = (\n")
     words = ("three", "text", "raise", "interrupt", "thread")
     tools = ["--tool", "time"]
-    ended = run_all(
+    ended = run_commands(
         tmp_path,
         *(["run", *tools, "work.py", word] for word in words),
         ["run", "--tool", "observe", "--results", "killed", "work.py", "terminate"],
@@ -273,35 +276,35 @@ def test_a_program_leaves_as_it_would_leave_without_us(tmp_path: Path) -> None:
         ["run", "broken.py"],
     )
     three, text, raised, interrupted, thread, terminated, without_tools, broken = ended
-    assert (three.code, three.err) == (3, "")
-    assert (text.code, text.err) == (1, "farewell\n")
-    assert raised.code == 1
-    assert raised.err.count("Traceback") == 1
-    assert raised.err.startswith(
+    assert (three.returncode, three.stderr) == (3, "")
+    assert (text.returncode, text.stderr) == (1, "farewell\n")
+    assert raised.returncode == 1
+    assert raised.stderr.count("Traceback") == 1
+    assert raised.stderr.startswith(
         f'Traceback (most recent call last):\n  File "{tmp_path}/work.py", line 17, in <module>'
     )
-    assert "line 6, in work" in raised.err and "RuntimeError" in raised.err.splitlines()[-1]
-    assert "ditorch/" not in raised.err and "op_tools/" not in raised.err
-    assert interrupted.code == -2  # killed by SIGINT, which a shell shows as 130
-    assert interrupted.err.endswith("KeyboardInterrupt\n")
-    assert (thread.code, "torch.Tensor.exp" in thread.out) == (0, True)
+    assert "line 6, in work" in raised.stderr and "RuntimeError" in raised.stderr.splitlines()[-1]
+    assert "ditorch/" not in raised.stderr and "op_tools/" not in raised.stderr
+    assert interrupted.returncode == -2  # killed by SIGINT, which a shell shows as 130
+    assert interrupted.stderr.endswith("KeyboardInterrupt\n")
+    assert (thread.returncode, "torch.Tensor.exp" in thread.stdout) == (0, True)
     # The signal is the program's affair: it dies of it at once, and the rows of the log have reached the disk by then.
-    assert terminated.code == -15
+    assert terminated.returncode == -15
     assert [row["name"].rpartition(".")[2] for row in open_run(tmp_path / "killed").rows("observe")] == [
         "matmul", "relu", "sum",
     ]  # fmt: skip
-    assert (without_tools.code, without_tools.out) == (3, "device dipu:0 ['three']\n")
-    assert not without_tools.err
-    assert broken.code == 1 and broken.err.startswith(f'  File "{tmp_path}/broken.py", line 1')
+    assert (without_tools.returncode, without_tools.stdout) == (3, "device dipu:0 ['three']\n")
+    assert not without_tools.stderr
+    assert broken.returncode == 1 and broken.stderr.startswith(f'  File "{tmp_path}/broken.py", line 1')
     for one in (three, text, raised, interrupted):  # every summary was printed, and where the rows are
-        assert "op elasped info saved to" in one.out
-        assert one.out.endswith("op-tools report op_tools_results\n")
+        assert "op elasped info saved to" in one.stdout
+        assert one.stdout.endswith("op-tools report op_tools_results\n")
     assert lines_of(tmp_path, "op_tools_results/op_time_measure_result") >= 10
 
 
 def test_tools_before_and_after_the_script(tmp_path: Path) -> None:
     write(tmp_path, "work.py", WORK)
-    before, after, several = run_all(
+    before, after, several = run_commands(
         tmp_path,
         ["run", "--tool", "observe", "--results", "one", "work.py", "--lr"],
         ["run", "work.py", "--tool", "observe", "--results", "two", "--lr", "--tool", "x"],
@@ -316,13 +319,13 @@ def test_tools_before_and_after_the_script(tmp_path: Path) -> None:
             "work.py",
         ],
     )
-    assert "device dipu:0 ['--lr']" in before.out
-    assert "device dipu:0 ['--lr', '--tool', 'x']" in after.out
+    assert "device dipu:0 ['--lr']" in before.stdout
+    assert "device dipu:0 ['--lr', '--tool', 'x']" in after.stdout
     assert lines_of(tmp_path, "one/op_observe_result") == lines_of(tmp_path, "two/op_observe_result") == 3
     assert lines_of(tmp_path, "three/op_observe_result") == 1
-    assert "OpOverflowCheck checked" in several.out
+    assert "OpOverflowCheck checked" in several.stdout
     assert not (tmp_path / "op_tools_results").exists()
-    assert [one.code for one in (before, after, several)] == [0, 0, 0]
+    assert [one.returncode for one in (before, after, several)] == [0, 0, 0]
 
 
 def test_a_bad_setting_ends_it_before_the_script_starts(
@@ -360,7 +363,7 @@ def test_gates(tmp_path: Path) -> None:
     write(tmp_path, "work.py", WORK)
     write(tmp_path, "wrong.py", WRONG.replace("TOOLS", repr(str(HERE.parent / "op_tools"))))
     write(tmp_path, "idle.py", "pass")
-    wrong, right, nan, small, large, own_code, idle = run_all(
+    wrong, right, nan, small, large, own_code, idle = run_commands(
         tmp_path,
         ["run", "--gate", "autocompare", "wrong.py"],
         ["run", "work.py", "--gate", "autocompare,overflow"],
@@ -370,19 +373,23 @@ def test_gates(tmp_path: Path) -> None:
         ["run", "--gate", "overflow", "--gate", "memory=10M", "work.py", "three"],
         ["run", "--gate", "autocompare", "idle.py"],
     )
-    assert wrong.code == 1
-    assert "ditorch: gate autocompare failed: 7 findings" in wrong.err and "and 2 more" in wrong.err
-    assert wrong.err.count("torch.nn.functional.silu output is wrong") == 5
-    assert f"at {tmp_path}/wrong.py:8" in wrong.err
+    assert wrong.returncode == 1
+    assert "ditorch: gate autocompare failed: 7 findings" in wrong.stderr and "and 2 more" in wrong.stderr
+    assert wrong.stderr.count("torch.nn.functional.silu output is wrong") == 5
+    assert f"at {tmp_path}/wrong.py:8" in wrong.stderr
     # What an earlier run left in the folder is not this one's.
-    assert (right.code, right.err) == (0, "")
-    assert nan.code == 1
-    assert "gate overflow failed: 1 finding\n    NaN born in aten.div.Tensor, step 0" in nan.err
-    assert f"at {tmp_path}/work.py:21" in nan.err
-    assert small.code == 1 and "gate memory failed" in small.err and "the limit is 10.00 MiB" in small.err
-    assert (large.code, large.err) == (0, "")
-    assert (own_code.code, own_code.err) == (3, "")
-    assert idle.code == 5 and "nothing was compared" in idle.err
+    assert (right.returncode, right.stderr) == (0, "")
+    assert nan.returncode == 1
+    assert "gate overflow failed: 1 finding\n    NaN born in aten.div.Tensor, step 0" in nan.stderr
+    assert f"at {tmp_path}/work.py:21" in nan.stderr
+    assert (
+        small.returncode == 1
+        and "gate memory failed" in small.stderr
+        and "the limit is 10.00 MiB" in small.stderr
+    )
+    assert (large.returncode, large.stderr) == (0, "")
+    assert (own_code.returncode, own_code.stderr) == (3, "")
+    assert idle.returncode == 5 and "nothing was compared" in idle.stderr
 
 
 # -- several processes ---------------------------------------------------------------------------------------
@@ -412,9 +419,9 @@ if __name__ == "__main__":
 
 def test_spawned_processes_have_the_mapping_and_the_tools(tmp_path: Path) -> None:
     write(tmp_path, "spawn.py", SPAWN)
-    (ended,) = run_all(tmp_path, ["run", "--tool", "observe", "spawn.py"])
-    assert (ended.code, ended.err) == (0, "")
-    assert ended.out.splitlines()[0] == "child dipu:0 True 0"
+    (ended,) = run_commands(tmp_path, ["run", "--tool", "observe", "spawn.py"])
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines()[0] == "child dipu:0 True 0"
     assert lines_of(tmp_path, "op_tools_results/op_observe_result") == 1
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_programs import clean_environment, run_all
+from forked_programs import run_commands
+from forked_python import clean_environment
 
 from _ditorch import gates, run, run_tools
 from _ditorch.gates import Gate, GateChecker
@@ -108,51 +109,57 @@ def gate(program: str, results: str, name: str = "overflow") -> list[str]:
 def test_what_other_threads_and_processes_find_fails_the_gate(tmp_path: Path) -> None:
     write_programs(tmp_path)
     names = ("fork", "not_joined", "pool", "late_thread", "other_world", "killed_worker")
-    for name, ended in zip(names, run_all(tmp_path, *(gate(name, name) for name in names)), strict=True):
-        assert (name, ended.code) == (name, 1), ended
-        assert "gate overflow failed: 1 finding\n    NaN born in aten.div.Tensor" in ended.err, name
+    for name, ended in zip(names, run_commands(tmp_path, *(gate(name, name) for name in names)), strict=True):
+        assert (name, ended.returncode) == (name, 1), ended
+        assert "gate overflow failed: 1 finding\n    NaN born in aten.div.Tensor" in ended.stderr, name
         # Only the process of the program itself prints a summary and says where the results are.
-        assert ended.out.count("OpOverflowCheck checked") == ended.out.count("op-tools report") == 1, name
+        assert ended.stdout.count("OpOverflowCheck checked") == ended.stdout.count("op-tools report") == 1, (
+            name
+        )
 
 
 def test_forked_workers_write_all_they_have_seen(tmp_path: Path) -> None:
     write_programs(tmp_path)
-    (ended,) = run_all(tmp_path, ["run", "--tool", "observe", "--results", "seen", "fork.py"])
-    assert (ended.code, ended.err) == (0, "")
+    (ended,) = run_commands(tmp_path, ["run", "--tool", "observe", "--results", "seen", "fork.py"])
+    assert (ended.returncode, ended.stderr) == (0, "")
     (row,) = open_run(tmp_path / "seen").rows("observe")
     assert row["name"].endswith("div") and "born" in row["call_site"]
 
 
 def test_a_worker_killed_at_once_has_written_what_was_wrong(tmp_path: Path) -> None:
     write_programs(tmp_path)
-    (ended,) = run_all(tmp_path, gate("killed_comparison", "results", "autocompare"))
-    assert ended.code == 1 and "torch.nn.functional.silu output is wrong" in ended.err
+    (ended,) = run_commands(tmp_path, gate("killed_comparison", "results", "autocompare"))
+    assert ended.returncode == 1 and "torch.nn.functional.silu output is wrong" in ended.stderr
 
 
 def test_where_results_cannot_be_written_nothing_is_known(tmp_path: Path) -> None:
     write_programs(tmp_path)
     nowhere = "/proc/nowhere"
-    born, calm, memory, compared = run_all(
+    born, calm, memory, compared = run_commands(
         tmp_path,
         gate("nan", nowhere),
         gate("calm", nowhere),
         gate("calm", nowhere, "memory=900G"),
         gate("calm", nowhere, "autocompare"),
     )
-    assert [one.code for one in (born, calm, memory, compared)] == [5, 5, 5, 5]
+    assert [one.returncode for one in (born, calm, memory, compared)] == [5, 5, 5, 5]
     for one in (born, calm, memory, compared):
-        assert "nothing is known" in one.err and nowhere in one.err, one.err
-    assert "op_tools: first NaN" in born.out
+        assert "nothing is known" in one.stderr and nowhere in one.stderr, one.stderr
+    assert "op_tools: first NaN" in born.stdout
 
 
 def test_odd_exit_codes_and_variables(tmp_path: Path) -> None:
     write_programs(tmp_path)
-    tensor, false = run_all(tmp_path, gate("tensor_code", "a"), gate("false_code", "b"))
-    assert tensor.code == 1 and tensor.err.startswith("tensor([1., 1.]") and "Traceback" not in tensor.err
-    assert (false.code, false.err) == (0, "")
-    (odd,) = run_all(tmp_path, gate("nan", "c"), settings={"RANK": "abc", "WORLD_SIZE": "x"})
-    assert odd.code == 1 and "gate overflow failed: 1 finding" in odd.err
-    assert "op-tools report c" in odd.out  # a rank that is no number is the first one
+    tensor, false = run_commands(tmp_path, gate("tensor_code", "a"), gate("false_code", "b"))
+    assert (
+        tensor.returncode == 1
+        and tensor.stderr.startswith("tensor([1., 1.]")
+        and "Traceback" not in tensor.stderr
+    )
+    assert (false.returncode, false.stderr) == (0, "")
+    (odd,) = run_commands(tmp_path, gate("nan", "c"), settings={"RANK": "abc", "WORLD_SIZE": "x"})
+    assert odd.returncode == 1 and "gate overflow failed: 1 finding" in odd.stderr
+    assert "op-tools report c" in odd.stdout  # a rank that is no number is the first one
 
 
 @pytest.mark.parametrize("words", [["--gate", ",", "x.py"], ["--tool", " , ", "x.py"], ["x.py", "--gate=,"]])

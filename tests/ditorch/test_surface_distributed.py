@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from forked_programs import clean_environment
+from forked_python import clean_environment
 
 pytestmark = [pytest.mark.device, pytest.mark.slow]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from forked_programs import clean_environment
+from forked_python import clean_environment
 from made_once import made_once
 from torch import nn
 from torch.nn.parallel import comm

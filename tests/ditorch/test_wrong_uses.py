@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from forked_snippets import Ended, Program, environment, needs_no_card, run_all
+from forked_programs import Program, needs_no_card, run_all, without_cards
+from forked_python import run_python
 
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("run_python"), needs_no_card]
 
@@ -29,17 +30,17 @@ class Use:
     settings: dict[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
 
-    def complaint(self, ended: Ended) -> str:
+    def complaint(self, ended: subprocess.CompletedProcess[str]) -> str:
         """What is not as it must be; empty if all is."""
-        last = (ended.err.strip().splitlines() or [""])[-1]
-        missing = [text for text in self.says if text not in ended.out]
+        last = (ended.stderr.strip().splitlines() or [""])[-1]
+        missing = [text for text in self.says if text not in ended.stdout]
         missing += [text for text in self.fails if text not in last]
-        missing += [text for text in self.warns if text not in ended.err]
-        if not self.warns and not self.fails and ended.err:
+        missing += [text for text in self.warns if text not in ended.stderr]
+        if not self.warns and not self.fails and ended.stderr:
             missing.append("silence on stderr")
-        if ended.code == int(bool(self.fails)) and not missing:
+        if ended.returncode == int(bool(self.fails)) and not missing:
             return ""
-        return f"code {ended.code}, missing {missing}\n{ended.out}\n{ended.err}"
+        return f"code {ended.returncode}, missing {missing}\n{ended.stdout}\n{ended.stderr}"
 
 
 _USE = 'import torch, ditorch\nprint("on", torch.ones(2, device="cuda").device)\n'
@@ -353,7 +354,7 @@ def test_spawned_processes_and_ditorch_before_torch(tmp_path: Path) -> None:
     program.write_text(_SPAWN)
     done = subprocess.run(
         [sys.executable, str(program)],
-        env=environment(),
+        env=without_cards(),
         capture_output=True,
         text=True,
         timeout=200,
@@ -370,10 +371,7 @@ def test_a_vendor_library_that_is_broken(tmp_path: Path) -> None:
     library = tmp_path / "libbroken.so"
     library.write_text("no library")
     code = 'import torch, ditorch\ntorch.zeros(1, device="cuda")'
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(DIPU_DEVICE=str(library)), capture_output=True, text=True,
-        timeout=200, check=False,
-    )  # fmt: skip
+    done = run_python("-c", code, env=without_cards(DIPU_DEVICE=str(library)), timeout=200)
     assert done.returncode == 1
     assert "no vendor: see `dipu doctor`" in done.stdout
     assert f"cannot load the vendor library {library}" in done.stderr.strip().splitlines()[-1]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from forked_python import run_python as run_forked
+from lmdeploy_runs import LMDEPLOY
 
 NEW_TOKENS = 64
 CHUNK = 64
@@ -61,8 +63,11 @@ class Greedy(NamedTuple):
     length: int
 
 
-def greedy_of_transformers(folder: Path, prompts: tuple[str, ...] = PROMPTS) -> dict[str, Greedy]:
-    """Greedy tokens in float32, in batches padded on the left.
+def greedy_of_transformers(folder: Path, written: Mapping[str, Sequence[int]]) -> dict[str, Greedy]:
+    """The best tokens in float32 after each prompt, each one given those that were written before it.
+
+    One pass over prompt and answer says as much as `generate`, which takes a pass for each token: where the best tokens are
+    those that were written, greedy search writes just them; where not, the first that differs is its.
 
     The token that ends an answer is not allowed, as LMDeploy does where it is told to go on. No prompt may come near a tie:
     two correct programs that round differently would then part ways. It is checked here, so that other weights or another
@@ -73,18 +78,15 @@ def greedy_of_transformers(folder: Path, prompts: tuple[str, ...] = PROMPTS) -> 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     found = {}
-    for group in ([p for p in prompts if p in SHORT], [p for p in prompts if p in LONG]):
-        if group:
-            inputs = tokenizer(group, return_tensors="pt", padding=True, padding_side="left")
-            answer = model.generate(
-                **inputs, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0,
-                output_scores=True, return_dict_in_generate=True,
-            )  # fmt: skip
-            best, second = torch.stack(answer.scores, 1).topk(2).values.unbind(-1)
-            assert (best - second).min() > _MARGIN, "a near tie: choose other prompts"
-            tokens = answer.sequences[:, inputs.input_ids.shape[1] :].tolist()
-            lengths = inputs.attention_mask.sum(1).tolist()
-            found |= {p: Greedy(t, n) for p, t, n in zip(group, tokens, lengths, strict=True)}
+    for prompt, tokens in written.items():
+        given = tokenizer(prompt).input_ids
+        with torch.no_grad():
+            logits = model(torch.tensor([[*given, *tokens[:-1]]]), logits_to_keep=len(tokens)).logits[0]
+        logits[:, model.generation_config.eos_token_id] = -torch.inf
+        values, best = logits.topk(2)
+        if best[:, 0].tolist() == list(tokens):
+            assert (values[:, 0] - values[:, 1]).min() > _MARGIN, "a near tie: choose other prompts"
+        found[prompt] = Greedy(best[:, 0].tolist(), len(given))
     return found
 
 
@@ -125,13 +127,6 @@ def run_program(question: Path, answer: Path, **environment: str) -> subprocess.
 
 def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a Python with the tests' settings to its end; both of its streams are in `stdout`."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, **_SETTINGS, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=800,
-        check=False,
-    )
+    settings = {**os.environ, **_SETTINGS, **environment}
+    done = run_forked(*arguments, env=settings, timeout=800, preload=LMDEPLOY)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout + done.stderr)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_python
 
 HERE = Path(__file__).parent
+#: To be preloaded for programs that run LMDeploy: most of what it imports, and nothing that looks for a device.
+LMDEPLOY = ("lmdeploy", "lmdeploy.pytorch.engine.engine", "transformers.models.llama.modeling_llama")
 sys.path.append(str(HERE.parent / "ditorch"))  # where made_once is
 
 from made_once import made_once  # noqa: E402
@@ -29,10 +31,7 @@ def results_of(factory: pytest.TempPathFactory, program: str, timeout: int) -> d
             "HF_HUB_OFFLINE": "1",
             "HF_MODULES_CACHE": str(folder / "modules"),
         }
-        command = [sys.executable, str(HERE / f"{program}.py"), str(out)]
-        run = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-        )
+        run = run_python(HERE / f"{program}.py", out, env=environment, timeout=timeout, preload=LMDEPLOY)
         assert run.returncode == 0, f"{program} failed:\n{run.stdout[-2000:]}\n{run.stderr[-6000:]}"
         found: dict[str, Any] = json.loads(out.read_text())
         return found

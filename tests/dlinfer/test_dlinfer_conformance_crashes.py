@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked_python import run_python
 
 from dicore.conformance.case_filter import QUICK_CASES
 from dicore.conformance.report_files import read_json
@@ -51,20 +50,10 @@ def vendor(tmp_path: Path) -> Path:
 
 def _results(vendor: Path, *words: str) -> list[CaseResult]:
     out = vendor / "out.json"
-    command = [
-        sys.executable,
-        "-m",
-        "dlinfer",
-        "conformance",
-        "--vendor",
-        "hasty",
-        "--json",
-        str(out),
-        *words,
-    ]
+    command = ["-m", "dlinfer", "conformance", "--vendor", "hasty", "--json", str(out), *words]
     paths = [str(vendor), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    run = run_python(*command, env=environment, timeout=200)
     assert run.returncode == 1, run.stderr
     return read_json(out).results
 

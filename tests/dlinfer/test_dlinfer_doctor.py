@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
 
 import pytest
+from forked_python import run_python
 from typer.testing import CliRunner
 
 from dlinfer.cli import app
@@ -42,9 +41,7 @@ from dlinfer.cli import app
 app(["doctor", "--json"], standalone_mode=False)
 assert "ditorch" not in sys.modules
 """
-    out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
-    )
+    out = run_python("-c", code, check=True, timeout=300)
     said = json.loads(out.stdout)
     assert said["served"]["cpu"]["linear"] == "cpp" and said["problems"] == []
     assert list(said["served"])[1:] == (["dipu"] if find_spec("torch_dipu") else [])
@@ -52,9 +49,16 @@ assert "ditorch" not in sys.modules
 
 @pytest.mark.parametrize(
     "setting",
-    ["VENDOR=nobody", "CHECK=yes", "DEVICE=gpu", "CPU_MEMORY=much", "GRAPH_BACKEND=none_such", "VLLM_DEVICE=gpu",
-     "LINEAR_USE_NN_LAYOUT=yes"],
-)  # fmt: skip
+    [
+        "VENDOR=nobody",
+        "CHECK=yes",
+        "DEVICE=gpu",
+        "CPU_MEMORY=much",
+        "GRAPH_BACKEND=none_such",
+        "VLLM_DEVICE=gpu",
+        "LINEAR_USE_NN_LAYOUT=yes",
+    ],
+)
 def test_doctor_names_a_setting_that_cannot_be_followed(
     monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
@@ -68,10 +72,8 @@ def test_doctor_names_a_setting_that_cannot_be_followed(
 @pytest.mark.parametrize("setting", ["CACHE_LAYOUT=BDSN", "CPP_LEVEL=avx3"])
 def test_doctor_names_a_setting_that_is_read_once(setting: str) -> None:
     name, value = f"DLINFER_{setting}".split("=")
-    command = [sys.executable, "-m", "dlinfer", "doctor", "--device", "cpu"]
-    out = subprocess.run(
-        command, env={**os.environ, name: value}, capture_output=True, text=True, check=False, timeout=300
-    )
+    command = ["-m", "dlinfer", "doctor", "--device", "cpu"]
+    out = run_python(*command, env={**os.environ, name: value}, timeout=300)
     (problem,) = [line for line in out.stdout.splitlines() if line.startswith("problem: ")]
     assert out.returncode == 1 and name in problem and value in problem
 

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from forked_python import run_python
 
 pytest.importorskip("lmdeploy", reason="LMDeploy is not installed")
 
 from lmdeploy_client import DLINFER, serving
 from lmdeploy_models import llama3
+from lmdeploy_runs import LMDEPLOY
 
 from dlinfer import cli
 from dlinfer.framework.lmdeploy import server
@@ -101,9 +103,7 @@ shared["port"] = 1
 condition.release()
 assert shared["port"] == 1 and zmq_engine.mp.get_context("spawn").Process
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_python("-c", program, timeout=120, preload=LMDEPLOY)
     assert done.returncode == 0, done.stderr
 
 
@@ -158,9 +158,7 @@ try:
 except ValueError as error:
     print(error)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
-    )
+    done = run_python("-c", program, timeout=120, check=True, preload=LMDEPLOY)
     assert "The prompt has no tokens" in done.stdout
 
 
@@ -208,9 +206,7 @@ with zmq_engine.mp.Manager() as manager:
     print(manager._process.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_python("-c", program, timeout=120, preload=LMDEPLOY)
     assert done.returncode == -signal.SIGKILL, done.stderr
     with suppress(psutil.NoSuchProcess):
         psutil.Process(int(done.stdout)).wait(60)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
 
 import pytest
+from forked_python import run_python
 
 from dlinfer.vendors import installed
 from dlinfer.vendors.triton import VENDOR
@@ -34,9 +33,7 @@ def test_without_triton_it_says_what_to_install() -> None:
 def test_without_a_gpu_it_says_so() -> None:
     code = "from dlinfer.vendors.triton import VENDOR; print(VENDOR.problem(), VENDOR.devices)"
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "0"}
-    out = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
+    out = run_python("-c", code, env=environment, check=True)
     assert "no CUDA device" in out.stdout
     assert "('cuda',)" in out.stdout
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked_python import run_python
 
 pytestmark = [
     pytest.mark.slow,
@@ -70,10 +69,7 @@ def test_greedy_tokens_are_those_of_transformers(kind: str, tmp_path: Path) -> N
             os.pathsep
         ),
     }
-    done = subprocess.run(
-        [sys.executable, str(_PROGRAM), str(tmp_path / "model")],
-        env=environment, capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+    done = run_python(str(_PROGRAM), str(tmp_path / "model"), env=environment, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     answer = json.loads(done.stdout.splitlines()[-1])
     assert answer["once"] == answer["right"]

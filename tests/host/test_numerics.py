@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 import torch
+from forked_python import run_python
 from torch.nn import functional as F
 
 from torch_dipu import dipu
@@ -298,10 +297,9 @@ def test_the_environment_chooses() -> None:
         "print(torch.dipu.option('numerics'), torch.equal(x.to('dipu').sum(1).cpu(), x.sum(1)))"
     )
     for value, expected in (("plain", "plain True"), ("reordered", "reordered False")):
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=True,
-            env={**os.environ, "DIPU_HOST_NUMERICS": value},
-        )  # fmt: skip
+        done = run_python(
+            "-c", code, timeout=180, check=True, env={**os.environ, "DIPU_HOST_NUMERICS": value}
+        )
         assert done.stdout.splitlines()[-1] == expected
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from forked_python import run_python
 
 pytestmark = pytest.mark.device
 
@@ -145,12 +144,5 @@ except RuntimeError as error:
 
 
 def test_queued_work_is_refused_by_the_synchronisation() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", QUEUED],
-        env={**os.environ, "DIPU_HOST_ASYNC": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    ran = run_python("-c", QUEUED, env={**os.environ, "DIPU_HOST_ASYNC": "1"}, timeout=120)
     assert ran.stdout.strip().endswith("refused"), ran.stderr

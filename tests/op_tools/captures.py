@@ -15,6 +15,14 @@ from op_tools.names import name_of
 from op_tools.replay import ItemReport, Options, find_items, replay_item
 from op_tools.storage import CallInfo, CaptureStore
 
+#: To be preloaded for programs that use the tools on the device.
+TOOLS = (
+    "torch_dipu",
+    "op_tools.bisect.driver",
+    "op_tools.tools.autocompare",
+    "op_tools.tools.capture",
+    "op_tools.tools.fallback",
+)
 ON_HOST = Options(device="cpu", verbose=False)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from forked_python import clean_environment, run_program
-from warm_python import WarmPython
+from forked_python import clean_environment
+from forked_python import run_python as run_forked
 
 from dicore.settings import setting
 from op_tools.engine import ENGINE, Call
@@ -121,19 +121,11 @@ def run_python(tmp_path: Path) -> Callable[..., str]:
     """Run code in a process of its own, in the test's folder; what it prints."""
 
     def run(code: str, *arguments: str, expect: int = 0, **settings: str) -> str:
-        done = run_program(code, *arguments, environment=clean_environment(**settings), folder=tmp_path)
-        assert done.code == expect, f"exit code {done.code}\n{done.out}\n{done.err}"
-        return done.out
+        done = run_forked("-c", code, *arguments, env=clean_environment(**settings), cwd=tmp_path)
+        assert done.returncode == expect, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
 
     return run
-
-
-@pytest.fixture(scope="session")
-def warm_python() -> Iterator[WarmPython]:
-    """Starts processes that have torch and the tools loaded already."""
-    warm = WarmPython()
-    yield warm
-    warm.close()
 
 
 @pytest.fixture

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from captures import TOOLS
+from forked_python import run_python as run_forked
 from typer.testing import CliRunner
-from warm_python import WarmPython
 from wrong_kernels import WRONG, aten_name
 
 from op_tools.bisect.readings import Reading
@@ -52,14 +53,16 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def runs_start_warm(warm_python: WarmPython, monkeypatch: pytest.MonkeyPatch) -> None:
+def runs_start_warm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs of a search begin with torch loaded. Other tests start them as users do."""
 
     def execute(self: Runner, folder: Path) -> tuple[int, bool]:
         code = "import sys\nfrom op_tools.bisect.driver import main\nmain(sys.argv[1])"
-        streams = {"out": folder / "stdout.txt", "err": folder / "stderr.txt"}
-        results = str(folder / "results")
-        return warm_python.run(code, str(folder / "job.json"), **streams, OP_TOOLS_RESULTS=results), True
+        environment = {**os.environ, "OP_TOOLS_RESULTS": str(folder / "results")}
+        done = run_forked("-c", code, folder / "job.json", env=environment, preload=TOOLS)
+        (folder / "stdout.txt").write_text(done.stdout)
+        (folder / "stderr.txt").write_text(done.stderr)
+        return done.returncode, True
 
     monkeypatch.setattr(Runner, "_execute", execute)
 
@@ -83,6 +86,7 @@ def test_a_wrong_kernel_in_training_is_found(wrong: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("runs_start_warm")
 def test_the_first_run_and_the_answer_are_what_the_user_gets(run_python: Callable[..., str]) -> None:
     """The judging in the first run changes nothing, and OpFallback with the list found gives the reference."""
     words = (str(LLAMA), "--steps", "2", "--wrong", "silu")
@@ -144,6 +148,7 @@ def test_two_wrong_kernels_in_a_script_run_as_python_would(
     assert (tmp_path / "kept/run-01/stdout.txt").read_text() == "Own True\n"
 
 
+@pytest.mark.usefixtures("runs_start_warm")
 def test_a_nan_loss_and_a_suspect_that_is_tried_at_once(script: Callable[[str], Path]) -> None:
     train = script(
         """
@@ -173,6 +178,7 @@ print("loss", torch.ones(4).cuda().add(1).exp().to(device).mean().item())
 
 
 @pytest.mark.parametrize("as_module", [False, True])
+@pytest.mark.usefixtures("runs_start_warm")
 def test_a_script_written_for_cuda_needs_no_option(tmp_path: Path, as_module: bool) -> None:
     package = tmp_path / "model"
     package.mkdir()
@@ -202,6 +208,7 @@ def test_a_program_that_cannot_be_started_says_why(
         bisect("--no-ditorch", "--no-prior", train)
 
 
+@pytest.mark.usefixtures("runs_start_warm")
 def test_a_kernel_that_ends_the_process_is_found(script: Callable[[str], Path]) -> None:
     train = script(
         """
@@ -218,6 +225,7 @@ def test_a_kernel_that_ends_the_process_is_found(script: Callable[[str], Path]) 
     assert "    aten.exp.default\n" in printed
 
 
+@pytest.mark.usefixtures("runs_start_warm")
 def test_a_right_device_leaves_nothing_to_search(script: Callable[[str], Path]) -> None:
     with pytest.raises(BadInput, match="the same with every operator on the CPU") as caught:
         bisect(script("print('loss', torch.rand(4).to('dipu').mul(0).exp().sum().item())"))
@@ -231,6 +239,7 @@ def test_a_right_device_leaves_nothing_to_search(script: Callable[[str], Path]) 
         ("sys.exit(3)", r"fails too: exit code 3\."),
     ],
 )
+@pytest.mark.usefixtures("runs_start_warm")
 def test_a_script_that_fails_either_way_is_not_an_operators_fault(
     script: Callable[[str], Path], last: str, message: str
 ) -> None:
@@ -239,6 +248,7 @@ def test_a_script_that_fails_either_way_is_not_an_operators_fault(
     assert caught.value.code == 5
 
 
+@pytest.mark.usefixtures("runs_start_warm")
 def test_a_pattern_that_matches_nothing_says_how_to_give_one(script: Callable[[str], Path]) -> None:
     with pytest.raises(BadInput, match=r"--result 'accuracy .*' matches no number.*--result-file") as caught:
         bisect("--result", "accuracy (.*)", script("print('loss 1')"))

@@ -7,14 +7,13 @@ import io
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 import zipfile
 
 import pytest
 import torch
 import torch.nn.functional as F
+from forked_python import run_python
 
 import op_tools
 import torch_dipu  # noqa: F401  registers the device
@@ -314,8 +313,8 @@ def test_11_replay_runs_no_code_and_goes_on_after_a_bad_item(tmp_path):
     named = root / "os.system" / "1" / "1" / "t"
     named.mkdir(parents=True)
     torch.save({"args": (f"touch {proof}",), "kwargs": {}}, named / "input.pth")
-    command = [sys.executable, "-m", "op_tools.run_op_from_data", str(root), "--acc_check"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+    command = ["-m", "op_tools.run_op_from_data", str(root), "--acc_check"]
+    done = run_python(*command, cwd=tmp_path, timeout=120)
     assert not proof.exists()
     assert done.returncode == 1, done.stdout + done.stderr
     assert "refused" in done.stdout.lower()

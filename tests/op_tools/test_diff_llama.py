@@ -8,10 +8,10 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from warm_python import WarmPython
+from captures import TOOLS
+from forked_python import run_python
 from wrong_kernels import WRONG, aten_name
 
 from op_tools.diff.compare import compare_captures, open_either
@@ -34,43 +34,33 @@ with op_tools.OpCapture(level=level, store="blobs", steps=range(int(steps)), res
 """
 
 
-class Place(NamedTuple):
-    """Where captures lie, and what makes them."""
-
-    folder: Path
-    warm: WarmPython
-
-
 @pytest.fixture(scope="session")
-def captures(tmp_path_factory: pytest.TempPathFactory, warm_python: WarmPython) -> Place:
+def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One folder for all test processes: what one has captured the others need not capture again."""
     own = tmp_path_factory.getbasetemp()
     folder = (own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own) / "llama_captures"
     folder.mkdir(exist_ok=True)
-    return Place(folder, warm_python)
+    return folder
 
 
-def captured(place: Place, level: str, *arguments: str, steps: int = STEPS) -> Path:
+def captured(folder: Path, level: str, *arguments: str, steps: int = STEPS) -> Path:
     """The results of a run of the llama, captured once: of three steps, all or the first few."""
-    folder, warm = place
     results = folder / "_".join([level, str(steps), *(word.lstrip("-") for word in arguments)])
     with (folder / f"{results.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = results / "done"
         if not done.exists():
-            out, err = (folder / f"{results.name}.{stream}" for stream in ("out", "err"))
-            words = (str(LLAMA), str(results), level, str(steps), *arguments)
-            assert warm.run(DRIVER, *words, out=out, err=err) == 0, err.read_text()[-2000:]
-            printed = out.read_text()
-            assert "(complete)" in printed and f"step {STEPS - 1} loss" in printed
+            run = run_python("-c", DRIVER, LLAMA, results, level, str(steps), *arguments, preload=TOOLS)
+            assert run.returncode == 0, run.stderr[-2000:]
+            assert "(complete)" in run.stdout and f"step {STEPS - 1} loss" in run.stdout
             done.touch()
     return results
 
 
 @contextlib.contextmanager
-def captured_wrong(place: Place, level: str, name: str) -> Iterator[Path]:
+def captured_wrong(folder: Path, level: str, name: str) -> Iterator[Path]:
     """The first step of a run with a wrong kernel; thousands of files, which nobody needs afterwards."""
-    results = captured(place, level, *ONE_LAYER, "--numerics", "reordered", "--wrong", name, steps=1)
+    results = captured(folder, level, *ONE_LAYER, "--numerics", "reordered", "--wrong", name, steps=1)
     yield results
     shutil.rmtree(results)
 
@@ -81,7 +71,7 @@ def compared(a: Path, b: Path, *, only_first: bool = False) -> Report:
 
 
 @pytest.mark.parametrize("level", ["aten", "api"])
-def test_other_rounding_is_not_blamed(captures: Place, level: str) -> None:
+def test_other_rounding_is_not_blamed(captures: Path, level: str) -> None:
     report = compared(captured(captures, level), captured(captures, level, "--numerics", "reordered"))
     counts = report.counts()
     assert report.exit_code == 0 and report.first is None and counts["wrong"] == 0
@@ -93,7 +83,7 @@ def test_other_rounding_is_not_blamed(captures: Place, level: str) -> None:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_the_wrong_kernel_is_the_first_reported_call(captures: Place, name: str) -> None:
+def test_the_wrong_kernel_is_the_first_reported_call(captures: Path, name: str) -> None:
     plain = captured(captures, "aten", *ONE_LAYER, steps=1)
     with captured_wrong(captures, "aten", name) as wrong:
         report = compared(plain, wrong, only_first=True)
@@ -118,7 +108,7 @@ def test_the_wrong_kernel_is_the_first_reported_call(captures: Place, name: str)
     ],
 )
 def test_at_api_level_the_function_around_the_kernel_is_named(
-    captures: Place, name: str, function: str, phase: str
+    captures: Path, name: str, function: str, phase: str
 ) -> None:
     plain = captured(captures, "api", *ONE_LAYER, steps=1)
     with captured_wrong(captures, "api", name) as wrong:
@@ -127,7 +117,7 @@ def test_at_api_level_the_function_around_the_kernel_is_named(
     assert (first.call.name, first.call.phase, first.side) == (function, phase, "B")
 
 
-def test_an_extra_operator_shifts_nothing(captures: Place) -> None:
+def test_an_extra_operator_shifts_nothing(captures: Path) -> None:
     report = compared(captured(captures, "aten"), captured(captures, "aten", "--variant", "extra"))
     assert report.first is None and report.only_in("A") == [] and report.exit_code == 1
     alone = [entry for entry in report.only_in("B") if entry.call.step == 0]
@@ -139,7 +129,7 @@ def test_an_extra_operator_shifts_nothing(captures: Place) -> None:
     assert "15 only in B" in headline(report) and "are equal" in headline(report)
 
 
-def test_a_missing_module_shifts_nothing(captures: Place) -> None:
+def test_a_missing_module_shifts_nothing(captures: Path) -> None:
     report = compared(captured(captures, "aten"), captured(captures, "aten", "--variant", "missing"))
     assert report.first is None and report.only_in("B") == [] and report.exit_code == 1
     assert "only in A" in headline(report) and "after calls that one run has alone" in headline(report)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from forked_python import run_python
 from printed import COMPARED, FACTS, SITE, STAMP, after, tables, with_rows
 
 import op_tools
@@ -35,10 +34,7 @@ def captured(tmp_path: Path) -> Path:
 
 def replay(*arguments: str, folder: Path = ROOT, script: str = "op_tools/run_op_from_data.py") -> str:
     environment = {**os.environ, "OP_TOOLS_VERBOSE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, script, *arguments],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = run_python(script, *arguments, cwd=folder, env=environment, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

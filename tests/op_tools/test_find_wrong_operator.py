@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from forked_python import run_python
 from printed import STAMP
 
 pytestmark = pytest.mark.device
@@ -18,10 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 def run(folder: Path, *command: str, expect: int = 0) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OP_", "DIPU_"))}
-    done = subprocess.run(
-        command, cwd=folder, env={**environment, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = run_python(*command, cwd=folder, env={**environment, "OMP_NUM_THREADS": "1"}, timeout=120)
     assert done.returncode == expect, done.stdout + done.stderr
     assert done.stderr == ""
     return done.stdout
@@ -34,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def output(folder: Path) -> str:
-    return run(folder, sys.executable, str(ROOT / "examples" / "find_wrong_operator.py"))
+    return run(folder, str(ROOT / "examples" / "find_wrong_operator.py"))
 
 
 def test_the_fault_is_found_and_taken_out_of_the_way(output: str) -> None:
@@ -80,4 +77,4 @@ def test_what_the_readme_says_to_do_next(output: str, folder: Path) -> None:
     assert "2 of 18" in said[0] and list(folder.rglob("*.html"))
     assert "aten.gelu_backward.default" in said[1] and "passes on the CPU" in said[1]
     # The file is right on the CPU, as the command says, and shows the fault to nobody who has not its kernel.
-    assert run(folder, sys.executable, "repro.py")
+    assert run(folder, "repro.py")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,14 +96,7 @@ def test_a_tool_in_one_file_is_everywhere(
 ) -> None:
     words = ["run", "--gate", "sign", "--results", "results", "--set", "sign.least=-0.5", "script.py"]
     run = f"import sys\nsys.argv = ['ditorch', *{words!r}]\nfrom _ditorch.cli import app\napp()\n"
-    told = subprocess.run(
-        [sys.executable, "-c", run],
-        cwd=tmp_path,
-        env=_environment(folder),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    told = run_python("-c", run, cwd=tmp_path, env=_environment(folder))
     assert told.returncode == 1, told.stderr
     assert "sign: 2 calls" in told.stdout
     assert "gate sign failed: 1 finding" in told.stderr

@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from captures import capture
+from forked_python import run_python
 
 from op_tools import cli, run_op_from_data
 from op_tools.commands import replay as command
@@ -210,8 +209,8 @@ def test_export_makes_complete_files(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_the_promised_script_runs_from_the_root_of_the_project(tree: Path) -> None:
     script = Path("op_tools/run_op_from_data.py")
     assert (ROOT / script).is_file() and not (ROOT / "op_tools/__init__.py").exists()
-    words = [sys.executable, str(script), str(tree), "--acc_check", "--run_times", "1", "--out", str(tree)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=environment(), check=False)
+    words = [str(script), str(tree), "--acc_check", "--run_times", "1", "--out", str(tree)]
+    done = run_python(*words, cwd=ROOT, env=environment())
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert str(tree) in lines[:2]  # after the line in which ditorch says which device it chose
@@ -219,8 +218,8 @@ def test_the_promised_script_runs_from_the_root_of_the_project(tree: Path) -> No
 
 
 def test_the_module_runs_in_a_process_of_its_own(tree: Path) -> None:
-    words = [sys.executable, "-m", "op_tools.run_op_from_data", str(tree), "--workers", "1", "--json"]
-    done = subprocess.run(words, cwd=tree, capture_output=True, text=True, env=environment(), check=False)
+    words = ["-m", "op_tools.run_op_from_data", str(tree), "--workers", "1", "--json"]
+    done = run_python(*words, cwd=tree, env=environment())
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["counts"] == {"same": 1}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import report_runs as runs
+from forked_python import run_python
 
 from op_tools.report import write_report
 from op_tools.runs import open_run
@@ -141,8 +141,8 @@ def test_the_line_that_captures_an_operator_captures_it(browser: Browser, tmp_pa
         "import torch\nx = torch.ones(4, device='cuda')\n(x / x).sum().item()\n"
     )
     words = shlex.split(line.replace("SCRIPT.py", "script.py"))
-    command = [sys.executable, "-m", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = ["-m", *words]
+    done = run_python(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     captured = list((tmp_path / "op_tools_results" / "op_capture_results").rglob("input.pth"))
     assert [path.parts[-5] for path in captured] == ["aten.div.Tensor"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked_python import run_python
 from wrong_kernels import WRONG, aten_name
 
 from op_tools.reproduce import ReproduceOptions, Reproduction, find_call, write
@@ -25,12 +24,13 @@ for name in wrong_kernels.WRONG:
     library._destroy()
 """
 # Comes in from outside: the file knows nothing of it.
-SITE = f"""
-import os, sys
-if os.environ.get("WRONG_KERNEL"):
-    sys.path.append({str(HERE)!r})
-    import wrong_kernels
-    wrong_kernels.install(os.environ["WRONG_KERNEL"])
+WITH_WRONG_KERNEL = f"""
+import runpy, sys
+sys.path.append({str(HERE)!r})
+import wrong_kernels
+wrong_kernels.install(sys.argv[1])
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
@@ -38,16 +38,8 @@ if os.environ.get("WRONG_KERNEL"):
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reproduction]:
     """One file per kernel, of the first captured call that is wrong."""
     root = tmp_path_factory.mktemp("kernels")
-    (root / "site").mkdir()
-    (root / "site" / "sitecustomize.py").write_text(SITE)
     environment = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, "-c", CAPTURE, str(root)],
-        env=environment,
-        check=True,
-        capture_output=True,
-        timeout=200,
-    )
+    run_python("-c", CAPTURE, str(root), env=environment, check=True, timeout=200)
     files = {}
     for name in WRONG:
         item = find_call(aten_name(name), root / name, is_wrong)
@@ -66,20 +58,11 @@ def test_every_file_names_its_operator_and_is_small(made: dict[str, Reproduction
 def test_fails_with_the_wrong_kernel_and_passes_without(name: str, made: dict[str, Reproduction]) -> None:
     path = made[name].path
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("OP_", "DITORCH_"))}
-    environment |= {"PYTHONPATH": str(path.parent / "site"), "OMP_NUM_THREADS": "1"}
-    runs = [
-        subprocess.Popen(
-            [sys.executable, str(path)],
-            env=environment | extra,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for extra in ({"WRONG_KERNEL": name}, {})
-    ]
-    (bad, bad_errors), (good, good_errors) = (run.communicate(timeout=200) for run in runs)
-    assert runs[0].returncode == 1, bad + bad_errors
-    assert f"{aten_name(name)} on dipu" in bad
-    assert "output: WRONG: " in bad
-    assert runs[1].returncode == 0, good + good_errors
-    assert "0 of 1 values are wrong" in good
+    environment["OMP_NUM_THREADS"] = "1"
+    bad = run_python("-c", WITH_WRONG_KERNEL, name, path, env=environment)
+    assert bad.returncode == 1, bad.stdout + bad.stderr
+    assert f"{aten_name(name)} on dipu" in bad.stdout
+    assert "output: WRONG: " in bad.stdout
+    good = run_python(path, env=environment)
+    assert good.returncode == 0, good.stdout + good.stderr
+    assert "0 of 1 values are wrong" in good.stdout

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_python
 
 from op_tools import results
 from op_tools.results import Results, make_run_id, mark_run, run_id
@@ -33,9 +32,7 @@ def names(folder: str, tool: str) -> list[str]:
 def python(*arguments: str) -> None:
     """Start a fresh interpreter that no run has given an id."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OP_", "TORCHELASTIC"))}
-    done = subprocess.run(
-        [sys.executable, *arguments], env=kept, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_python(*arguments, env=kept, timeout=120)
     assert done.returncode == 0, done.stderr
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked_python import run_python
 
 from op_tools.storage import CallInfo, CaptureStore, load
 from op_tools.storage import files as files_module
@@ -59,14 +60,7 @@ class TestDisk:
     def test_a_file_that_cannot_grow_stops_the_capture_only(self, tmp_path: Path, kind: str) -> None:
         code = f"import test_storage_disk as t; t.limited_file_size({str(tmp_path)!r}, {kind!r})"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-        result = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=120,
-            check=True,
-        )
+        result = run_python("-c", code, env=environment, timeout=120, check=True)
         found = json.loads(result.stdout.splitlines()[-1])
         assert len(found["said"]) == 1 and "capture stopped" in found["said"][0]
         assert not found["complete"] and "File too large" in found["reason"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -17,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked_python import run_python
 
 from op_tools.storage import CallInfo, CaptureError, CaptureStore, Limits, load
 from op_tools.storage.pool import Pool, capacity_for
@@ -392,6 +391,6 @@ for n in range(200):
 log = Log({str(tmp_path)!r}, "rows")
 log.append({{"n": 1}})
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    run_python("-c", code, check=True, timeout=120)
     assert len(captures(tmp_path)) == 200
     assert len(list(tmp_path.glob("*.oplog"))) == 1

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
+from forked_python import run_python
 
 from op_tools import results, tables
 
@@ -219,5 +218,5 @@ def test_the_table_library_is_loaded_only_for_a_table() -> None:
         "import sys, op_tools.tables as t; before = 'prettytable' in sys.modules; t.time_table([]);"
         "print(before, 'prettytable' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = run_python("-c", program, check=True)
     assert done.stdout.split() == ["False", "True"]

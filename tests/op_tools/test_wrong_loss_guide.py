@@ -6,11 +6,10 @@ import json
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked_python import run_python
 from typer.testing import CliRunner
 
 from op_tools.cli import app
@@ -60,10 +59,7 @@ def test_commands_of_the_guide_have_the_options_it_shows() -> None:
 
 def run(folder: Path, *words: str, expect: int = 0) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", *words],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+    done = run_python("-m", *words, cwd=folder, env=environment, timeout=200)
     assert done.returncode == expect, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -97,8 +93,5 @@ def test_the_story_from_a_wrong_loss_to_a_file_for_the_vendor(tmp_path: Path) ->
     tool(tmp_path, "check", "baseline.json", "op_tools_results")
     reproduced = tool(tmp_path, "reproduce", "first", "--no-verify")
     assert "silu_backward" in reproduced
-    script = subprocess.run(
-        [sys.executable, "repro.py", "--device", "dipu"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+    script = run_python("repro.py", "--device", "dipu", cwd=tmp_path, timeout=100)
     assert script.returncode == 0, script.stdout  # this process's device has the right kernel

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from forked_python import run_python
 
 from diopi.adaptor import merged, read_costs
 
@@ -20,11 +20,13 @@ NARROW = "- common_config:\n    dtype: (int64)->int32, (float64)->float32\n"
 def run(folder: Path, rules: str, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A program in a process of its own: rules are read once, at the start."""
     (folder / "convert_config.yaml").write_text(rules)
-    return subprocess.run(
-        [sys.executable, "-c", "import torch\n" + textwrap.dedent(code)],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=120,
+    return run_python(
+        "-c",
+        "import torch\n" + textwrap.dedent(code),
+        cwd=folder,
+        timeout=120,
         env={**os.environ, "DIPU_ADAPTOR_CONFIG": "convert_config.yaml", **environment},
-    )  # fmt: skip
+    )
 
 
 def test_values_conversions_and_report(tmp_path: Path) -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 
 import torch
+from forked_python import run_python
 
 import torch_dipu  # noqa: F401
 
 
 def run(code: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=180,
-        env={**os.environ, "DIPU_HOST_ASYNC": "1", **environment},
-    )  # fmt: skip
+    done = run_python(
+        "-c", textwrap.dedent(code), timeout=180, env={**os.environ, "DIPU_HOST_ASYNC": "1", **environment}
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from forked_python import run_python
 
 import torch_dipu  # noqa: F401
 from torch_dipu.coverage import Coverage
@@ -20,11 +20,15 @@ def coverage(
 ) -> subprocess.CompletedProcess[str]:
     script = folder / "step.py"
     script.write_text("import torch\nx = torch.ones(64, 64, device='dipu')\n" + program)
-    return subprocess.run(
-        [sys.executable, "-m", "dipu", "coverage", *options, str(script)],
-        capture_output=True, text=True, check=False, timeout=120,
+    return run_python(
+        "-m",
+        "dipu",
+        "coverage",
+        *options,
+        str(script),
+        timeout=120,
         env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb", **environment},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("wrong", ["-1", "100.5", "1000", "nan"])
@@ -47,16 +51,14 @@ def test_a_script_written_for_cuda_and_a_module_need_no_option(tmp_path: Path) -
         "import sys, torch\nx = torch.ones(4, device='cuda')\n(x + x).cuda()\nprint(__package__, sys.argv[1:])\n"
     )
     for words, said in ((["-m", "model.train"], "model"), (["model/train.py"], "None")):
-        done = subprocess.run(
-            [sys.executable, "-m", "dipu", "coverage", "--at-least", "100", *words, "--lr", "1"],
-            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
-        )  # fmt: skip
+        done = run_python(
+            "-m", "dipu", "coverage", "--at-least", "100", *words, "--lr", "1", cwd=tmp_path, timeout=120
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         assert f"{said} ['--lr', '1']" in done.stdout and "100.0% by DIOPI" in done.stdout
-    refused = subprocess.run(
-        [sys.executable, "-m", "dipu", "coverage", "--no-ditorch", "model/train.py"],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+    refused = run_python(
+        "-m", "dipu", "coverage", "--no-ditorch", "model/train.py", cwd=tmp_path, timeout=120
+    )
     assert refused.returncode == 1 and "CUDA" in refused.stderr
 
 
@@ -81,8 +83,8 @@ def test_a_program_that_fails(tmp_path: Path, end: str, code: int, shown: str) -
 def test_a_program_that_fails_before_it_uses_the_device(tmp_path: Path) -> None:
     script = tmp_path / "early.py"
     script.write_text("import torch\nimport no_such_module\n")
-    command = [sys.executable, "-m", "dipu", "coverage", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ["-m", "dipu", "coverage", str(script)]
+    done = run_python(*command)
     assert done.returncode == 1
     assert "ModuleNotFoundError: No module named 'no_such_module'" in done.stderr
     assert "exit code 1; no operator had run on the device" in done.stdout

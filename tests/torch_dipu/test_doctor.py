@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 
 import pytest
+from forked_python import run_python
 
 pytestmark = pytest.mark.device
 
@@ -16,21 +16,12 @@ _OURS = ("DIPU_", "DITORCH_", "TORCH_DEVICE_BACKEND_AUTOLOAD")
 
 def dipu(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
-    return subprocess.run(
-        [sys.executable, "-m", "dipu", *arguments],
-        env=environment | settings,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return run_python("-m", "dipu", *arguments, env=environment | settings, timeout=300)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _needs_the_device() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", "import torch_dipu"], capture_output=True, text=True, timeout=300, check=False
-    )
+    result = run_python("-c", "import torch_dipu", timeout=300)
     if result.returncode:
         pytest.skip(f"torch_dipu cannot be imported: {result.stderr.strip().splitlines()[-1]}")
 

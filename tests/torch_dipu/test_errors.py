@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 import torch
+from forked_python import run_python
 
 import torch_dipu  # noqa: F401
 
@@ -17,10 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False, timeout=120,
-        env={**os.environ, **environment},
-    )  # fmt: skip
+    return run_python("-c", textwrap.dedent(code), timeout=120, env={**os.environ, **environment})
 
 
 def test_out_of_memory_says_how_much_and_the_process_goes_on() -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
+from forked_python import run_python
 from torch import nn
 
 import torch_dipu  # noqa: F401
@@ -20,22 +19,8 @@ ENOUGH = 0.95
 
 def test_llama(tmp_path: Path) -> None:
     figures = tmp_path / "coverage.json"
-    command = [
-        sys.executable,
-        "-m",
-        "dipu",
-        "coverage",
-        "--json",
-        str(figures),
-        "--at-least",
-        "95",
-    ]
-    done = subprocess.run(
-        [*command, str(LLAMA), "--device", "dipu", "--steps", "2"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["-m", "dipu", "coverage", "--json", str(figures), "--at-least", "95"]
+    done = run_python(*command, str(LLAMA), "--device", "dipu", "--steps", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "step 1 loss" in done.stdout
     found = json.loads(figures.read_text())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from forked_python import run_python
 from op_ways import ways
 
 import torch_dipu  # noqa: F401
@@ -183,10 +183,9 @@ START = os.getcwd()
 
 
 def program(folder: Path, body: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM + textwrap.dedent(body)],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **environment},
-    )  # fmt: skip
+    return run_python(
+        "-c", PROGRAM + textwrap.dedent(body), cwd=folder, timeout=120, env={**os.environ, **environment}
+    )
 
 
 def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:

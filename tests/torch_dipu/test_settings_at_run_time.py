@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from forked_python import run_python
 from op_ways import ways
 
 import torch_dipu  # noqa: F401
@@ -150,13 +149,8 @@ def test_lists_are_read_from_files_and_wrong_ones_are_told(tmp_path: Path) -> No
         "counts = torch_dipu.dipu.op_counts()\n"
         "print([counts['aten::%s.Tensor' % n]['diopi'] for n in ('add', 'mul', 'sub')])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env={**os.environ, "DIPU_AUTOCOMPARE_OPS_LIST": "("},
-        capture_output=True,
-        text=True,
-        check=True,
+    done = run_python(
+        "-c", program, cwd=tmp_path, env={**os.environ, "DIPU_AUTOCOMPARE_OPS_LIST": "("}, check=True
     )
     assert done.stdout.splitlines()[-1] == "[0, 0, 1]"
     assert "these settings are left out" in done.stderr
@@ -188,13 +182,8 @@ def test_dipu_coverage_runs_a_program(tmp_path: Path) -> None:
         "import sys, torch\nx = torch.ones(4, 4, device='dipu')\n"
         "for _ in range(9): x = x + 1\ntorch.linalg.det(x)\nprint('given', sys.argv[1:])\n"
     )
-    command = [sys.executable, "-m", "dipu", "coverage", "--json", str(tmp_path / "c.json")]
-    done = subprocess.run(
-        [*command, "--at-least", "99.9", str(script), "--steps", "3"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = ["-m", "dipu", "coverage", "--json", str(tmp_path / "c.json")]
+    done = run_python(*command, "--at-least", "99.9", str(script), "--steps", "3")
     assert "given ['--steps', '3']" in done.stdout
     assert "by DIOPI" in done.stdout
     assert "_linalg_det" in done.stdout
@@ -202,6 +191,6 @@ def test_dipu_coverage_runs_a_program(tmp_path: Path) -> None:
     figures = json.loads((tmp_path / "c.json").read_text())
     assert figures["diopi_calls"] >= 9
     assert figures["diopi_share"] < 0.999
-    missing = subprocess.run([*command, str(tmp_path / "no.py")], capture_output=True, text=True, check=False)
+    missing = run_python(*command, str(tmp_path / "no.py"))
     assert missing.returncode == 2
     assert "does not exist" in missing.stdout + missing.stderr
