@@ -3,7 +3,8 @@
 Importing torch costs two seconds of a core; hundreds of tests want an interpreter of their own. What is forked has never
 used a device, so a program starts as in a fresh interpreter, with its own arguments, environment, folder and streams, runs as
 `__main__`, and goes through the end of the interpreter as any program does. torch's autoload of devices runs in the child, as
-its environment says. What a test says about the import of torch itself needs a real interpreter: `subprocess`.
+its environment says. What a test says about the import of torch itself, or about a variable that Python or the
+loader reads at its start, needs a real interpreter: `subprocess`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _OURS = (
     "WORLD_SIZE",
 )
 _SERVER = r"""
-import importlib, json, os, runpy, sys, types
+import importlib, json, multiprocessing.process, os, runpy, sys, types
 import torch
 for name in sys.argv[2:]:
     importlib.import_module(name)
@@ -56,11 +57,11 @@ def run(first, *arguments):
         code, name = arguments[0], "<string>"
         sys.argv = ["-c", *arguments[1:]]
     else:
-        with open(first) as file:
-            code, name = file.read(), first
+        main.__file__ = name = os.path.abspath(first)
+        with open(name) as file:
+            code = file.read()
         sys.argv = [first, *arguments]
-        sys.path[0] = os.path.dirname(os.path.abspath(first))
-        main.__file__ = first
+        sys.path[0] = os.path.dirname(name)
     exec(compile(code, name, "exec"), vars(main))
 
 for line in sys.stdin:
@@ -70,6 +71,7 @@ for line in sys.stdin:
         replies.close()
         os.setsid()
         os.chdir(work["folder"])
+        multiprocessing.process.ORIGINAL_DIR = work["folder"]  # where spawned processes look for the main module
         os.environ.clear()
         os.environ.update(work["environment"])
         sys.path[:] = ["", *dict.fromkeys(paths()), *common]
@@ -140,7 +142,7 @@ def clean_environment(**settings: str) -> dict[str, str]:
 
 def run_python(
     *arguments: str | Path,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str | Path] | None = None,
     cwd: str | Path | None = None,
     input: str = "",
     timeout: float = 240.0,
@@ -158,7 +160,7 @@ def run_python(
         code = _server(os.getpid(), preload).run(
             timeout,
             arguments=words,
-            environment=dict(os.environ if env is None else env),
+            environment={name: str(value) for name, value in (os.environ if env is None else env).items()},
             folder=str(cwd or Path.cwd()),
             input=str(given),
             out=str(out),

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from forked_python import clean_environment
+from forked_python import clean_environment, run_python
 from made_once import made_once
 from torch import nn
 from torch.nn.parallel import comm
@@ -61,11 +60,9 @@ def is_there(library: str) -> bool:
     return importlib.util.find_spec(library) is not None
 
 
-def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        command, env=environment(), capture_output=True, text=True, check=False, timeout=230, **options
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+def run(*arguments: str, input: str = "") -> subprocess.CompletedProcess[str]:
+    done = run_python(*arguments, env=environment(), timeout=230, input=input)
+    assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
     return done
 
 
@@ -85,7 +82,7 @@ def references(folder: Path) -> dict[str, dict[str, Any]]:
         for name in names
     ]
     libraries = sorted({library for name in names for library in LIBRARIES[name]})
-    run([sys.executable, "-c", _REFERENCES], input=json.dumps([libraries, work]) + "\n")
+    run("-c", _REFERENCES, input=json.dumps([libraries, work]) + "\n")
     return {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
 
 
@@ -95,9 +92,7 @@ def on_device(name: str, folder: Path, *arguments: str) -> dict[str, Any]:
         if not is_there(library):
             pytest.skip(f"{library} is not installed")
     path = folder / "result.json"
-    run(
-        [sys.executable, "-m", "ditorch", "run", str(SCRIPTS / f"{name}.py"), "--json", str(path), *arguments]
-    )
+    run("-m", "ditorch", "run", str(SCRIPTS / f"{name}.py"), "--json", str(path), *arguments)
     result: dict[str, Any] = json.loads(path.read_text())
     assert result["device"] == "dipu:0"
     assert result["peak_memory"] > 10_000, "the work was on the device"
@@ -130,10 +125,10 @@ def test_accelerate_in_mixed_precision(tmp_path: Path, on_cpu: dict[str, Any]) -
 
 
 def test_ddp_started_by_torchrun_with_nccl_by_name(tmp_path: Path) -> None:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     script = str(SCRIPTS / "ddp.py")
-    run([*launcher, script, "--cpu", "--json", str(tmp_path / "cpu.json")])
-    run([*launcher, "-m", "ditorch", "run", script, "--json", str(tmp_path / "dipu.json")])
+    run(*launcher, script, "--cpu", "--json", str(tmp_path / "cpu.json"))
+    run(*launcher, "-m", "ditorch", "run", script, "--json", str(tmp_path / "dipu.json"))
     cpu, *ranks = (
         json.loads((tmp_path / name).read_text()) for name in ("cpu.0.json", "dipu.0.json", "dipu.1.json")
     )

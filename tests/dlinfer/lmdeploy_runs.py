@@ -12,7 +12,7 @@ import pytest
 from forked_python import run_python
 
 HERE = Path(__file__).parent
-#: To be preloaded for programs that run LMDeploy: most of what it imports, and nothing that looks for a device.
+#: To be preloaded for programs that run LMDeploy, unless they set what transformers reads at its import (HF_...).
 LMDEPLOY = ("lmdeploy", "lmdeploy.pytorch.engine.engine", "transformers.models.llama.modeling_llama")
 sys.path.append(str(HERE.parent / "ditorch"))  # where made_once is
 
@@ -31,7 +31,7 @@ def results_of(factory: pytest.TempPathFactory, program: str, timeout: int) -> d
             "HF_HUB_OFFLINE": "1",
             "HF_MODULES_CACHE": str(folder / "modules"),
         }
-        run = run_python(HERE / f"{program}.py", out, env=environment, timeout=timeout, preload=LMDEPLOY)
+        run = run_python(HERE / f"{program}.py", out, env=environment, timeout=timeout)
         assert run.returncode == 0, f"{program} failed:\n{run.stdout[-2000:]}\n{run.stderr[-6000:]}"
         found: dict[str, Any] = json.loads(out.read_text())
         return found

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from forked_python import run_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HERE = {"DLINFER_DEVICE": "cpu", "HF_HUB_OFFLINE": "1"}
@@ -18,8 +19,13 @@ needs_lmdeploy = pytest.mark.skipif(
 )
 
 
-def _run(*command: str, **settings: str) -> subprocess.CompletedProcess[str]:
+def _run(script: str, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **HERE, **settings}
+    return run_python(EXAMPLES / script, *arguments, env=environment, timeout=200)
+
+
+def _serve(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    command, environment = [str(EXAMPLES / "serve.sh"), *arguments], {**os.environ, **HERE, **settings}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
 
 
@@ -27,8 +33,7 @@ def _run(*command: str, **settings: str) -> subprocess.CompletedProcess[str]:
 def test_the_pipeline_prints_questions_and_answers() -> None:
     # DLINFER_GRAPH_BACKEND=none: the time of capturing a graph is not spent for three words.
     run = _run(
-        sys.executable,
-        str(EXAMPLES / "lmdeploy_pipeline.py"),
+        "lmdeploy_pipeline.py",
         "--length",
         "8",
         "--cache",
@@ -48,7 +53,7 @@ def test_the_pipeline_prints_questions_and_answers() -> None:
 
 
 def test_the_pipeline_refuses_a_folder_without_a_model(tmp_path: Path) -> None:
-    run = _run(sys.executable, str(EXAMPLES / "lmdeploy_pipeline.py"), str(tmp_path))
+    run = _run("lmdeploy_pipeline.py", str(tmp_path))
     assert run.returncode == 2
     assert "config.json" in run.stderr or "not installed" in run.stderr
 
@@ -57,8 +62,7 @@ def test_the_client_says_that_nobody_answers() -> None:
     if find_spec("openai") is None:
         pytest.skip("openai is not installed")
     run = _run(
-        sys.executable,
-        str(EXAMPLES / "ask_server.py"),
+        "ask_server.py",
         "Hello",
         "--address",
         "http://127.0.0.1:9",
@@ -69,11 +73,10 @@ def test_the_client_says_that_nobody_answers() -> None:
 
 
 def test_the_server_script_says_what_is_missing(tmp_path: Path) -> None:
-    script = str(EXAMPLES / "serve.sh")
-    no_environment = _run(script, BIN=str(tmp_path))
+    no_environment = _serve(BIN=str(tmp_path))
     assert no_environment.returncode == 2
     assert "make env" in no_environment.stderr
     if find_spec("lmdeploy") is not None:
-        no_model = _run(script, str(tmp_path), BIN=str(Path(sys.executable).parent))
+        no_model = _serve(str(tmp_path), BIN=str(Path(sys.executable).parent))
         assert no_model.returncode == 2
         assert "config.json" in no_model.stderr

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forked_python import run_python as run_forked
 
 from op_tools import registry
 from op_tools.registry import BadTool
@@ -96,7 +97,7 @@ def test_a_tool_in_one_file_is_everywhere(
 ) -> None:
     words = ["run", "--gate", "sign", "--results", "results", "--set", "sign.least=-0.5", "script.py"]
     run = f"import sys\nsys.argv = ['ditorch', *{words!r}]\nfrom _ditorch.cli import app\napp()\n"
-    told = run_python("-c", run, cwd=tmp_path, env=_environment(folder))
+    told = run_forked("-c", run, cwd=tmp_path, env=_environment(folder))
     assert told.returncode == 1, told.stderr
     assert "sign: 2 calls" in told.stdout
     assert "gate sign failed: 1 finding" in told.stderr
