@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dicore.files import replaced, write_bytes, write_text
+from dicore.files import replaced, toml_lines, write_bytes, write_text
 from dicore.suggestions import closest, did_you_mean
 
 pytestmark = pytest.mark.null
@@ -54,3 +54,31 @@ def test_names_what_was_meant() -> None:
     assert did_you_mean("zzz", known) == ""
     assert closest("captur", [*known, "captured"], most=2) == ["capture", "captured"]
     assert did_you_mean("captur", [*known, "captured"], most=2) == " Did you mean 'capture' or 'captured'?"
+
+
+def test_the_lines_of_tables_and_keys() -> None:
+    text = '''first = 1
+[[a.b]]  # a list
+"quoted" = 2
+text = """
+hidden = 3
+[hidden]
+"""
+[[a.b]]
+[a.b.c]
+key = 4
+[ tool . "x" ]
+key = 5
+key = 6
+'''
+    assert toml_lines(text) == {
+        "first": 1,
+        "a.b[0]": 2,
+        "a.b[0].quoted": 3,
+        "a.b[0].text": 4,
+        "a.b[1]": 8,
+        "a.b[1].c": 9,
+        "a.b[1].c.key": 10,
+        "tool.x": 11,
+        "tool.x.key": 12,
+    }

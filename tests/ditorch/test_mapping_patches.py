@@ -108,3 +108,24 @@ def test_those_who_hold_caches_are_told() -> None:
         pass
     patches.remove()
     assert told == [True, False, True, False]
+
+
+def test_a_wrapped_function_goes_by_the_name_of_the_original() -> None:
+    module, other = types.ModuleType("package.module"), types.ModuleType("other")
+
+    def function() -> str:
+        """The original."""
+        return "original"
+
+    module.function = other.function = function  # type: ignore[attr-defined]
+    patches = Patches()
+    patches.wrap(module, lambda: "wrapped", "function", also=[other])
+    patches.wrap(Owner, lambda self: "wrapped", "inherited")
+    patches.install()
+    assert (module.function(), other.function(), Owner().inherited()) == ("wrapped", "wrapped", "wrapped")
+    assert (module.function.__module__, module.function.__qualname__) == ("package.module", "function")
+    assert module.function.__doc__ == "The original."
+    assert (Owner.inherited.__module__, Owner.inherited.__qualname__) == (__name__, "Owner.inherited")
+    patches.remove()
+    assert module.function is other.function is function
+    assert Owner().inherited() == "base"
