@@ -32,7 +32,7 @@ def _always(*args: Any, **kwargs: Any) -> bool:
     return True
 
 
-class Feature:
+class Feature(contextlib.AbstractContextManager["Feature"]):
     """What apply_feature returns: the tool at work, and the way to take it back."""
 
     def __init__(self, tool: Tool, routes: list[Route]) -> None:
@@ -50,9 +50,6 @@ class Feature:
             route.leave(self.tool)
         self._routes = []
         self.tool.stop()
-
-    def __enter__(self) -> Feature:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.remove()

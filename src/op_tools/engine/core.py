@@ -16,7 +16,7 @@ import torch
 from op_tools.categories import names_in
 from op_tools.device_error import DeviceError
 from op_tools.engine import backward, private
-from op_tools.engine.call import WRAPPER, Call, Origin, device_types
+from op_tools.engine.call import WRAPPER, Call, device_types
 from op_tools.engine.failures import Failures
 from op_tools.engine.modes import UNKNOWN, ApiMode, AtenMode
 from op_tools.engine.patches import Patches
@@ -385,12 +385,10 @@ class Engine:
     def _begin_aten(self, call: Call, tools: list[Tool]) -> None:
         call.tools = [tool for tool in tools if self.guarded(tool, call, tool.applies, call)]
         if call.tools:
-            call.id = (call.parent.id if call.parent is not None else 0) or self._id_of(call.origin)
+            whole = call.parent.id if call.parent is not None else 0
+            call.id = whole or (call.origin.call_id if call.origin is not None else self.next_id())
         for tool in call.tools:
             self.guarded(tool, call, tool.before, call)
-
-    def _id_of(self, origin: Origin | None) -> int:
-        return origin.call_id if origin is not None else self.next_id()
 
     def quietly(self, function: Any, *args: Any) -> Any:
         """Run a part of the engine that calls torch: seen by nobody, and not by the tools either."""
