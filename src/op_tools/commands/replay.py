@@ -21,7 +21,7 @@ __all__ = ["check_device", "normalised", "replay_command"]
 # With more calls than this, only what needs attention is printed in full.
 _MOST_PRINTED_ITEMS = 20
 _SWITCHES = ("acc_check", "sync_time_measure", "only_run_forward")
-_YES, _NO = ("true", "1", "yes"), ("false", "0", "no")
+_NO = ("false", "0", "no")
 
 
 def normalised(arguments: Sequence[str]) -> list[str]:
