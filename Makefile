@@ -59,8 +59,8 @@ conformance: env ## the conformance suites: DIOPI on the simulated chip (quick f
 	@echo "==> conformance: diopi conformance --vendor host --quick"
 	@$(ONE_THREAD) $(BIN)/diopi conformance --vendor host --quick
 	@echo "==> conformance: dlinfer conformance, vendors ref and cpp"
-	@$(ONE_THREAD) $(BIN)/dlinfer conformance --vendor ref
-	@$(ONE_THREAD) $(BIN)/dlinfer conformance --vendor cpp
+	@$(ONE_THREAD) $(BIN)/dlinfer conformance --vendor ref --workers 0
+	@$(ONE_THREAD) $(BIN)/dlinfer conformance --vendor cpp --workers 0
 
 bench: env ## time per operator and per training step, relative to the CPU
 	@echo "==> bench: benchmarks/device_overhead.py, one thread"

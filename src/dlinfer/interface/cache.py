@@ -16,6 +16,7 @@ from dlinfer.interface.checks import (
     has_dtype,
     has_rank,
     has_shape,
+    is_vector,
     together,
 )
 from dlinfer.interface.declaration import FillQuantisation, Operator, nothing
@@ -72,10 +73,7 @@ def _check_fill(
                 "value_cache",
                 f"has shape {list(value_cache.shape)}, expected the blocks of key_cache, {list(key_cache.shape[:2])}",
             )
-    has_dtype("kv_indices", kv_indices, INTEGERS)
-    has_shape("kv_indices", kv_indices, [key.shape[0]], "one slot for each token of key")
-    if kv_indices.device != key.device and not kv_indices.is_cpu:
-        raise wrong("kv_indices", f"is on {kv_indices.device}, expected {key.device} or cpu")
+    is_vector("kv_indices", kv_indices, key.shape[0], "one slot for each token of key", key)
 
 
 def _fits(key: Tensor, key_cache: Tensor, value: Tensor, value_cache: Tensor, kv_indices: Tensor) -> bool:

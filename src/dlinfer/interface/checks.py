@@ -20,10 +20,9 @@ BITS = (0, 4, 8)
 BYTES = (torch.int8, torch.uint8)
 
 
-def upcast_dtype(value: Tensor | torch.dtype) -> torch.dtype:
+def upcast_dtype(value: Tensor) -> torch.dtype:
     """In which dtype results are computed: float64 for float64, float32 for everything else."""
-    dtype = value.dtype if isinstance(value, Tensor) else value
-    return torch.float64 if dtype == torch.float64 else torch.float32
+    return torch.float64 if value.dtype == torch.float64 else torch.float32
 
 
 def listed(dtypes: Sequence[torch.dtype]) -> str:

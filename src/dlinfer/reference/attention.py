@@ -122,9 +122,8 @@ def paged_prefill_attention(
     quantisation: CacheQuantisation,
 ) -> None:
     pages = Pages(block_table, upcast_dtype(query), quantisation)
-    for sequence, (rows, length) in enumerate(
-        zip(token_slices(cu_seqlens_q), kv_lengths.tolist(), strict=True)
-    ):
+    lengths = zip(token_slices(cu_seqlens_q), kv_lengths.tolist(), strict=True)
+    for sequence, (rows, length) in enumerate(lengths):
         hidden = None if mask is None else mask[rows]
         key, value = pages.read(key_cache, sequence, length, 0), pages.read(value_cache, sequence, length, 1)
         attn_output[rows] = attend(query[rows], key, value, parameters, hidden)
@@ -141,12 +140,11 @@ def paged_decode_attention(
     parameters: MaskParameters,
     quantisation: CacheQuantisation,
 ) -> None:
-    new = query.shape[0] // max(block_table.shape[0], 1)
-    pages = Pages(block_table, upcast_dtype(query), quantisation)
-    for sequence, length in enumerate(kv_lengths.tolist()):
-        rows = slice(sequence * new, (sequence + 1) * new)
-        key, value = pages.read(key_cache, sequence, length, 0), pages.read(value_cache, sequence, length, 1)
-        attn_output[rows] = attend(query[rows], key, value, parameters)
+    sequences = block_table.shape[0]
+    cu_seqlens_q = torch.arange(sequences + 1) * (query.shape[0] // max(sequences, 1))
+    paged_prefill_attention(
+        query, key_cache, value_cache, block_table, cu_seqlens_q, kv_lengths, attn_output, None, parameters, quantisation,
+    )  # fmt: skip
 
 
 class Pages:

@@ -29,14 +29,8 @@ def _quantised(quantisation: CacheQuantisation, heads: int, size: int) -> Quanti
         return ks, kz, vs, vz, strides[0], strides[1]
     scale, zero = scale.contiguous(), None if zero is None else zero.contiguous()
     _, _, head, element = matched(scale[0], None, heads, size)
-    return (
-        scale[0],
-        None if zero is None else zero[0],
-        scale[1],
-        None if zero is None else zero[1],
-        head,
-        element,
-    )
+    key_zero, value_zero = (None, None) if zero is None else (zero[0], zero[1])
+    return scale[0], key_zero, scale[1], value_zero, head, element
 
 
 def _config(
