@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import os
 import socket
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_python import run_python
 
 COMMON = """
 import json, os, sys, torch, torch.distributed as dist, op_tools
@@ -125,28 +124,30 @@ dist.destroy_process_group()
 )
 
 
-def ranks(code: str, folder: Path, backend: str, kind: str) -> list[str]:
+LAUNCHER = """
+import os, sys
+code = sys.argv.pop(1)
+children = []
+for rank in range(2):
+    children.append(os.fork())
+    if not children[-1]:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+        exec(compile(code, "<string>", "exec"))
+        sys.exit(0)
+sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
+"""
+
+
+def ranks(code: str, folder: Path, backend: str, kind: str) -> None:
+    """Two processes that are one job, each with the device not yet used."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(code), backend, kind], cwd=folder, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
-                 "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "DIPU_HOST_DEVICES": "2"},
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    outputs = []
-    try:
-        for process in started:
-            outputs.append(process.communicate(timeout=200)[0])
-    finally:
-        for process in started:
-            process.kill()
-    assert all(process.returncode == 0 for process in started), "\n----\n".join(outputs)
-    return outputs
+    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DIPU_HOST_DEVICES": "2"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **job}
+    words = (textwrap.dedent(code), backend, kind)
+    done = run_python("-c", LAUNCHER, *words, cwd=folder, env=environment, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def read(folder: Path, rank: int) -> list[dict[str, str]]:
