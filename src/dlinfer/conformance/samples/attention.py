@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dlinfer.conformance.samples.cache import bits_of, cache_like, scale_like, zero_like
+from dlinfer.conformance.samples.cache import QUANTISED, bits_of, cache_like, scale_like, zero_like
 from dlinfer.conformance.sampling import Arguments, Draw, Samples, empty_output
 
 # heads, kv_heads, size
@@ -26,14 +26,6 @@ _CHANGES = (
     "strided",
 )
 _MASKED = ("not causal", "window on both sides", "bool mask", "added mask", "a query that sees nothing")
-_QUANTISED = (
-    "8 bits",
-    "8 bits, zeros",
-    "8 bits, unsigned",
-    "8 bits, each head",
-    "8 bits, each element",
-    "4 bits",
-)
 _PAGES = ("one token in a block", "odd blocks", "shared blocks", "values in the keys", "strided caches")
 
 
@@ -228,13 +220,13 @@ SAMPLES = {
     ),
     "paged_prefill_attention": Samples(
         360,
-        (*_CHANGES, *_MASKED, *_QUANTISED, *_PAGES, "nothing before"),
+        (*_CHANGES, *_MASKED, *QUANTISED, *_PAGES, "nothing before"),
         _paged,
         host=("cu_seqlens_q", "kv_lengths", "block_table"),
     ),
     "paged_decode_attention": Samples(
         375,
-        (*_CHANGES, *_QUANTISED, *_PAGES, "several new tokens"),
+        (*_CHANGES, *QUANTISED, *_PAGES, "several new tokens"),
         _decode,
         host=("kv_lengths", "block_table"),
     ),

@@ -7,18 +7,21 @@ from torch import Tensor
 
 from dlinfer.conformance.sampling import Arguments, Draw, Samples
 
-_FILL = (
-    "plain",
-    "tokens left out",
-    "keys alone",
-    "other size of values",
-    "strided caches",
+QUANTISED = (
     "8 bits",
     "8 bits, zeros",
     "8 bits, unsigned",
     "8 bits, each head",
     "8 bits, each element",
     "4 bits",
+)
+_FILL = (
+    "plain",
+    "tokens left out",
+    "keys alone",
+    "other size of values",
+    "strided caches",
+    *QUANTISED,
     "4 bits, each head",
     "values beyond the range",
 )
