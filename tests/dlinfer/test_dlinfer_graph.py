@@ -124,7 +124,7 @@ def test_a_compiled_call_is_checked_when_it_runs() -> None:
 
 
 def test_prefill_in_a_graph_writes_into_the_query() -> None:
-    """LMDeploy hands the query over as the place for the output."""
+    """LMDeploy hands the query over as memory for the output."""
 
     def prefill(
         states: Tensor, key: Tensor, value: Tensor, lengths: Tensor, ends: Tensor, longest: int

@@ -75,7 +75,7 @@ def _is_0_16(args: tuple[Any, ...], kwargs: dict[str, Any], lengths: int, masks:
         count > most or (isinstance(args[masks], int) and not isinstance(args[lengths], int))
     ):
         return True
-    return not kwargs.keys().isdisjoint(_NAMES_0_16)
+    return any(name in kwargs for name in _NAMES_0_16)
 
 
 @explained("prefill_attention")
