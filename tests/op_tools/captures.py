@@ -22,6 +22,7 @@ TOOLS = (
     "op_tools.tools.autocompare",
     "op_tools.tools.capture",
     "op_tools.tools.fallback",
+    "torch._dynamo",  # what every optimizer imports, at 1.6 s
 )
 ON_HOST = Options(device="cpu", verbose=False)
 
