@@ -15,6 +15,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["clean_environment", "run_python"]
+__all__ = ["clean_environment", "run_python", "run_ranks"]
 
 _OURS = (
     "DITORCH_",
@@ -172,3 +173,37 @@ def run_python(
     if check:
         done.check_returncode()
     return done
+
+
+_RANKS = """
+import os, sys
+code = sys.argv.pop(1)
+children = []
+for rank in range(int(os.environ["WORLD_SIZE"])):
+    children.append(os.fork())
+    if not children[-1]:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+        exec(compile(code, "<string>", "exec"))
+        sys.exit(0)
+sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
+"""
+
+
+def run_ranks(
+    code: str,
+    *arguments: str,
+    env: Mapping[str, str],
+    cwd: Path,
+    processes: int = 2,
+    preload: tuple[str, ...] = (),
+) -> str:
+    """What the processes of one job print; torchrun would import torch once more for itself and for each of them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    job = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+    environment = {**env, "OMP_NUM_THREADS": "1", **job, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    words = ("-c", _RANKS, textwrap.dedent(code), *arguments)
+    done = run_python(*words, cwd=cwd, env=environment, timeout=200, preload=preload)
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    return done.stdout

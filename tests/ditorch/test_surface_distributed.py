@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from forked_python import clean_environment
+from forked_python import clean_environment, run_ranks
 
 pytestmark = [pytest.mark.device, pytest.mark.slow]
 
@@ -147,27 +145,8 @@ dist.barrier(); dist.destroy_process_group()
 
 
 def launch(folder: Path, body: str, backend: str, **settings: str) -> str:
-    script = folder / "program.py"
-    text = f"BACKEND = {backend!r}\n" + _START + body + _END
-    script.write_text(text)
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        str(script),
-    ]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-        env=clean_environment(OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore", **settings),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    return done.stdout
+    code = f"BACKEND = {backend!r}\n" + _START + body + _END
+    return run_ranks(code, env=clean_environment(PYTHONWARNINGS="ignore", **settings), cwd=folder)
 
 
 @pytest.mark.parametrize("backend", ["nccl", "cpu:gloo,cuda:nccl"])

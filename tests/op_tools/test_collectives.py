@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import csv
 import os
-import socket
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_python import run_python
+from captures import TOOLS
+from forked_python import run_ranks
 
 COMMON = """
 import json, os, sys, torch, torch.distributed as dist, op_tools
@@ -124,30 +123,10 @@ dist.destroy_process_group()
 )
 
 
-LAUNCHER = """
-import os, sys
-code = sys.argv.pop(1)
-children = []
-for rank in range(2):
-    children.append(os.fork())
-    if not children[-1]:
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-        exec(compile(code, "<string>", "exec"))
-        sys.exit(0)
-sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
-"""
-
-
 def ranks(code: str, folder: Path, backend: str, kind: str) -> None:
     """Two processes that are one job, each with the device not yet used."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "DIPU_HOST_DEVICES": "2"}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **job}
-    words = (textwrap.dedent(code), backend, kind)
-    done = run_python("-c", LAUNCHER, *words, cwd=folder, env=environment, timeout=200)
-    assert done.returncode == 0, done.stdout + done.stderr
+    environment = {**os.environ, "DIPU_HOST_DEVICES": "2"}
+    run_ranks(code, backend, kind, env=environment, cwd=folder, preload=TOOLS)
 
 
 def read(folder: Path, rank: int) -> list[dict[str, str]]:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked_python import run_ranks
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,33 +86,9 @@ if world > 1:
 """
 
 
-def launch(script: Path, *arguments: str, processes: int = 2, **environment: str) -> str:
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={processes}",
-        str(script),
-        *arguments,
-    ]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("alias", ["1", "0"])
 def test_collectives(alias: str, tmp_path: Path) -> None:
-    script = tmp_path / "collectives.py"
-    script.write_text(COLLECTIVES)
-    out = launch(script, DIPU_HOST_ALIAS=alias)
+    out = run_ranks(COLLECTIVES, env={**os.environ, "DIPU_HOST_ALIAS": alias}, cwd=tmp_path)
     assert "collectives fine 0" in out
     assert "collectives fine 1" in out
 
@@ -123,7 +100,8 @@ def test_two_processes_train_like_one_with_the_double_batch(tmp_path: Path) -> N
     script.write_text(TRAIN.replace("EXAMPLES", str(ROOT / "examples")))
     one, two = tmp_path / "one.pt", tmp_path / "two.pt"
     subprocess.run([sys.executable, str(script), "1", str(one)], check=True, timeout=240)
-    launch(script, "2", str(two))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    subprocess.run([*torchrun, str(script), "2", str(two)], check=True, timeout=240)
     single, double = torch.load(one), torch.load(two)
     assert single.keys() == double.keys()
     for name, weight in single.items():
