@@ -231,6 +231,7 @@ def test_workers_end_with_a_parent_that_is_killed(
         parent.wait()
     worker = int(pid_file.read_text())
     _until(lambda: not _lives(worker))
+    assert not _lives(worker)
 
 
 def test_describes_ends_and_errors() -> None:

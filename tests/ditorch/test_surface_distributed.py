@@ -72,13 +72,13 @@ host = torch.ones(1); dist.all_reduce(host); assert host.item() == 2.0
 
 _FP32 = """
 from _ditorch.mapping.collectives import fp32_in_use, use_fp32
-wide = lambda: torch.full((2,), 40000.0, dtype=torch.float16, device=device)
+large = lambda: torch.full((2,), 40000.0, dtype=torch.float16, device=device)
 inf = float("inf")
 
 def averages():
-    y = wide(); dist.all_reduce(y, op=ReduceOp.AVG)
-    o = wide()[:1]; dist.reduce_scatter_tensor(o, wide(), op=ReduceOp.AVG)
-    z = wide(); dist.all_reduce(z, ReduceOp.AVG, async_op=True).wait()
+    y = large(); dist.all_reduce(y, op=ReduceOp.AVG)
+    o = large()[:1]; dist.reduce_scatter_tensor(o, large(), op=ReduceOp.AVG)
+    z = large(); dist.all_reduce(z, ReduceOp.AVG, async_op=True).wait()
     assert y.dtype == o.dtype == z.dtype == torch.float16
     return [*y.tolist(), *o.tolist(), *z.tolist()]
 
@@ -95,7 +95,7 @@ if not SETTING:
     use_fp32()
 assert averages() == [40000.0] * 5
 assert gradients(2.0**-24) == 2.0**-24
-y = wide(); dist.all_reduce(y, op=ReduceOp.MAX); same(y, [40000.0] * 2)
+y = large(); dist.all_reduce(y, op=ReduceOp.MAX); same(y, [40000.0] * 2)
 use_fp32(False)
 assert averages() == [inf] * 5
 ditorch.disable()

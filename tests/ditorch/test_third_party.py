@@ -181,11 +181,11 @@ class TestDataParallel:
         assert [str(t.device) for t in comm.broadcast(ones, ["cuda:0", "cuda:1"])] == ["dipu:0", "dipu:1"]
         parts = comm.scatter(torch.arange(5.0), [0, 1], [2, 3])
         assert [part.tolist() for part in parts] == [[0, 1], [2, 3, 4]] and parts[1].device.index == 1
-        places = [torch.empty(3, device="cuda:1"), torch.empty(2, device="cuda:0")]
-        assert [t.tolist() for t in comm.scatter(torch.arange(5.0), out=places)] == [[0, 1, 2], [3, 4]]
-        assert comm.gather(places, destination="cpu").tolist() == [0, 1, 2, 3, 4]
+        outputs = [torch.empty(3, device="cuda:1"), torch.empty(2, device="cuda:0")]
+        assert [t.tolist() for t in comm.scatter(torch.arange(5.0), out=outputs)] == [[0, 1, 2], [3, 4]]
+        assert comm.gather(outputs, destination="cpu").tolist() == [0, 1, 2, 3, 4]
         out = torch.empty(5, device="cuda")
-        assert comm.gather(places, out=out) is out and out.tolist() == [0, 1, 2, 3, 4]
+        assert comm.gather(outputs, out=out) is out and out.tolist() == [0, 1, 2, 3, 4]
         assert comm.broadcast(ones, out=[torch.zeros(2, device="cuda:1")])[0].tolist() == [1, 1]
         total = comm.reduce_add([ones, torch.ones(2, device="cuda:1")], destination=0)
         assert total.tolist() == [2, 2] and total.device.index == 0

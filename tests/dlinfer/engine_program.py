@@ -68,7 +68,7 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
         agent = pipe.async_engine.engine.executor.model_agent
         cache = agent.cache_engine.gpu_cache[0][0]
         # As text: asked for its type, the device has cuda's name.
-        place, dtype = str(cache.device), str(cache.dtype)
+        device, dtype = str(cache.device), str(cache.dtype)
         for number, prompts in enumerate(task["rounds"]):
             if number == task["failing_round"]:
                 fail_after(100)
@@ -78,7 +78,7 @@ def main(task: dict[str, Any]) -> dict[str, Any]:
             steps.clear()
         graph = getattr(agent.patched_model, "graph", None)
         graphs = 0 if graph is None else len(graph.graphs)
-    return {"rounds": rounds, "place": place, "dtype": dtype, "graphs": graphs}
+    return {"rounds": rounds, "device": device, "dtype": dtype, "graphs": graphs}
 
 
 if __name__ == "__main__":

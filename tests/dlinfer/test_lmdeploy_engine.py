@@ -66,7 +66,7 @@ def test_the_tokens_of_transformers(
     for prompt, found in zip(PROMPTS, alone, strict=True):
         _check_tokens(found["answers"], [prompt], expected)
         _check_reused_prefix(found, expected[prompt].length)
-    assert (run["place"], run["dtype"]) == ("cpu", "torch.float32")
+    assert (run["device"], run["dtype"]) == ("cpu", "torch.float32")
     assert run["graphs"] == (1 if mode == "graph" else 0)
 
 
@@ -116,9 +116,9 @@ def test_dipu_and_an_error_there(
     """The same tokens. An operator's error is in the log, and nobody waits for an answer that will not come."""
     prompts = [SHORT[0], SHORT[5], LONG[2]]
     rounds = [prompts, [SHORT[0], SHORT[1]], [SHORT[2]]]
-    place = {"DLINFER_DEVICE": "dipu"}
-    run = run_engine(folder, tmp_path, rounds, environment=place, new_tokens=16, failing_round=1)
-    assert run["place"] == "dipu:0"
+    environment = {"DLINFER_DEVICE": "dipu"}
+    run = run_engine(folder, tmp_path, rounds, environment=environment, new_tokens=16, failing_round=1)
+    assert run["device"] == "dipu:0"
     good, failed, later = ([answer for answer in found["answers"]] for found in run["rounds"])
     expected = expected_of(good, prompts, folder, tmp_path_factory)
     assert [answer["tokens"] for answer in good] == [expected[prompt].tokens for prompt in prompts]

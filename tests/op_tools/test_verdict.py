@@ -87,8 +87,8 @@ def test_wrong_products_fail(dtype: torch.dtype, fault: str) -> None:
     a, b = matrices(dtype)
     wrong = reordered(a, b)
     if fault == "one element":
-        place = int(wrong.abs().argmax())
-        wrong.view(-1)[place] *= 1.03
+        index = int(wrong.abs().argmax())
+        wrong.view(-1)[index] *= 1.03
     elif fault == "last block":
         wrong = (a[:, :480].float() @ b[:480].float()).to(dtype)
     elif fault == "rows":
@@ -230,12 +230,12 @@ def test_positions_may_differ_where_values_tie() -> None:
     assert verdict_of(torch.tensor([2]), torch.argmax, x, 1, category="index").status == "pass"
     assert verdict_of(torch.tensor([3]), torch.argmax, x, 1, category="index").status == "fail"
     reference = Recomputation(torch.sort, (x, 1))
-    values, places = torch.sort(x, 1)
-    swapped = places.clone()
-    swapped[0, 2], swapped[0, 3] = places[0, 3], places[0, 2]
+    values, indices = torch.sort(x, 1)
+    swapped = indices.clone()
+    swapped[0, 2], swapped[0, 3] = indices[0, 3], indices[0, 2]
     both = judge_all([values, swapped], reference, category="index", tolerance=TOLERANCE)
     assert [verdict.status for verdict in both] == ["same", "pass"]
-    twice = places.clone()
+    twice = indices.clone()
     twice[0, 2] = twice[0, 3]
     assert judge_all([values, twice], reference, category="index", tolerance=TOLERANCE)[1].status == "fail"
 
@@ -261,9 +261,9 @@ def test_nan_and_infinity_must_be_where_they_belong() -> None:
     x = torch.tensor([1.0, -1.0, 0.0, 4.0])
     right = x.log()
     assert verdict_of(right.clone(), torch.log, x, category="elementwise").status == "same"
-    for place in range(4):
+    for index in range(4):
         wrong = right.clone()
-        wrong[place] = 0.5
+        wrong[index] = 0.5
         assert verdict_of(wrong, torch.log, x, category="elementwise").status == "fail"
 
 

@@ -148,15 +148,17 @@ def check_values(want: torch.Tensor, got: torch.Tensor, tolerance: Tolerance, wh
         raise ValueMismatch(f"{what}: {_share(differing)} differ, {_first(differing, want, got)}")
     upcast = torch.complex128 if want.is_complex() else torch.float64
     want, got = want.to(upcast), got.to(upcast)
-    apart = ~torch.isclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
-    if not apart.any():
+    differing = ~torch.isclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
+    if not differing.any():
         return
     difference = (got - want).abs()
     difference[difference.isnan()] = 0
     relative = torch.where(want.abs() > 0, difference / want.abs(), difference).nan_to_num(posinf=torch.inf)
     largest = f"max abs {float(difference.max()):.3g}, max rel {float(relative.max()):.3g}"
     allowed = f"allowed rtol {rtol:.2g}, atol {atol:.2g}"
-    raise ValueMismatch(f"{what}: {_share(apart)} differ, {largest} ({allowed}), {_first(apart, want, got)}")
+    raise ValueMismatch(
+        f"{what}: {_share(differing)} differ, {largest} ({allowed}), {_first(differing, want, got)}"
+    )
 
 
 def _comparable(tensor: torch.Tensor) -> torch.Tensor:
