@@ -185,7 +185,7 @@ def _folder(tool: Tool) -> str:
 
 
 def _logs(tool: Tool) -> list[Path]:
-    from op_tools.storage.log import find_logs
+    from op_tools.storage.log_reader import find_logs
 
     return find_logs(_folder(tool), tool.result_file) if os.path.isdir(_folder(tool)) else []
 

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from op_tools.settings import RUN_ID
 from op_tools.storage.call_info import host_name
 from op_tools.storage.errors import CaptureError
-from op_tools.storage.log import SUFFIX, Log, read_header
+from op_tools.storage.log import SUFFIX, Log
+from op_tools.storage.log_reader import read_header
 from op_tools.storage.views import CsvView
 
 # Column names of the files that users' scripts read, spelling included.

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from op_tools import registry
 from op_tools.storage.errors import CaptureError
-from op_tools.storage.log import SUFFIX, LogContents, read_header, read_log
+from op_tools.storage.log import SUFFIX
+from op_tools.storage.log_reader import LogContents, read_header, read_log
 
 __all__ = ["DERIVED_LOGS", "BadInput", "Run", "kind_of_path", "open_run"]
 

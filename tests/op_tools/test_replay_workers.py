@@ -16,7 +16,7 @@ from executor_tasks import wait_for
 
 from op_tools import cli
 from op_tools.runs import open_run
-from op_tools.storage.log import find_logs, read_log
+from op_tools.storage.log_reader import find_logs, read_log
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,8 @@ from forked_python import run_python
 from op_tools import results
 from op_tools.results import Results, make_run_id, mark_run, run_id
 from op_tools.runs import BadInput, open_run
-from op_tools.storage.log import Log, read_header
+from op_tools.storage.log import Log
+from op_tools.storage.log_reader import read_header
 
 pytestmark = pytest.mark.unit
 

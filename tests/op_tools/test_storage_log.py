@@ -9,6 +9,7 @@ import random
 import sqlite3
 import threading
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import pytest
 
 from op_tools.storage import CaptureError, CsvView, Log, read_log, write_csv, write_sqlite
 from op_tools.storage import log as log_module
-from op_tools.storage.log import MAGIC, find_logs, read_header
+from op_tools.storage.log import MAGIC, RECORD
+from op_tools.storage.log_reader import LogReader, find_logs, read_header
 
 pytestmark = pytest.mark.unit
 
@@ -82,8 +84,8 @@ class TestLog:
         assert 0 < read_log(torn).dropped_bytes < 100
         assert (len(read_log(path).rows), read_log(path).dropped_bytes) == (20, 0)
 
-    def test_flipped_bits_never_become_rows(self, tmp_path: Path) -> None:
-        path = written(tmp_path, rows(10))
+    def test_flipped_bits_cost_the_record_they_hit(self, tmp_path: Path) -> None:
+        path = written(tmp_path, rows(10), about={"run_id": "r"})
         whole = path.read_bytes()
         chance = random.Random(3)
         for _ in range(200):
@@ -91,7 +93,42 @@ class TestLog:
             content[chance.randrange(len(MAGIC), len(whole))] ^= 1 << chance.randrange(8)
             path.write_bytes(content)
             found = read_log(path)
-            assert found.rows == rows(10)[: len(found.rows)] and len(found.rows) < 10 and found.dropped_bytes
+            kept = [row["forward_id"] for row in found.rows]
+            lost = sorted(set(range(10)) - set(kept))
+            assert found.rows == [row for row in rows(10) if row["forward_id"] in kept], (
+                "in order, and no other"
+            )
+            assert (found.header == {}, lost) in [(True, []), *((False, [number]) for number in range(10))]
+            assert found.dropped_bytes > 0
+
+    def test_reading_goes_on_behind_damage_of_any_size(self, tmp_path: Path) -> None:
+        """A block of a disk lost in the middle of a log that is larger than what is read at once."""
+        values = rows(3000, text="x" * 1000)
+        path = written(tmp_path, values)
+        whole = path.read_bytes()
+        for start, lost in (
+            (1_000_000, b"\0" * 4096),
+            (1_040_000, random.Random(1).randbytes(300_000)),
+            (900_000, b""),
+        ):
+            path.write_bytes(whole[:start] + lost + whole[start + (len(lost) or 5000) :])
+            with LogReader(path) as reader:
+                numbers = [row["forward_id"] for row in reader.rows()]
+                assert numbers == sorted(set(numbers)) and numbers[0] == 0 and numbers[-1] == 2999
+                missing = 3000 - len(numbers)
+                size = len(lost) or 5000
+                assert size // 1100 <= missing <= size // 1000 + 3, "only what the damage hit"
+                assert 0 < reader.damaged_bytes == reader.dropped_bytes
+
+    def test_a_record_without_a_row_is_dropped(self, tmp_path: Path) -> None:
+        path = written(tmp_path, rows(2))
+        with path.open("ab") as file:
+            for payload in (b"\x01", b"\xc1", b"\x93\x01\x02\x03"):
+                file.write(RECORD.pack(len(payload), zlib.crc32(payload)) + payload)
+        with path.open("ab") as file:
+            file.write(RECORD.pack(0, 0) + b"\0" * 50)
+        found = read_log(path)
+        assert found.rows == rows(2) and found.dropped_bytes == 3 * 8 + 6 + 8 + 50
 
     def test_huge_lengths_and_other_files_are_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "x.oplog"

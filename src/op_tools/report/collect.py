@@ -31,7 +31,7 @@ from op_tools.report.tallies import (
     with_whole_numbers,
 )
 from op_tools.runs import DERIVED_LOGS, NOTHING, BadInput, Run
-from op_tools.storage.log import LogContents
+from op_tools.storage.log_reader import LogContents
 
 __all__ = ["Collected", "collect"]
 

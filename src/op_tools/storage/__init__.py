@@ -18,7 +18,8 @@ from op_tools.storage.errors import (
     CaptureUnsupported,
 )
 from op_tools.storage.load import export, load
-from op_tools.storage.log import Log, read_log
+from op_tools.storage.log import Log
+from op_tools.storage.log_reader import read_log
 from op_tools.storage.plain import Opaque, plain, restore
 from op_tools.storage.snapshot import snapshot
 from op_tools.storage.store import CaptureStore

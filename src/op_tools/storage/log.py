@@ -15,17 +15,16 @@ import threading
 import time
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from op_tools.storage.archive import open_regular
 from op_tools.storage.call_info import host_name
 from op_tools.storage.disk import write_all
-from op_tools.storage.errors import CaptureRefused, to_standard_error
+from op_tools.storage.errors import to_standard_error
 from op_tools.storage.files import safe_name
 from op_tools.storage.writer import reset_in_children
 
@@ -35,17 +34,8 @@ MAX_RECORD = 16 << 20
 # Rows kept in memory at most, so that the timer is not the only thing that bounds them.
 BUFFER_BYTES = 256 << 10
 
-_RECORD = struct.Struct("<II")
+RECORD = struct.Struct("<II")
 _logs: weakref.WeakSet[_LogState] = weakref.WeakSet()
-
-
-@dataclass(slots=True)
-class LogContents:
-    """What read_log found. `dropped_bytes` is the torn tail behind the last whole row."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    header: dict[str, Any] = field(default_factory=dict)
-    dropped_bytes: int = 0
 
 
 @dataclass(eq=False)
@@ -91,7 +81,7 @@ class _LogState:
                 if self.problem or self.closed or len(payload) > MAX_RECORD:
                     self.lost += 1
                     continue
-                self.buffer += _RECORD.pack(len(payload), zlib.crc32(payload))
+                self.buffer += RECORD.pack(len(payload), zlib.crc32(payload))
                 self.buffer += payload
                 self.rows += 1
                 if len(self.buffer) > BUFFER_BYTES:
@@ -137,7 +127,7 @@ class _LogState:
         process = {"name": self.name, "pid": os.getpid(), "rank": self.rank, "world_size": self.world_size}
         started = {"host": host_name(), "started": self.started, "started_us": time.time_ns() // 1000}
         header = self.encoder.encode({**self.about, **process, **started})
-        return MAGIC + _RECORD.pack(len(header), zlib.crc32(header)) + header
+        return MAGIC + RECORD.pack(len(header), zlib.crc32(header)) + header
 
     def close(self) -> None:
         if self.pid != os.getpid():
@@ -253,63 +243,3 @@ class Log:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def iterate(content: bytes, start: int) -> Iterator[tuple[int, Any]]:
-    """End position and value of each whole record."""
-    position = start
-    while position + _RECORD.size <= len(content):
-        length, crc = _RECORD.unpack_from(content, position)
-        end = position + _RECORD.size + length
-        if length > MAX_RECORD or end > len(content):
-            return
-        payload = content[position + _RECORD.size : end]
-        if zlib.crc32(payload) != crc:
-            return
-        try:
-            value = msgspec.msgpack.decode(payload)
-        except (msgspec.DecodeError, RecursionError):
-            return
-        if not isinstance(value, dict):
-            return
-        position = end
-        yield position, value
-
-
-def read_log(path: str | Path) -> LogContents:
-    """All whole rows; a torn tail is dropped and counted. Raises a CaptureError for a file that is no log."""
-    descriptor, size = open_regular(path)
-    with os.fdopen(descriptor, "rb") as file:
-        content = file.read(size)
-    if not content.startswith(MAGIC):
-        if MAGIC.startswith(content):  # killed while the file was being made
-            return LogContents(dropped_bytes=len(content))
-        raise CaptureRefused(path, "is not a log of op_tools", f"a {SUFFIX} file", "Check the path.")
-    contents = LogContents()
-    end = len(MAGIC)
-    for number, (position, value) in enumerate(iterate(content, end)):
-        end = position
-        if number == 0:
-            contents.header = value
-        else:
-            contents.rows.append(value)
-    contents.dropped_bytes = len(content) - end
-    return contents
-
-
-def read_header(path: str | Path) -> dict[str, Any]:
-    """What a log says of itself, without reading its rows; empty where it says nothing. Raises a CaptureError."""
-    descriptor, size = open_regular(path)
-    with os.fdopen(descriptor, "rb") as file:
-        start = file.read(len(MAGIC) + _RECORD.size)
-        if not start.startswith(MAGIC) or len(start) < len(MAGIC) + _RECORD.size:
-            return {}
-        length, _ = _RECORD.unpack_from(start, len(MAGIC))
-        content = start + file.read(min(length, size, MAX_RECORD))
-    return next((value for _, value in iterate(content, len(MAGIC))), {})
-
-
-def find_logs(folder: str | Path, name: str = "") -> list[Path]:
-    """The logs below a folder, optionally only those of one name."""
-    pattern = f"{safe_name(name)}_*{SUFFIX}" if name else f"*{SUFFIX}"
-    return sorted(path for path in Path(folder).rglob(pattern) if path.is_file())

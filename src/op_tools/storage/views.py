@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dicore.files import replaced, write_text
-from op_tools.storage.log import LogContents, read_log
+from op_tools.storage.log_reader import LogContents, read_log
 
 _SQL_TYPES = (int, float, str, bytes, type(None))
 _LARGEST_SQL_INTEGER = 1 << 63

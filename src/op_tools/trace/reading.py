@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-import mmap
 import re
 import time
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard, cast
+from typing import Any, NamedTuple, TypeGuard
 
 from op_tools.runs import BadInput, Run
-from op_tools.storage.archive import open_regular
 from op_tools.storage.errors import CaptureError
-from op_tools.storage.log import MAGIC, iterate, read_log
+from op_tools.storage.log_reader import LogReader
 
 FORWARD, BACKWARD = "forward", "backward"
 # Starts are eighths of a microsecond: exact in binary, so no reader that counts nanoseconds rounds them apart.
@@ -124,18 +122,11 @@ def _process(header: dict[str, Any], processes: dict[tuple[Any, ...], Process]) 
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
+    """The header, which may be empty, and the rows."""
     try:
-        descriptor, size = open_regular(path)
-        with open(descriptor, "rb") as file:
-            if size <= len(MAGIC):
-                read_log(path)  # says what is wrong with it, unless it is only unfinished
-                return
-            with mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as content:
-                if content[: len(MAGIC)] != MAGIC:
-                    read_log(path)
-                    return
-                for _, record in iterate(cast(bytes, content), len(MAGIC)):
-                    yield record
+        with LogReader(path) as reader:
+            yield reader.header
+            yield from reader.rows()
     except (CaptureError, OSError) as error:
         raise BadInput(f"{path} cannot be read: {error}") from error
 
