@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -73,12 +73,13 @@ def capture(
     grads: Sequence[torch.Tensor | None] | None = None,
     change: Callable[[Any], Any] = lambda result: result,
     outputs: bool = True,
+    kind: Literal["files", "blobs"] = "files",
     **info: Any,
 ) -> Path:
     """Run a call and save it as the capture tool does; `change` falsifies what is saved as its result."""
     kwargs = kwargs or {}
     call = CallInfo(name or name_of(func), forward_id, **{"device": "cpu", **info})
-    with CaptureStore(root) as store:
+    with CaptureStore(root, kind) as store:
         store.put(call, "input", args, kwargs)
         result = func(*args, **kwargs)
         if outputs:

@@ -86,10 +86,10 @@ def test_results_that_do_not_fit_are_a_mismatch_and_unknown_writes_are_none() ->
 def test_gradients_are_found_with_and_without_gaps() -> None:
     grad_x, grad_y = torch.ones(2, 3), torch.full((3, 2), 2.0)
     with_gaps = call("torch.mm", X, Y, grad_inputs=(None, grad_y), grad_outputs=(torch.ones(2, 2),))
-    assert list(judge(with_gaps).captured_gradients()) == [1]
+    assert list(with_gaps.gradients) == [1]
     without = call("torch.mm", X, Y, grad_inputs=((grad_y,),), grad_outputs=((torch.ones(2, 2),),))
     found = judge(without)
-    assert list(found.captured_gradients()) == [1]
+    assert list(found.captured.gradients) == [1]
     (incoming,) = found.captured_grad_outputs() or ()
     assert incoming is not None and incoming.tolist() == [[1, 1], [1, 1]]
     both = judge(call("torch.mm", X, Y, grad_inputs=(grad_x, grad_y), grad_outputs=(torch.ones(3, 3),)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from captures import ON_HOST, capture, nothing, one
+from captures import ON_HOST, capture, nothing, one, verdicts
 
 from op_tools.replay import Options, find_items, replay
 from op_tools.replay.printing import report_line
@@ -88,8 +88,9 @@ def test_a_damaged_output_is_said_and_the_reference_still_judges(tmp_path: Path)
     folder = capture(tmp_path, torch.exp, (torch.ones(4),))
     (folder / "output.pth").write_bytes(b"PK garbage")
     report = one(folder)
-    assert report.status == "same"
+    assert report.status == "error"
     assert "output.pth" in report.reason
+    assert verdicts(report) == {"input": "same", "output": "same", "captured output": "error"}
 
 
 # --- processes --------------------------------------------------------------------------------------------

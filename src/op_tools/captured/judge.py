@@ -30,7 +30,7 @@ class CallJudge:
     """The reference's side of one captured call.
 
     `forward` and `backward` compute results and gradients anew; `judged` holds one value against them. What was captured
-    comes as `captured_results` and `captured_gradients`, in the order of the reference's own.
+    comes as `captured_results` and `captured.gradients`, in the order of the reference's own.
     """
 
     def __init__(self, func: Callable[..., Any], captured: CapturedCall, reference: str = "cpu") -> None:
@@ -130,23 +130,6 @@ class CallJudge:
             inputs = captured.tensors
             return [after.get(id(inputs[position])) for position in written]
         return list(captured.written) if len(captured.written) == len(written) else [None] * len(written)
-
-    def captured_gradients(self) -> dict[int, torch.Tensor]:
-        """Position of a tensor input -> its captured gradient. Lists without gaps are fitted by their shapes, in order."""
-        inputs, saved = self.captured.tensors, self.captured.grad_inputs or ()
-        if len(saved) == len(inputs):
-            return {position: grad for position, grad in enumerate(saved) if isinstance(grad, torch.Tensor)}
-        grads = [grad for grad in flat_results(saved) if isinstance(grad, torch.Tensor)]
-        marked = any(tensor.requires_grad for tensor in inputs)
-        found: dict[int, torch.Tensor] = {}
-        for position, tensor in enumerate(inputs):
-            if len(found) == len(grads):
-                break
-            grad = grads[len(found)]
-            fits = tensor.shape == grad.shape and (tensor.is_floating_point() or tensor.is_complex())
-            if fits and (tensor.requires_grad or not marked):
-                found[position] = grad
-        return found if len(found) == len(grads) else {}
 
     def captured_grad_outputs(self) -> list[torch.Tensor | None] | None:
         """What came in from behind, one for each result; None where nothing that fits was captured."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ __all__ = [
 
 _INPUT = "input.pth"
 PARTS = ("output", "grad_inputs", "grad_outputs")  # beside the input
+_GRADIENTS = PARTS[1:]
+_WHY_MISSING = "It was removed, or the run ended before it was saved: capture the call again."
 _SIDES = ("device_", "cpu_")
 _LARGEST_DESCRIPTION = 1 << 20
 GENERATOR = "torch._C.Generator"
@@ -69,7 +71,7 @@ class CapturedCall:
     grad_outputs: tuple[Any, ...] | None
     header: Mapping[str, Any]
     written: tuple[Any, ...] = ()  # what the call wrote to and did not give back, after the call
-    notes: tuple[str, ...] = ()  # parts that could not be read, and why
+    unread: Mapping[str, str] = field(default_factory=dict)  # parts that are damaged or missing, and why
 
     @property
     def call_site(self) -> str:
@@ -95,6 +97,27 @@ class CapturedCall:
     def tensors(self) -> list[torch.Tensor]:
         """The tensor inputs in the order that gradients and written inputs count them."""
         return flat_tensors(self.args, self.kwargs)
+
+    @property
+    def gradients(self) -> dict[int, torch.Tensor]:
+        """Index of a tensor input -> its captured gradient; empty where some fit no input.
+
+        Lists without gaps are fitted by their shapes, in order.
+        """
+        inputs, saved = self.tensors, self.grad_inputs or ()
+        if len(saved) == len(inputs):
+            return {index: grad for index, grad in enumerate(saved) if isinstance(grad, torch.Tensor)}
+        grads = flat_tensors(saved, {})
+        marked = any(tensor.requires_grad for tensor in inputs)
+        found: dict[int, torch.Tensor] = {}
+        for index, tensor in enumerate(inputs):
+            if len(found) == len(grads):
+                break
+            grad = grads[len(found)]
+            fits = tensor.shape == grad.shape and (tensor.is_floating_point() or tensor.is_complex())
+            if fits and (tensor.requires_grad or not marked):
+                found[index] = grad
+        return found if len(found) == len(grads) else {}
 
     @property
     def host_tensors(self) -> frozenset[int]:
@@ -140,18 +163,22 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 def read_item(item: Item, parts: Container[str] = PARTS) -> CapturedCall:
     """Load a call with those of its parts that are wanted. Raises CaptureError where the input cannot be read; what is
-    the matter with other parts is a note."""
+    the matter with other parts stands in `unread`."""
     data = load(item.file("input"))
-    notes: list[str] = []
+    unread: dict[str, str] = {}
     found: dict[str, dict[str, Any]] = {}
     for part in PARTS:
-        if part in parts and item.file(part).exists():
+        if part in parts and os.path.lexists(item.file(part)):
             try:
                 found[part] = load(item.file(part))
             except CaptureError as error:
-                notes.append(str(error))
-    values = {part: tuple(loaded["args"]) for part, loaded in found.items()}
+                unread[part] = str(error)
     header = data.get("__op_tools__") or {}
+    headers = [header, *(loaded.get("__op_tools__") or {} for loaded in found.values())]
+    for part in _promised(item, headers):
+        if part in parts and part not in found and part not in unread:
+            unread[part] = f"{item.file(part)} is missing. {_WHY_MISSING}"
+    values = {part: tuple(loaded["args"]) for part, loaded in found.items()}
     return CapturedCall(
         name=operator_name(item, header),
         args=tuple(data["args"]),
@@ -161,8 +188,21 @@ def read_item(item: Item, parts: Container[str] = PARTS) -> CapturedCall:
         grad_outputs=values.get("grad_outputs"),
         header=header,
         written=_written(found.get("output", {}).get("kwargs")),
-        notes=tuple(notes),
+        unread=unread,
     )
+
+
+def _promised(item: Item, headers: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The parts that must be there: named by a header, or described beside the place where they should be."""
+    named = {part for header in headers for part in _words(header.get("parts"))}
+    described = {part for part in PARTS if os.path.lexists(f"{item.file(part)}.json")}
+    # One of the two gradients says nothing without the other.
+    gradients = {part for part in _GRADIENTS if os.path.lexists(item.file(part))}
+    return named | described | (set(_GRADIENTS) if gradients else set())
+
+
+def _words(value: Any) -> Sequence[str]:
+    return [word for word in value if isinstance(word, str)] if isinstance(value, list | tuple) else ()
 
 
 def _written(kwargs: Any) -> tuple[torch.Tensor, ...]:

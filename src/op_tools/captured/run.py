@@ -72,6 +72,11 @@ class CallRunner:
                 on_host=self.captured.host_tensors,
                 requires_grad=self.records_graph,
             )
+            leaves = flat_tensors(*self._inputs)
+            if self.records_graph and not any(leaf.requires_grad for leaf in leaves):
+                # Copies made for a comparison are detached: which inputs had a gradient says the gradient.
+                for index in self.captured.gradients:
+                    leaves[index].requires_grad_(True)
         return self._inputs
 
     def run(self) -> Execution:

@@ -103,8 +103,9 @@ def _read(
     except (CaptureError, OSError) as error:
         return _side("not judged", f"its capture cannot be read: {error}", lost=True)
     missing = [f"{item.file(part)} is not there" for part in wanted if not item.file(part).exists()]
-    if captured.notes or missing:
-        return _side("not judged", f"its capture cannot be read: {(*captured.notes, *missing)[0]}", lost=True)
+    if captured.unread or missing:
+        problem = (*captured.unread.values(), *missing)[0]
+        return _side("not judged", f"its capture cannot be read: {problem}", lost=True)
     try:
         func, captured = admitted(replace(captured, name=captured.name or name), _CPU, allow=allow)
     except (NotReplayable, RefusedName, TooLarge) as error:
@@ -218,7 +219,7 @@ def _gradients(judge: CallJudge) -> list[Verdict]:
     parts = (judge.captured.grad_inputs, judge.captured.grad_outputs)
     if not all(any(grad is not None for grad in part or ()) for part in parts):
         raise _NotJudged("no gradients were captured")
-    given, found = judge.captured_grad_outputs(), judge.captured_gradients()
+    given, found = judge.captured_grad_outputs(), judge.captured.gradients
     if given is None or not found:
         raise CaptureMismatch("the captured gradients do not fit the call's inputs and outputs")
     reference = judge.backward(given, list(found))

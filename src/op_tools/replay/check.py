@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from op_tools import describe
 from op_tools.captured.judge import CallJudge
+from op_tools.captured.load import CapturedCall
 from op_tools.captured.move import keeps_statistics
 from op_tools.captured.run import Execution
 from op_tools.describe import leaves, numbered
@@ -18,7 +20,15 @@ from op_tools.trees import flat_results, flat_tensors
 from op_tools.verdict import WORST_FIRST, Verdict, within_tolerance
 from op_tools.verdict.closeness import identical
 
-__all__ = ["ReplayComparison", "compare", "overall"]
+__all__ = ["ReplayComparison", "compare", "overall", "unread_rows"]
+
+# What the rows call the parts of a capture.
+_CAPTURED = {
+    "output": "captured output",
+    "grad_inputs": "captured grad",
+    "grad_outputs": "captured grad_output",
+}
+_MOST_BRIEFS = 4
 
 
 @dataclass
@@ -35,19 +45,33 @@ class ReplayComparison:
 def overall(rows: Sequence[Row]) -> ItemStatus:
     """The worst verdict; rows that judge nothing (skipped, unchanged inputs) do not count as compared."""
     found = {row["verdict"] for row in rows if row["counts"]}
-    return next((status for status in WORST_FIRST if status in found), "not compared")
+    statuses: tuple[ItemStatus, ...] = ("fail", "error", *WORST_FIRST)
+    return next((status for status in statuses if status in found), "not compared")
 
 
-def compare(judge: CallJudge, execution: Execution, forward_id: int) -> ReplayComparison:
+def unread_rows(captured: CapturedCall, forward_id: int) -> list[Row]:
+    """Parts of a capture that are damaged or missing: nothing can be said of them, so all is not well."""
+    return [
+        {**_unusable(f"{captured.name} {_CAPTURED[part]}", why), "forward_id": forward_id}
+        for part, why in captured.unread.items()
+    ]
+
+
+def compare(
+    judge: CallJudge, execution: Execution, forward_id: int, *, only_forward: bool = False
+) -> ReplayComparison:
     """The rows of one run."""
     found = ReplayComparison()
     results = [judge.near(item) for item in flat_results(execution.result)]
     if judge.random:
         found.forward += _rows(judge, "output", judge.judged_random(results))
+        found.forward += _shape_rows(judge, results)
     else:
         _forward(judge, execution, results, found)
         if execution.wants_grad:
             _backward(judge, execution, found)
+        if not only_forward:
+            found.backward += _misfits(judge.captured, execution)
     for row in (*found.forward, *found.backward):
         row["forward_id"] = forward_id
     return found
@@ -66,7 +90,10 @@ def _forward(judge: CallJudge, execution: Execution, results: list[Any], found: 
     found.forward += _input_rows(judge, execution, written, verdicts[len(results) :])
     found.forward += _rows(judge, "output", verdicts[: len(results)])
     saved = judge.captured.outputs
-    if saved is None or judge.category == "uninitialised":
+    if saved is None:
+        return
+    if judge.category == "uninitialised":
+        found.forward += _shape_rows(judge, results)
         return
     pairs = _paired(results, saved)
     if pairs is None:
@@ -87,13 +114,49 @@ def _backward(judge: CallJudge, execution: Execution, found: ReplayComparison) -
     verdicts = _judged(judge, grads, found.recomputed_grads)
     found.backward += _rows(judge, "grad", verdicts)
     if execution.as_captured and judge.captured.grad_inputs is not None:
-        saved = judge.captured_gradients()
+        saved = judge.captured.gradients
         pairs = [
             (index, saved[position])
             for index, position in enumerate(execution.wants_grad)
             if position in saved and grads[index] is not None
         ]
         found.backward += _captured_rows(judge, "grad", grads, verdicts, pairs, found.recomputed_grads)
+
+
+def _shape_rows(judge: CallJudge, results: list[Any]) -> list[Row]:
+    """Where the captured values cannot be expected again, their shapes and dtypes still can."""
+    if judge.captured.outputs is None:
+        return []
+    now, then = (
+        [describe.brief(value) for value in flat_results(values) if isinstance(value, torch.Tensor)]
+        for values in ([judge.near(value) for value in results], judge.captured.outputs)
+    )
+    if now == then:
+        return []
+    text = f"{', '.join(then) or 'nothing'} was captured, the call now gives {', '.join(now) or 'nothing'}"
+    return [_row(f"{judge.name} {_CAPTURED['output']}", Verdict.plain("fail", text))]
+
+
+def _misfits(captured: CapturedCall, execution: Execution) -> list[Row]:
+    """Captured gradients that could not be used: they are not what this call can have had."""
+    given, found = (flat_tensors(part or (), {}) for part in (captured.grad_outputs, captured.grad_inputs))
+    rows: list[Row] = []
+    if given and not execution.as_captured:
+        outputs = [value for value in flat_results(execution.result) if isinstance(value, torch.Tensor)]
+        text = f"{_briefs(given)} does not fit the outputs, {_briefs(outputs)}"
+        rows.append(_unusable(f"{captured.name} {_CAPTURED['grad_outputs']}", text))
+    if found and not captured.gradients:
+        text = f"{_briefs(found)} does not fit the inputs, {_briefs(captured.tensors)}"
+        rows.append(_unusable(f"{captured.name} {_CAPTURED['grad_inputs']}", text))
+    return rows
+
+
+def _briefs(tensors: Sequence[torch.Tensor]) -> str:
+    return ", ".join(map(describe.brief, tensors[:_MOST_BRIEFS])) or "nothing"
+
+
+def _unusable(name: str, why: str) -> Row:
+    return {**_row(name, Verdict.plain("fail", why)), "verdict": "error"}
 
 
 def _judged(judge: CallJudge, values: list[Any], reference: Recomputation | None) -> list[Verdict]:

@@ -9,14 +9,14 @@ from typing import Any
 from op_tools import describe
 from op_tools.captured.admission import NotReplayable, TooLarge, admitted
 from op_tools.captured.judge import CallJudge
-from op_tools.captured.load import Item, read_item
+from op_tools.captured.load import PARTS, Item, read_item
 from op_tools.captured.move import resolve_device
 from op_tools.captured.run import CallRunner, Execution
 from op_tools.names import RefusedName
-from op_tools.replay.check import compare, overall
+from op_tools.replay.check import compare, overall, unread_rows
 from op_tools.replay.printing import comparison_text, time_text
 from op_tools.replay.report import ItemReport, ItemStatus, Options, Row
-from op_tools.storage import CaptureDamaged, CaptureError, CaptureRefused
+from op_tools.storage import CaptureDamaged, CaptureError, CaptureMissing, CaptureRefused
 from op_tools.trees import flat_results
 from op_tools.verdict.closeness import identical
 
@@ -31,7 +31,7 @@ def replay_item(item: Item, options: Options, first_id: int = 1) -> ItemReport:
     """Load, admit, run and judge one call. `first_id` numbers its first run."""
     report = ItemReport(item.label)
     try:
-        captured = read_item(item)
+        captured = read_item(item, PARTS[:1] if options.only_run_forward else PARTS)
         report.name = captured.name
         device = resolve_device(options.device)
         func, captured = admitted(captured, device, allow=options.allow, memory_limit=options.memory_limit)
@@ -42,7 +42,7 @@ def replay_item(item: Item, options: Options, first_id: int = 1) -> ItemReport:
         _Replay(runner, judge, options, report, first_id).go()
     except (RefusedName, TooLarge, CaptureRefused) as error:
         _close(report, "refused", str(error))
-    except CaptureDamaged as error:
+    except (CaptureDamaged, CaptureMissing) as error:
         _close(report, "error", str(error))
     except (NotReplayable, CaptureError) as error:
         _close(report, "not replayable", str(error))
@@ -66,12 +66,14 @@ class _Replay:
     first_values: list[Any] | None = None
 
     def go(self) -> None:
-        self.texts, self.notes = [describe.printable(self.report.item), ""], list(self.runner.captured.notes)
+        self.texts = [describe.printable(self.report.item), ""]
+        self.notes: list[str] = []
         with warnings.catch_warnings():
             # Beta layouts, deprecated calls: they were the model's business when it was captured.
             warnings.simplefilter("ignore")
             for number in range(self.options.run_times):
                 self._once(self.first_id + number, printed=number < _MOST_PRINTED_RUNS)
+        self.report.rows += unread_rows(self.runner.captured, self.first_id)
         self.report.text = "\n".join(self.texts)
         self.report.status = overall(self.report.rows)
         self.report.reason = self._reason()
@@ -79,7 +81,7 @@ class _Replay:
     def _once(self, forward_id: int, *, printed: bool) -> None:
         execution = self.runner.run()
         if self.judge is not None and self._is_news(self.judge, execution):
-            found = compare(self.judge, execution, forward_id)
+            found = compare(self.judge, execution, forward_id, only_forward=self.options.only_run_forward)
             self.report.rows += [*found.forward, *found.backward]
             self.notes += found.notes
             if self.options.verbose or any(row["verdict"] == "fail" for row in self.report.rows):
@@ -116,7 +118,8 @@ class _Replay:
 
     def _reason(self) -> str:
         rows = self.report.rows
-        bad = [row for verdict in ("fail", "lower_precision") for row in rows if row["verdict"] == verdict]
+        worst = ("fail", "error", "lower_precision")
+        bad = [row for verdict in worst for row in rows if row["verdict"] == verdict]
         said = [f"{row['name']}: {row['reason']}" for row in bad]
         if self.report.status == "not compared":
             said += [row["reason"] for row in rows if row["verdict"] == "skipped"]

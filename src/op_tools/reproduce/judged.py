@@ -172,7 +172,7 @@ class JudgedCall(CallJudge):
 
     def _judge_gradients(self) -> None:
         """Judge the gradients of inputs, given the captured ones of the outputs."""
-        incoming, grads = self.captured_grad_outputs(), self.captured_gradients()
+        incoming, grads = self.captured_grad_outputs(), self.captured.gradients
         if incoming is None or not grads:
             return
         reference = self.backward(incoming, list(grads))

@@ -31,6 +31,9 @@ END = struct.Struct("<4s4H2IH")
 END64 = struct.Struct("<4sQ2H2I4Q")
 LOCATOR64 = struct.Struct("<4sIQI")
 _IN_ZIP64 = 0xFFFFFFFF
+_SIZES_BEHIND = 0x8
+_ZIP64_ID, _PADDING_ID = 0x0001, 0x4246
+_SMALL = 64
 _RESAVE = "Capture it again, or save it again with torch.save."
 _COPY_AGAIN = "Copy the file again or capture the call again."
 
@@ -69,6 +72,20 @@ def read_at(descriptor: int, offset: int, size: int) -> bytearray:
     while view and (done := os.preadv(descriptor, [view], offset)):
         view, offset = view[done:], offset + done
     return content[: size - len(view)]
+
+
+def _is_padding(extra: bytes | bytearray) -> bool:
+    """Whether the fields of a record's header are whole, and those that only fill up hold one byte over and over."""
+    position = 0
+    while position + 4 <= len(extra):
+        kind, size = struct.unpack_from("<HH", extra, position)
+        position += 4 + size
+        content = extra[position - size : position]
+        if position > len(extra) or (kind == _PADDING_ID and len(set(content)) > 1):
+            return False
+        if kind not in (_PADDING_ID, _ZIP64_ID):
+            return False
+    return position == len(extra)
 
 
 class Archive:
@@ -136,6 +153,10 @@ class Archive:
             records[rest] = record
             spans.append((first, record.start + record.size))
         self._refuse_overlaps(spans, directory_start)
+        self.records = records
+        for name, record in records.items():
+            if record.size <= _SMALL:  # read or not: what is damaged here may be damaged elsewhere
+                self.read(name)
         return records
 
     def _refuse_other_format(self) -> None:
@@ -187,14 +208,15 @@ class Archive:
             raw_name = bytes(directory[position : position + name_size])
             extra = bytes(directory[position + name_size : position + name_size + extra_size])
             position += name_size + extra_size + comment_size
-            if magic != b"PK\1\2" or position > size:
+            if magic != b"PK\1\2" or position > size or any(fields[13:15]):
                 raise self.damaged("has a broken directory entry", "a whole file")
             name = self._checked_name(raw_name)
             packed, unpacked, offset = self._zip64_sizes(name, extra, packed, unpacked, offset)
             if method or flags & 0x1 or packed != unpacked:
                 problem = f"has the compressed or encrypted record {name!r} ({packed} bytes for {unpacked})"
                 raise self.refused(problem, "uncompressed records, as torch.save writes them")
-            yield name, Record(self._content_start(name, raw_name, offset, unpacked), unpacked, crc), offset
+            start_of_content = self._content_start(name, raw_name, offset, unpacked, fields[2:10])
+            yield name, Record(start_of_content, unpacked, crc), offset
         if position != size:
             raise self.damaged("has more directory entries than it says", f"{count} entries")
 
@@ -229,7 +251,9 @@ class Archive:
             raise self.damaged(f"has no 64-bit sizes for the record {name!r}", "sizes for every record")
         return values[1], values[0], values[2]
 
-    def _content_start(self, name: str, raw_name: bytes, offset: int, size: int) -> int:
+    def _content_start(
+        self, name: str, raw_name: bytes, offset: int, size: int, in_directory: tuple[int, ...]
+    ) -> int:
         """Where the bytes of a record start, from its own header, which must agree with the directory."""
         if offset + LOCAL.size > self.size:
             raise self.damaged(f"says that {name!r} is behind its end", "a whole file")
@@ -240,6 +264,11 @@ class Archive:
             raise self.damaged(problem, "sizes within the file")
         if self._at(offset + LOCAL.size, fields[9]) != raw_name or fields[3]:
             raise self.refused(f"has two names or methods for the record {name!r}", "headers that agree")
+        # Checksum and sizes may stand behind the content instead, as they do in files of torch.
+        count = 5 if fields[2] & _SIZES_BEHIND else 8
+        extra = self._at(offset + LOCAL.size + fields[9], fields[10])
+        if fields[1 : 1 + count] != in_directory[:count] or not _is_padding(extra):
+            raise self.damaged(f"has a broken header of the record {name!r}", "headers that agree")
         return start
 
     def _refuse_overlaps(self, spans: list[tuple[int, int]], directory_start: int) -> None:

@@ -42,6 +42,8 @@ class CallInfo:
     side: str = ""
     # Anything else worth keeping in the header (RNG policy, module path, autocast): plain data only.
     extra: dict[str, Any] = field(default_factory=dict)
+    # What is to be saved of the call, as far as known: who reads its files misses what is not there.
+    parts: tuple[Part, ...] = ()
     admitted: bool | None = None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import torch
 
-from op_tools.storage.call_info import FORMAT_VERSION, RESULTS, CallInfo, Kind, Part, host_name
+from op_tools.storage.call_info import FORMAT_VERSION, PARTS, RESULTS, CallInfo, Kind, Part, host_name
 from op_tools.storage.container import container
 from op_tools.storage.disk import Bytes, FileTree
 from op_tools.storage.plain import plain
@@ -60,6 +60,7 @@ def header_of(call: CallInfo, part: Part, kind: Kind, snapshots: list[Snapshot])
         **_circumstances(kind, os.getpid()),
         "operator": call.name,
         "part": part,
+        "parts": tuple([known for known in PARTS if known == part or known in call.parts]),
         "forward_id": call.forward_id,
         "time": call.time,
         "rank": call.rank,

@@ -374,10 +374,11 @@ class OpAutoCompare(Tool):
         if self._store is None:
             self._store = CaptureStore(self.settings.results, "files", None, self.say_saved)
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
+        parts: Any = ("input", "output") if grad_outputs is None else ("input", "grad_inputs", "grad_outputs")
         for side, values in (("device", results), ("cpu", reference.own())):
             info = CallInfo(
                 name=call.name, forward_id=call.id, time=stamp, step=call.step, purpose="autocompare", side=side,
-                device=device, call_site=self.call_site_text(call), **rank_info(),
+                device=device, call_site=self.call_site_text(call), parts=parts, **rank_info(),
             )  # fmt: skip
             self._store.put(info, "input", *inputs)
             if grad_outputs is None:

@@ -14,6 +14,7 @@ from op_tools.engine import ENGINE, Call
 from op_tools.results import LOCATION_COLUMNS, rank_info
 from op_tools.settings import ToolSettings, level_setting
 from op_tools.storage import CallInfo, CaptureStore, Limits
+from op_tools.storage.call_info import PARTS
 from op_tools.storage.store import folder_of
 from op_tools.tool import LevelTool
 from op_tools.trees import tensors_of
@@ -107,6 +108,7 @@ class OpCapture(LevelTool):
             device=str(call.device),
             call_site=self.call_site_text(call),
             signature=kind,
+            parts=("input", "output"),
             extra={**{key: location[key] for key in _LOCATION}, **_autocast(call.device)},
             **rank_info(),
         )
@@ -148,6 +150,7 @@ class OpCapture(LevelTool):
         info = call.notes.get(self)
         if info is None or self.store is None:
             return
+        info.parts = PARTS
         self.store.put(info, "grad_inputs", tuple(grad_inputs))
         self.store.put(info, "grad_outputs", tuple(grad_outputs))
         self.open_results().append({**self.row_of(call), "folder": folder_of(info), "phase": "backward"})
