@@ -62,10 +62,10 @@ def names_of(path: Path) -> dict[str, Any]:
     return names
 
 
-def exit_code(names: dict[str, Any], device: str, call: Callable[..., Any] | None = None) -> int:
+def exit_code(names: dict[str, Any], device: str, call: Callable[..., Any] | None = None, *words: str) -> int:
     case = names["CASE"] if call is None else names["CASE"]._replace(call=call)
     memory = names["unpacked"](names["DATA"])
-    arguments, sys.argv = sys.argv, ["repro.py", "--device", device]
+    arguments, sys.argv = sys.argv, ["repro.py", "--device", device, *words]
     try:
         return int(names["main"](case, memory))
     finally:

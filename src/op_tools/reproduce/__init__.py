@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from op_tools.reproduce.finding import find_call
-from op_tools.reproduce.write import NotWrong, ReproduceOptions, Reproduction, write
+from op_tools.reproduce.finding import find_call, surest_calls
+from op_tools.reproduce.write import NotWrong, ReproduceOptions, Reproduction, write, write_first
 
-__all__ = ["NotWrong", "ReproduceOptions", "Reproduction", "find_call", "write"]
+__all__ = [
+    "NotWrong",
+    "ReproduceOptions",
+    "Reproduction",
+    "find_call",
+    "surest_calls",
+    "write",
+    "write_first",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,11 @@ from typing import Any
 from dicore.suggestions import did_you_mean
 from op_tools.captured.load import Item, find_items
 from op_tools.describe import printable
+from op_tools.reproduce.certainty import certainty, is_finding
 from op_tools.runs import BadInput, Run, open_run
 from op_tools.storage import CaptureError, load
 
-__all__ = ["FIRST", "HOW_TO_CAPTURE", "find_call"]
+__all__ = ["FIRST", "HOW_TO_CAPTURE", "find_call", "surest_calls"]
 
 FIRST = "first"
 HOW_TO_CAPTURE = (
@@ -29,19 +30,14 @@ IsWrong = Callable[[Item], bool]
 def find_call(identity: str, run: str | Path, is_wrong: IsWrong) -> Item:
     """The call that is meant. `is_wrong` decides where a name stands for its first wrong call. Raises BadInput."""
     path = Path(identity)
-    if identity != FIRST and not identity.isdigit() and path.exists():
-        return _only(find_items(path), f"{path}", _site_in)
-    opened = open_run(run)
-    if opened.captures is None:
-        raise BadInput(f"nothing was captured in {run}. {HOW_TO_CAPTURE}")
-    calls = _Calls(opened, opened.captures)
-    if not calls.items:
-        raise BadInput(f"{opened.captures} holds no captured call. {HOW_TO_CAPTURE}")
     if identity == FIRST:
-        return _first(calls, is_wrong)
+        return next(surest_calls(run, is_wrong))
+    if not identity.isdigit() and path.exists():
+        return _only(find_items(path), f"{path}", _site_in)
+    calls = _Calls.of(run)
     if identity.isdigit():
         return _numbered(calls, int(identity))
-    below = [item for item in calls.items if item.folder.is_relative_to(opened.captures / identity)]
+    below = [item for item in calls.items if item.folder.is_relative_to(calls.captures / identity)]
     if identity in calls.names():
         return _first_wrong(below or calls.named(identity), is_wrong, f" of {identity}")
     if below:
@@ -53,8 +49,31 @@ def find_call(identity: str, run: str | Path, is_wrong: IsWrong) -> Item:
     )
 
 
+def surest_calls(run: str | Path, is_wrong: IsWrong) -> Iterator[Item]:
+    """Calls that comparisons found wrong and that were captured, the surest first, then those that only have a label.
+
+    Without one, the first captured call that is wrong. Raises BadInput where there is none.
+    """
+    calls = _Calls.of(run)
+    found = list(_compared_wrong(calls))
+    if not found:
+        yield _first_wrong(calls.items, is_wrong, "")
+    yield from found
+
+
 class _Calls:
     """The captured calls of a run, and what its log says of them."""
+
+    @classmethod
+    def of(cls, run: str | Path) -> _Calls:
+        """Raises BadInput where nothing was captured."""
+        opened = open_run(run)
+        if opened.captures is None:
+            raise BadInput(f"nothing was captured in {run}. {HOW_TO_CAPTURE}")
+        calls = cls(opened, opened.captures)
+        if not calls.items:
+            raise BadInput(f"{opened.captures} holds no captured call. {HOW_TO_CAPTURE}")
+        return calls
 
     def __init__(self, run: Run, captures: Path) -> None:
         self.run, self.captures = run, captures
@@ -134,17 +153,18 @@ def _numbered(calls: _Calls, number: int) -> Item:
     return _only(found, f"number {number}", calls.site)
 
 
-def _first(calls: _Calls, is_wrong: IsWrong) -> Item:
-    """The first call that a comparison found wrong and that was captured; without one, the first that is wrong."""
-    elsewhere: Item | None = None
+def _compared_wrong(calls: _Calls) -> list[Item]:
+    """What comparisons found: of `op-tools diff` before OpAutoCompare, of this run before the other run of a diff."""
+    here: dict[Path, Item] = {}
+    elsewhere: dict[Path, Item] = {}
     for tool in ("diff", "autocompare"):
-        for row in _newest(calls.run, tool).rows(tool):
-            if row.get("verdict") == "fail" or row.get("status") == "wrong":
-                item = _captured(calls, row)
-                if item is not None and calls.holds(item.folder):
-                    return item
-                elsewhere = elsewhere or item  # the other run of a diff
-    return elsewhere or _first_wrong(calls.items, is_wrong, "")
+        rows = [row for row in _newest(calls.run, tool).rows(tool) if is_finding(row, tool)]
+        # What is as sure stays in the order in which it happened.
+        for row in sorted(rows, key=certainty, reverse=True):
+            item = _captured(calls, row)
+            if item is not None:
+                (here if calls.holds(item.folder) else elsewhere).setdefault(item.folder, item)
+    return [*here.values(), *elsewhere.values()]
 
 
 def _newest(run: Run, tool: str) -> Run:

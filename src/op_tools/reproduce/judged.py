@@ -11,16 +11,17 @@ import torch
 from op_tools.captured.admission import NotReplayable, TooLarge, admitted
 from op_tools.captured.judge import CallJudge, CaptureMismatch
 from op_tools.captured.load import CapturedCall, Item, read_item
-from op_tools.captured.run import CallRunner
+from op_tools.captured.run import CallRunner, Execution
 from op_tools.categories import Category
 from op_tools.describe import numbered
 from op_tools.names import RefusedName
 from op_tools.reference.call_plan import plan_for
 from op_tools.reference.recompute import Recomputation, RecomputeError
+from op_tools.reproduce import runtime
 from op_tools.runs import BadInput
 from op_tools.storage import CaptureError
 from op_tools.trees import flat_results, flat_tensors
-from op_tools.verdict import Verdict
+from op_tools.verdict import Verdict, is_label
 
 __all__ = ["JudgedCall", "JudgedValue"]
 
@@ -42,8 +43,13 @@ class JudgedValue:
     verdict: Verdict | None  # None: nothing to judge
 
     @property
-    def wrong(self) -> bool:
+    def failed(self) -> bool:
         return self.verdict is not None and self.verdict.status == "fail"
+
+    @property
+    def wrong(self) -> bool:
+        """Failed, or with a label such as lower precision: neither is what correct arithmetic of the dtype gives."""
+        return self.failed or (self.verdict is not None and is_label(self.verdict.status))
 
     @property
     def own(self) -> Any:
@@ -145,10 +151,20 @@ class JudgedCall(CallJudge):
         if self.captured.grad_inputs is not None and self.captured.grad_outputs is not None:
             self._judge_gradients()
 
-    def judge_on(self, device: torch.device) -> None:
-        """Run the call on a device of this machine and judge what it gives."""
+    def judge_on(self, device: torch.device, repeat: int = 1) -> None:
+        """Run the call on a device of this machine and judge what it gives; again, so often, until something is wrong."""
         only_forward = self.captured.grad_outputs is None
-        execution = CallRunner(self.func, self.captured, device, only_forward=only_forward).run()
+        runner = CallRunner(self.func, self.captured, device, only_forward=only_forward)
+        before: list[Any] = []
+        for content in runtime.contents(repeat):
+            runtime.prepare_memory(content, before, device)
+            execution = runner.run()
+            before = flat_results(execution.result)
+            self._judge_execution(execution, device)
+            if self.wrong:
+                return
+
+    def _judge_execution(self, execution: Execution, device: torch.device) -> None:
         inputs = flat_tensors(execution.args, execution.kwargs)
         self.values.clear()
         self.seen_on = str(device)

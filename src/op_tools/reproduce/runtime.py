@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
+import importlib
 import math
 import os
+import random
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -66,6 +68,7 @@ class Case(NamedTuple):
     gradients: tuple[Saved | None, ...] = ()  # what came in from behind, for backward
     wants_grad: tuple[int, ...] = ()  # inputs whose gradients are looked at
     around: Callable[..., Any] | None = None  # autocast, where the call ran under it
+    repeat: int = 20  # how often the call is run: some kernels are wrong now and then
 
 
 class CheckedValue(NamedTuple):
@@ -228,35 +231,136 @@ def chosen_device(asked: str, captured_on: str) -> torch.device:
     return device
 
 
-def main(case: Case, memory: torch.Tensor) -> int:
-    """Run the call and say what is wrong. 0: all right, 1: wrong, 2: there is no such device."""
-    parser = argparse.ArgumentParser(description=f"Runs {case.name} once and checks what it gives.")
-    parser.add_argument("--device", default="", help="where to run; default: this machine's accelerator")
-    asked = parser.parse_args().device
-    try:
-        device = chosen_device(asked, case.device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        print(f"no device to run on ({str(error).splitlines()[0]}); say --device NAME", file=sys.stderr)
-        return 2
-    print(f"{case.name} on {device}, torch {torch.__version__}")
+# What free memory holds before a call: kernels that read what they never wrote are wrong on some of it only.
+AS_LEFT, NEW, NANS, ZEROS = (
+    "memory as it was left",
+    "new memory",
+    "memory full of NaN",
+    "memory full of zeros",
+)
+
+
+def prepare_memory(content: str, results: Sequence[Any], device: torch.device) -> None:
+    """Let the device's allocator hand out such memory next: for results of these sizes, and for small workspaces."""
+    if content == NEW:
+        getattr(getattr(torch, device.type, None), "empty_cache", lambda: None)()
+    if content in (NANS, ZEROS):
+        sizes = [value.numel() * value.element_size() for value in results if isinstance(value, torch.Tensor)]
+        sizes += [512 << power for power in range(12)]
+        byte = 255 if content == NANS else 0  # 255 everywhere is NaN in every floating type
+        blocks = [torch.full((size,), byte, dtype=torch.uint8, device=device) for size in sizes for _ in "ab"]
+        del blocks
+
+
+def contents(repeat: int) -> list[str]:
+    """What memory holds before each call, in no regular order: a kernel may be wrong in every second call."""
+    drawn = random.Random(0)
+    return [AS_LEFT, *(drawn.choice((AS_LEFT, NEW, NANS, ZEROS)) for _ in range(repeat - 1))]
+
+
+def same_bits(first: Any, second: Any) -> bool:
+    """Whether two results are the same in every bit: then one check serves both."""
+    if not (isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)):
+        return False
+    if (first.dtype, first.shape, first.layout) != (second.dtype, second.shape, torch.strided):
+        return False
+    a, b = (value.resolve_conj().contiguous().reshape(-1).view(torch.uint8) for value in (first, second))
+    return torch.equal(a, b)
+
+
+def expectations(case: Case, memory: torch.Tensor) -> tuple[list[Any], list[Any]]:
+    """What the CPU gives in float64 and in the same dtype, where the checks ask for it."""
     exact = own = [None] * (1 + max(check.slot for check in case.checks))
     if not all(check.same_dtype or check.exact is not None for check in case.checks):
         exact = computed(case, memory, CPU, upcast=True)
     if any(check.same_dtype or check.or_as_cpu for check in case.checks):
         own = computed(case, memory, CPU)
+    return exact, own
+
+
+def repeated(case: Case, memory: torch.Tensor, device: torch.device, repeat: int) -> list[list[CheckedValue]]:
+    """Run the call so often; what is found of each value each time."""
+    exact, own = expectations(case, memory)
+    calls: list[list[CheckedValue]] = []
+    before: list[Any] = []
+    for content in contents(repeat):
+        prepare_memory(content, before, device)
+        try:
+            got = computed(case, memory, device)
+            got = [value.detach().to("cpu") if isinstance(value, torch.Tensor) else value for value in got]
+        except Exception as error:
+            raised = CheckedValue(f"the call raised {type(error).__name__}: {error}", float("inf"))
+            calls.append([raised] * len(case.checks))
+            before = []
+            continue
+        found = []
+        for index, check in enumerate(case.checks):
+            want = exact[check.slot] if check.exact is None else read(check.exact, memory)
+            value = got[check.slot] if check.slot < len(got) else None
+            if check.slot < len(before) and same_bits(value, before[check.slot]):
+                found.append(calls[-1][index])
+            else:
+                found.append(shown_problem(check, value, want, own[check.slot], case, memory))
+        calls.append(found)
+        before = got
+    return calls
+
+
+def summary(calls: list[list[CheckedValue]]) -> str:
+    """In how many calls something was wrong, and on what memory, where that makes the difference."""
+    failed = [any(found.problem for found in call) for call in calls]
+    text = f"failed in {sum(failed)} of {len(calls)} call{'s' if len(calls) > 1 else ''}"
+    if all(failed) or not any(failed):
+        return text
+    kinds: dict[str, set[bool]] = {}
+    for content, wrong in zip(contents(len(calls)), failed):  # noqa: B905
+        kinds.setdefault(content, set()).add(wrong)
+    always = [content for content, outcomes in kinds.items() if outcomes == {True}]
+    if always and all(len(outcomes) == 1 for outcomes in kinds.values()):
+        return f"{text}, each time on {' or '.join(always)}: it reads memory that it never wrote"
+    return f"{text}, first in call {failed.index(True) + 1}"
+
+
+def parsed(case: Case) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=f"Runs {case.name} and checks what it gives. Exit code 0: right; 1: wrong; 2: there is no such device."
+    )
+    parser.add_argument("--device", default="", help="where to run; default: this machine's accelerator")
+    parser.add_argument(
+        "--repeat", type=int, default=case.repeat, metavar="N",
+        help=f"how often, on memory that holds one thing and another; default: {case.repeat}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--import", dest="imports", action="append", default=[], metavar="MODULE",
+        help="import this first: a backend that torch does not load by itself",
+    )  # fmt: skip
+    asked = parser.parse_args()
+    if asked.repeat < 1:
+        parser.error("--repeat: expected 1 or more")
+    return asked
+
+
+def main(case: Case, memory: torch.Tensor) -> int:
+    """Run the call and say what is wrong. 0: all right, 1: wrong, 2: there is no such device."""
+    asked = parsed(case)
     try:
-        got = computed(case, memory, device)
-    except Exception as error:
-        print(f"WRONG: the call raised {type(error).__name__}: {error}")
-        return 1
+        for name in asked.imports:
+            importlib.import_module(name)
+        device = chosen_device(asked.device, case.device)
+    except ImportError as error:
+        print(f"--import: {error}", file=sys.stderr)
+        return 2
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        print(f"no device to run on ({str(error).splitlines()[0]}); say --device NAME", file=sys.stderr)
+        return 2
+    print(f"{case.name} on {device}, torch {torch.__version__}")
+    calls = repeated(case, memory, device, asked.repeat)
     wrong = 0
-    for check in case.checks:
-        want = exact[check.slot] if check.exact is None else read(check.exact, memory)
-        value = got[check.slot] if check.slot < len(got) else None
-        found = shown_problem(check, value, want, own[check.slot], case, memory)
-        wrong += bool(found.problem)
-        print(f"{check.name}: {'WRONG: ' + found.problem if found.problem else 'right'}")
-    print(f"{wrong} of {len(case.checks)} values are wrong")
+    for index, check in enumerate(case.checks):
+        problem = next((call[index].problem for call in calls if call[index].problem), "")
+        wrong += bool(problem)
+        print(f"{check.name}: {'WRONG: ' + problem if problem else 'right'}")
+    print(f"{wrong} of {len(case.checks)} values are wrong; {summary(calls)}")
     return 1 if wrong else 0
 
 

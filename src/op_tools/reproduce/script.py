@@ -20,12 +20,15 @@ from op_tools.reproduce.judged import JudgedCall, JudgedValue
 from op_tools.reproduce.limits import ROOM, ErrorLimits, envelope, limits_of
 from op_tools.reproduce.packing import Packer, rounded_up
 from op_tools.reproduce.rendering import NotWritable, call_source, reference_source
-from op_tools.reproduce.runtime import Saved, ValueCheck
+from op_tools.reproduce.runtime import Case, Saved, ValueCheck
 from op_tools.verdict import ties
 from op_tools.verdict.rounding import format_of, real_parts
 from op_tools.verdict.tolerance import tolerance_for
 
-__all__ = ["Builder", "Script", "build", "is_faithful", "load", "tried"]
+__all__ = ["REPEAT", "Builder", "Script", "build", "failures_on", "is_faithful", "load", "tried"]
+
+# How often a file runs its call, if nothing else is said.
+REPEAT = Case._field_defaults["repeat"]
 
 _DASHES = "# " + "-" * 118
 _EXACT = ("movement", "view", "index")
@@ -36,11 +39,13 @@ _IMPORTS = """from __future__ import annotations
 import argparse
 import base64
 import contextlib
+import importlib
 import math
 import os
+import random
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -72,8 +77,10 @@ class Builder:
         call: JudgedCall,
         strides: Sequence[tuple[int, ...] | None] = (),
         limits: dict[int, ErrorLimits | None] | None = None,
+        repeat: int = REPEAT,
     ) -> None:
         self.call = call
+        self.repeat = repeat
         self.limits = limits if limits is not None else {}  # found once, and used by the next builder too
         self.packer = Packer()
         self.inputs: list[Saved] = []
@@ -215,6 +222,7 @@ def build(
         "graph": repr(judged.graph),
         "copies": repr(judged.copies),
         "around": "under_autocast" if judged.autocast is not None else "None",
+        "repeat": repr(builder.repeat),
     }
     if any(value.reference.is_gradient for value in checked):
         incoming = [None if grad is None else builder.packer.add(grad) for grad in judged.grad_outputs]
@@ -324,6 +332,13 @@ def tried(script: Script, call: JudgedCall) -> tuple[bool, bool]:
         if captured is not None:
             found |= bool(names["shown_problem"](check, captured, exact, mine, case, memory).problem)
     return found, passed
+
+
+def failures_on(script: Script, device: torch.device, repeat: int) -> tuple[int, str]:
+    """Run the file's call on a device of this machine: in how many calls it fails, and what the file says of it."""
+    names = load(script)
+    calls = names["repeated"](names["CASE"], script.packer.tensor(), device, repeat)
+    return sum(any(found.problem for found in call) for call in calls), names["summary"](calls)
 
 
 def is_faithful(script: Script, call: JudgedCall) -> bool:

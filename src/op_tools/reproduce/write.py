@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import subprocess
 import sys
 import textwrap
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dicore.console import counted
 from dicore.files import replaced, write_text
 from op_tools.captured.load import Item, described_values
 from op_tools.describe import printable
@@ -20,12 +24,27 @@ from op_tools.reproduce.cutting import cut
 from op_tools.reproduce.judged import JudgedCall
 from op_tools.reproduce.limits import ErrorLimits
 from op_tools.reproduce.rendering import NotWritable
-from op_tools.reproduce.script import Builder, Script, build, is_faithful, tried
+from op_tools.reproduce.script import REPEAT, Builder, Script, build, failures_on, is_faithful, tried
 from op_tools.runs import BadInput
 
-__all__ = ["NotWrong", "ReproduceOptions", "Reproduction", "examined", "is_wrong", "write"]
+__all__ = [
+    "NotReproduced",
+    "NotWrong",
+    "ReproduceOptions",
+    "Reproduction",
+    "examined",
+    "is_wrong",
+    "write",
+    "write_first",
+]
 
 NOT_WRONG = 1
+# How many calls are tried before one is written unconfirmed.
+MOST_TRIED = 10
+NOT_CONFIRMED = (
+    "NOT confirmed: the captured values are wrong, but on the device of this machine the call is right now. Was the kernel "
+    "loaded by the program? --import MODULE loads it here and in the file; --repeat N tries more often"
+)
 _INTERNAL = 3
 _PATIENCE = 300.0
 _FURTHEST = 1 << 62
@@ -43,6 +62,9 @@ class ReproduceOptions:
     limit: int = 64 << 20
     force: bool = False
     verify: bool = True
+    repeat: int = REPEAT  # how often the call runs, on the device and in the file
+    imports: tuple[str, ...] = ()  # modules that runs of the file import first
+    must_fail: bool = False  # on its device, where this machine has it, before anything is written
 
 
 @dataclass(frozen=True)
@@ -52,11 +74,14 @@ class Reproduction:
     path: Path
     nbytes: int
     operator: str
+    capture: str
     wrong: tuple[str, ...]  # values, with what is wrong
     beside: Path | None = None
     cut: str = ""  # how the call was made smaller
     on_cpu: bool = False  # passed there
     on_device: int | None = None  # exit code on the device that was asked for
+    confirmed: str = ""  # what the call did on the device of this machine before the file was written
+    passed_over: tuple[str, ...] = ()  # surer calls that were not taken, and why
 
 
 class NotWrong(BadInput):
@@ -66,12 +91,19 @@ class NotWrong(BadInput):
         super().__init__(message, NOT_WRONG)
 
 
-def examined(item: Item, device: str = "") -> JudgedCall:
+class NotReproduced(BadInput):
+    """The captured values are wrong, and those that the device gives now are right."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, NOT_WRONG)
+
+
+def examined(item: Item, device: str = "", repeat: int = REPEAT) -> JudgedCall:
     """Judge a captured call; where its capture shows nothing wrong, what the device gives now."""
     call = JudgedCall.of_item(item)
     if device and not call.wrong and torch.device(device).type != "cpu":
         try:
-            call.judge_on(torch.device(device))
+            call.judge_on(torch.device(device), repeat)
         except Exception as error:  # the operator's own, or the device's
             what = f"{type(error).__name__}: {error}"
             raise BadInput(f"{call.name} could not run on {device}: {what}") from error
@@ -93,7 +125,7 @@ def is_wrong(item: Item) -> bool:
 
 def write(request: ReproduceOptions) -> Reproduction:
     """Write the file. Raises BadInput, and NotWrong where the captured values are right and nothing forces it."""
-    call = examined(request.item, request.device)
+    call = examined(request.item, request.device, request.repeat)
     if not call.wrong and not request.force:
         shown = ", ".join(f"{v.name} {v.verdict.status}" for v in call.values if v.verdict is not None)
         raise NotWrong(
@@ -104,6 +136,55 @@ def write(request: ReproduceOptions) -> Reproduction:
         return _written(request, call)
     except NotWritable as error:
         raise BadInput(f"{call.name} cannot be written down: it needs {error}.") from error
+
+
+def write_first(items: Iterable[Item], request: ReproduceOptions) -> Reproduction:
+    """Write the file of the first of these calls that is still wrong on its device.
+
+    Where none is, or this machine has no such device, of the first that can be written. Raises BadInput.
+    """
+    passed_over: list[str] = []
+    unconfirmed: list[Item] = []
+    problem: BadInput | None = None
+    for item in islice(items, MOST_TRIED):
+        try:
+            made = write(replace(request, item=item, must_fail=True))
+            return replace(made, passed_over=tuple(passed_over))
+        except NotReproduced as error:
+            unconfirmed.append(item)
+            passed_over.append(str(error))
+        except BadInput as error:
+            problem = problem or error
+            passed_over.append(str(error))
+    if not unconfirmed:
+        assert problem is not None
+        raise problem
+    made = write(replace(request, item=unconfirmed[0]))
+    return replace(made, passed_over=tuple(passed_over), confirmed=NOT_CONFIRMED)
+
+
+def _device_here(request: ReproduceOptions, call: JudgedCall) -> torch.device | None:
+    """The device to confirm on: the one asked for, or the captured one where this machine has it."""
+    name = request.device or str(call.captured.header.get("device") or "")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        return None
+    return device if device.type != "cpu" else None
+
+
+def _confirmed(request: ReproduceOptions, call: JudgedCall, script: Script) -> str:
+    """Run the call on its device. Raises NotReproduced where it gives right values."""
+    device = _device_here(request, call)
+    if device is None:
+        return ""
+    failed, said = failures_on(script, device, request.repeat)
+    if not failed:
+        raise NotReproduced(
+            f"{call.name} at {request.item.label}: captured wrong, right in {counted(request.repeat, 'call')} on {device} now"
+        )
+    return f"{said} on {device}"
 
 
 def _written(request: ReproduceOptions, call: JudgedCall) -> Reproduction:
@@ -120,14 +201,17 @@ def _written(request: ReproduceOptions, call: JudgedCall) -> Reproduction:
     if len(script.text) > request.limit:
         beside = request.out.with_suffix(".pt")
         script = _best(call, strides, request, beside.name)
+    confirmed = _confirmed(request, call, script) if request.must_fail else ""
     _save(request.out, script, beside)
     nbytes = request.out.stat().st_size + (beside.stat().st_size if beside is not None else 0)
-    passed = _verified(request.out, beside) if request.verify else False
-    on_device = _ran(request.out, request.device)[0] if request.verify and request.device else None
+    passed = _verified(request, beside) if request.verify else False
+    on_device = _ran(request, request.device)[0] if request.verify and request.device else None
     wrong = tuple(
         f"{value.name}: {value.verdict.reason}" for value in call.wrong if value.verdict is not None
     )
-    return Reproduction(request.out, nbytes, call.name, wrong, beside, text, passed, on_device)
+    return Reproduction(
+        request.out, nbytes, call.name, request.item.label, wrong, beside, text, passed, on_device, confirmed
+    )
 
 
 def _best(
@@ -136,12 +220,13 @@ def _best(
     """The simplest file whose rule tells the captured values from the CPU's."""
     title = _title(call, request)
     limits: dict[int, ErrorLimits | None] = {}
-    first = build(Builder(call, strides, limits), title, beside=beside)
+    first = build(Builder(call, strides, limits, request.repeat), title, beside=beside)
     stored = not is_faithful(first, call)
     for rule in _RULES:
         script = first
         if rule or stored:
-            script = build(Builder(call, strides, limits), title, beside=beside, stored=stored, **rule)
+            builder = Builder(call, strides, limits, request.repeat)
+            script = build(builder, title, beside=beside, stored=stored, **rule)
         try:
             found, passed = tried(script, call)
         except Exception as error:
@@ -163,8 +248,10 @@ def _best(
 def _title(call: JudgedCall, request: ReproduceOptions) -> str:
     header, extra = call.captured.header, call.captured.extra
     device = _safe(call.seen_on or str(header.get("device") or ""))
-    wrong = [value for value in call.wrong if value.verdict is not None]
-    lines = [f"{call.name} {'is wrong' if wrong else 'was not found wrong'} on {device}.", ""]
+    what = "was not found wrong"
+    if call.wrong:
+        what = "is wrong" if any(value.failed for value in call.wrong) else "is less precise than its dtype"
+    lines = [f"{call.name} {what} on {device}.", ""]
     facts = {
         "Call site": call.captured.call_site,
         "Module": extra.get("module"),
@@ -179,11 +266,12 @@ def _title(call: JudgedCall, request: ReproduceOptions) -> str:
             lines.append(_fact(value.name, _verdict_text(value.verdict)))
     lines += [
         "",
-        "Run:  python FILE [--device NAME]",
+        "Run:  python FILE [--device NAME] [--repeat N] [--import MODULE]",
         "Exit code 0: the device gives the right values; 1: it does not; 2: there is no such device.",
         "",
-        "The call runs on the device, from the captured inputs, and on the CPU: in float64 or, where values are only",
-        "moved or picked, in the same dtype. A value is wrong where it is further off than correct arithmetic can be.",
+        "The call runs on the device, from the captured inputs, N times on memory that holds one thing and another, and",
+        "on the CPU: in float64 or, where values are only moved or picked, in the same dtype. A value is wrong where it",
+        "is further off than correct arithmetic can be; one wrong call of N is enough.",
         "The file needs nothing but torch; backends of other packages load as torch loads them.",
         "",
     ]
@@ -241,18 +329,25 @@ def _save(path: Path, script: Script, beside: Path | None) -> None:
         ) from error
 
 
-def _ran(path: Path, device: str) -> tuple[int, str]:
-    command = [sys.executable, str(path), "--device", device]
+def _ran(request: ReproduceOptions, device: str) -> tuple[int, str]:
+    imports = [word for name in request.imports for word in ("--import", name)]
+    command = [sys.executable, str(request.out), "--device", device, *imports]
+    # Modules that were found from the working folder are to be found again.
+    paths = [os.getcwd(), os.environ.get("PYTHONPATH", "")] if imports else [os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PATIENCE, check=False, env=environment
+        )
     except subprocess.TimeoutExpired:
         return 124, f"no answer in {_PATIENCE:.0f} s"
     return done.returncode, (done.stdout + done.stderr).strip()
 
 
-def _verified(path: Path, beside: Path | None) -> bool:
+def _verified(request: ReproduceOptions, beside: Path | None) -> bool:
     """Run the file in an interpreter of its own, on the CPU, where it must pass; otherwise it proves nothing."""
-    code, said = _ran(path, "cpu")
+    path = request.out
+    code, said = _ran(request, "cpu")
     if code == 0:
         return True
     kept = path.with_name(path.name + ".failed")

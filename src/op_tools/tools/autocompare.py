@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from collections import Counter
 from typing import Any, ClassVar
 
 import torch
@@ -28,7 +29,7 @@ from op_tools.storage import CallInfo, CaptureStore
 from op_tools.tool import Tool
 from op_tools.transfer import Transfer
 from op_tools.trees import flat_results, tensors_of
-from op_tools.verdict import NoiseCache, Verdict, judge_all, tolerance_for
+from op_tools.verdict import NoiseCache, Verdict, is_label, judge_all, tolerance_for
 from op_tools.verdict.distribution import judge_random
 
 
@@ -50,7 +51,10 @@ class AutoCompareSettings(ToolSettings):
         True, "OP_AUTOCOMPARE_BACKWARD", flag, "compare gradients, and what runs in backward"
     )
     save_failures: int = setting(
-        20, "OP_AUTOCOMPARE_SAVE_FAILURES", int, "failing calls whose tensors are saved for replay"
+        20,
+        "OP_AUTOCOMPARE_SAVE_FAILURES",
+        int,
+        "failing calls whose tensors are saved for replay; as many with a label",
     )
 
 
@@ -91,7 +95,7 @@ class OpAutoCompare(Tool):
         self.failed_names: dict[str, int] = {}
         self._random_inside: set[Any] = set()
         self._store: CaptureStore | None = None
-        self._saved = 0
+        self._saved: Counter[tuple[bool, str]] = Counter()
         self._shown: printing.Rows = []
 
     # -- which calls -----------------------------------------------------------------------------------------
@@ -180,7 +184,7 @@ class OpAutoCompare(Tool):
         results += [home.tensor(tensors[index]) for index in reference.written]
         verdicts = self._judge(call, results, reference)
         self._conclude(call, result, copies, reference, verdicts)
-        if any(verdict.status == "fail" for verdict in verdicts):
+        if self._is_saved(call, verdicts):
             self._save(call, copies, results, reference, str(call.device))
 
     def _conclude(
@@ -280,7 +284,7 @@ class OpAutoCompare(Tool):
             grads = (grad_inputs, home.tree(grad_outputs))
             by_index = dict(zip(wanted, verdicts, strict=True))
             self._show(call, printing.backward(self, call, inputs, grads, reference, by_index))
-        if any(verdict.status == "fail" for verdict in verdicts):
+        if self._is_saved(call, verdicts):
             self._save(call, (args, kwargs), results, reference, device, home.tree(grad_outputs))
 
     # -- rows and tables -------------------------------------------------------------------------------------
@@ -308,7 +312,7 @@ class OpAutoCompare(Tool):
             if what == "grad":
                 row["phase"] = "backward"
             results.append(row)
-            if verdict.status in {"fail", "lower_precision"}:
+            if verdict.status == "fail" or is_label(verdict.status):
                 self._tell(call, name, verdict, row)
         if any(verdict.status == "fail" for verdict in verdicts):
             with contextlib.suppress(OSError):  # the log has said it
@@ -319,7 +323,7 @@ class OpAutoCompare(Tool):
         self.failed_names[call.name] = seen + 1
         if seen >= 3 and not self.settings.verbose:
             return
-        word = "WRONG" if verdict.status == "fail" else "lower precision"
+        word = "WRONG" if verdict.status == "fail" else verdict.status.replace("_", " ")
         owner = f" in the backward of {row['forward_name']}" if row.get("forward_name") else ""
         reason, _, example = verdict.reason.partition(": ")
         lines = [
@@ -358,6 +362,19 @@ class OpAutoCompare(Tool):
         row = {**self.row_of(call), "name": f"{call.name} {what}", "verdict": "skipped", "error_info": reason}
         self.open_results().append(row)
 
+    def _is_saved(self, call: Call, verdicts: list[Verdict]) -> bool:
+        """Whether the tensors of a call are kept. One operator that fails in every step must not take the room of others."""
+        failed = any(verdict.status == "fail" for verdict in verdicts)
+        if not failed and not any(is_label(verdict.status) for verdict in verdicts):
+            return False
+        most = self.settings.save_failures
+        of_one = max(1, most // 4) if failed else 1
+        saved = sum(count for (wrong, _), count in self._saved.items() if wrong == failed)
+        if saved >= most or self._saved[failed, call.name] >= of_one:
+            return False
+        self._saved[failed, call.name] += 1
+        return True
+
     def _save(
         self,
         call: Call,
@@ -368,9 +385,6 @@ class OpAutoCompare(Tool):
         grad_outputs: Any = None,
     ) -> None:
         """The tensors of a failing call, for replay: <op>/<pid>/autocompare/<id>/<time>/{device,cpu}/."""
-        if self._saved >= self.settings.save_failures:
-            return
-        self._saved += 1
         if self._store is None:
             self._store = CaptureStore(self.settings.results, "files", None, self.say_saved)
         stamp = time.strftime("%Y-%m-%d-%H-%M-%S")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from op_tools.reference.base import Reference
 from op_tools.verdict.distribution import judge_random
-from op_tools.verdict.judgement import WORST_FIRST, Verdict, judge, judge_all, within_tolerance
+from op_tools.verdict.judgement import WORST_FIRST, Verdict, is_label, judge, judge_all, within_tolerance
 from op_tools.verdict.noise import NoiseCache
 from op_tools.verdict.tolerance import Tolerance, tolerance_for
 
@@ -18,6 +18,7 @@ __all__ = [
     "Reference",
     "Tolerance",
     "Verdict",
+    "is_label",
     "judge",
     "judge_all",
     "judge_random",

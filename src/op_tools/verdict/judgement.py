@@ -41,6 +41,7 @@ from op_tools.verdict.tolerance import NO_TOLERANCE, Tolerance
 Status = Literal["same", "pass", "lower_precision", "fail", "skipped"]
 # Of what was judged: the worst verdict stands for a call of several values.
 WORST_FIRST: Final = ("fail", "lower_precision", "pass", "same")
+_RIGHT_OR_NOT_JUDGED = frozenset({"", "same", "pass", "skipped"})
 
 # Reruns paid for the first estimate of noise, and altogether before a failure is reported.
 RERUNS, RERUNS_TO_CONFIRM = 2, 8
@@ -112,6 +113,11 @@ class Verdict:
             rtol=tolerance.rtol,
             error_info="" if good else reason,
         )
+
+
+def is_label(status: str) -> bool:
+    """Whether a verdict is neither right nor wrong: what it says of a value has a name of its own."""
+    return status != "fail" and status not in _RIGHT_OR_NOT_JUDGED
 
 
 def judge(
