@@ -77,6 +77,10 @@ _PART = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LONGEST_NAME = 256
 
 
+# torch compares these functions equal and gives the last of them as the name of all.
+_COMMON_NAMES = {"torch.spmm": "torch.mm"}
+
+
 def name_of(func: Callable[..., Any]) -> str:
     """The name users see: 'torch.Tensor.add', 'torch.nn.functional.linear', 'aten.add.Tensor'."""
     try:
@@ -92,6 +96,7 @@ def _name(func: Callable[..., Any]) -> str:
         resolved = resolve_name(func)
     except Exception:  # a callable with a hostile __hash__ or __eq__ still has a name
         resolved = None
+    resolved = _COMMON_NAMES.get(resolved, resolved) if resolved else resolved
     return resolved or _attribute_access(func) or _written_name(func)
 
 

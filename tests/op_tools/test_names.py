@@ -24,6 +24,7 @@ pytestmark = pytest.mark.unit
         (torch.Tensor.__getitem__, "torch.Tensor.__getitem__"),
         (torch.Tensor.new_zeros, "torch.Tensor.new_zeros"),
         (torch.add, "torch.add"),
+        (torch.mm, "torch.mm"),
         (torch.norm, "torch.functional.norm"),
         (torch.rand, "torch.rand"),
         (torch._foreach_add_, "torch._foreach_add_"),
