@@ -18,6 +18,11 @@ Fault = Literal[
     "dropped last term",
     "counts one too few",
     "missing eps",
+    "wrong eps",
+    "misplaced eps",
+    "biased variance",
+    "no maximum",
+    "two roundings",
     "wrong scale",
     "forgotten bias",
     "mask off by one",
@@ -32,12 +37,18 @@ LOWER_PRECISION: tuple[Fault, ...] = ("half sums", "TF32 inputs")
 
 @dataclass(frozen=True)
 class How:
-    """One way to compute: sums are cut into blocks, taken from the front or from the back."""
+    """One way to compute: sums are cut into blocks, taken from the front or from the back, or split into lanes.
+
+    `backwards` also chooses the other formula where there is one, `online` the one that reads its input once (a running
+    maximum and sum, Welford's update, Winograd's tiles).
+    """
 
     block: int = 64
     backwards: bool = False
     fault: Fault | None = None
-    dtype: torch.dtype = torch.float32  # what half sums are rounded to
+    dtype: torch.dtype = torch.float32  # what half sums and inner results are rounded to
+    lanes: int = 0  # split-K: so many interleaved partial sums, added as a tree
+    online: bool = False
 
     def _pieces(self, length: int) -> list[tuple[int, int]]:
         if self.fault == "dropped last block":
@@ -47,10 +58,17 @@ class How:
         pieces = [(start, min(self.block, length - start)) for start in range(0, length, self.block)]
         return pieces[::-1] if self.backwards else pieces
 
+    def _lane_pieces(self, length: int) -> list[tuple[int, int]]:
+        size = -(-length // self.lanes)
+        return [(start, min(size, length - start)) for start in range(0, length, size)]
+
     def _rounded(self, partial: Tensor) -> Tensor:
         return partial.to(self.dtype).to(partial.dtype) if self.fault == "half sums" else partial
 
     def sum(self, x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
+        if self.lanes and self.fault is None:
+            parts = [x.narrow(dim, start, size) for start, size in self._lane_pieces(x.shape[dim])]
+            return _tree([part.sum(dim, keepdim) for part in parts])
         total: Tensor | None = None
         for start, size in self._pieces(x.shape[dim]):
             part = x.narrow(dim, start, size).sum(dim, keepdim)
@@ -68,6 +86,9 @@ class How:
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
         if self.fault == "TF32 inputs":
             a, b = _tf32(a), _tf32(b)
+        if self.lanes and self.fault is None:
+            pieces = self._lane_pieces(a.shape[-1])
+            return _tree([a.narrow(-1, i, n) @ b.narrow(-2, i, n) for i, n in pieces])
         total: Tensor | None = None
         for start, size in self._pieces(a.shape[-1]):
             part = a.narrow(-1, start, size) @ b.narrow(-2, start, size)
@@ -92,7 +113,52 @@ class How:
         return torch.cat(parts, dim)
 
     def eps(self, value: float) -> float:
+        if self.fault == "wrong eps":
+            return value * 100
         return 0.0 if self.fault == "missing eps" else value
+
+    def inverse_root(self, variance: Tensor, eps: float) -> Tensor:
+        """1 / sqrt(variance + eps)."""
+        if self.fault == "misplaced eps":
+            return 1 / (variance.sqrt() + eps)
+        total = variance + self.eps(eps)
+        return 1 / total.sqrt() if self.backwards else total.rsqrt()
+
+    def variance(self, x: Tensor, dim: int, keepdim: bool = False, *, correction: int = 0) -> Tensor:
+        """Of the population unless a correction is asked for; Welford's update where `online`."""
+        count = x.shape[dim]
+        divisor = count - (1 - correction if self.fault == "biased variance" else correction)
+        if self.online and self.fault is None:
+            squares = _welford(x, dim)
+        else:
+            centred = x - self.mean(x, dim, True)
+            squares = self.sum(centred * centred, dim, True)
+        result = squares / divisor
+        return result if keepdim else result.squeeze(dim)
+
+    def top(self, x: Tensor, dim: int) -> Tensor:
+        """What a softmax takes off before it takes powers."""
+        largest = x.amax(dim, True).detach()
+        return largest * 0 if self.fault == "no maximum" else largest
+
+    def exponentials(self, x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+        """(exp(x - top), their sum, top); in one pass over blocks where `online`."""
+        if not (self.online and self.fault is None):
+            top = self.top(x, dim)
+            powers = (x - top).exp()
+            return powers, self.sum(powers, dim, True), top
+        top, total = x.narrow(dim, 0, 1).detach() - 1e4, torch.zeros_like(x.narrow(dim, 0, 1))
+        for piece in x.split(self.block, dim):
+            new = torch.maximum(top, piece.amax(dim, True).detach())
+            total = total * (top - new).exp() + (piece - new).exp().sum(dim, True)
+            top = new
+        return (x - top).exp(), total, top
+
+    def inner(self, x: Tensor) -> Tensor:
+        """An inner result: rounded once more by a kernel that keeps it in the dtype of its output."""
+        if self.fault != "two roundings":
+            return x
+        return x + (x.detach().to(self.dtype).to(x.dtype) - x.detach())
 
     def scale(self, value: float) -> float:
         # sqrt(d) taken for d one too large, as from a padded head.
@@ -114,6 +180,24 @@ class How:
             position = int(index[row])
             out[position] = self._rounded(out[position] + rows[row])
         return torch.stack(out)
+
+
+def _tree(parts: list[Tensor]) -> Tensor:
+    while len(parts) > 1:
+        pairs = [a + b for a, b in zip(parts[::2], parts[1::2], strict=False)]
+        parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
+    return parts[0]
+
+
+def _welford(x: Tensor, dim: int) -> Tensor:
+    """The sum of squared distances from the mean, updated number by number."""
+    mean = torch.zeros_like(x.narrow(dim, 0, 1))
+    squares = torch.zeros_like(mean)
+    for count, value in enumerate(x.split(1, dim), 1):
+        distance = value - mean
+        mean = mean + distance / count
+        squares = squares + distance * (value - mean)
+    return squares
 
 
 def _tf32(x: Tensor) -> Tensor:
