@@ -136,6 +136,8 @@ class GateChecker:
                 rows += ({"pid": contents.header.get("pid"), **row} for row in contents.rows)
                 if contents.dropped_bytes:
                     problems.append(f"the end of {path} is lost")
+        if (log := self._written.get(gate.tool)) is not None:
+            rows += log.unwritten()  # found all the same
         problem = next(filter(None, problems), "")
         return (
             rows,

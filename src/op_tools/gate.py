@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dicore.files import write_bytes
 from op_tools.runs import NOTHING, BadInput, Run, kind_of_path, open_run
 from op_tools.storage.log import SUFFIX
 
@@ -166,8 +167,7 @@ def save_summary(summary: Summary, path: Path) -> None:
     # One line a signature: that is what a reviewer wants to see changed.
     text = re.sub(rb"\{\s+(\"(?:calls|values)\"[^{}]*?)\s+\}", lambda match: _joined(match.group(1)), text)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text + b"\n")
+        write_bytes(path, text + b"\n")
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror or error}.") from None
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from op_tools.settings import RUN_ID
 from op_tools.storage.call_info import host_name
-from op_tools.storage.errors import CaptureError
+from op_tools.storage.errors import CaptureError, tell_disk_problem
 from op_tools.storage.log import SUFFIX, Log
 from op_tools.storage.log_reader import read_header
 from op_tools.storage.views import CsvView
@@ -176,14 +176,22 @@ class Results:
         self._waiting: list[Mapping[str, Any]] = []
         self.log: Log | None = None
         self._csv: CsvView | None = None
+        self.problem = ""  # why rows are not in the files
         self.count = 0
 
     @property
     def csv_path(self) -> str:
         """`<folder>/<name>_pid<pid>_<time>.csv`; with the rank before the pid in runs of several ranks."""
+        if self._csv is not None:
+            return os.path.join(self.folder, self._csv.path.name)
         where = rank_info()
         rank = f"rank{where['rank']}_" if where["world_size"] > 1 else ""
         return os.path.join(self.folder, f"{self.name}_{rank}pid{os.getpid()}_{self.stamp}.csv")
+
+    @property
+    def saved(self) -> str:
+        """Where the rows are, or why they are not: for a line of text."""
+        return f"not saved ({self.problem})" if self.problem else f"saved to {self.csv_path}"
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a row. It is not copied: the caller makes a new one for the next."""
@@ -204,12 +212,19 @@ class Results:
         with self._lock:
             if self.log is not None:
                 self.log.flush()
-            if self._waiting:
-                if self._csv is None:
-                    os.makedirs(self.folder, exist_ok=True)
-                    self._csv = CsvView(self.csv_path, self.columns)
-                waiting, self._waiting = self._waiting, []
-                self._csv.append(waiting)
+            waiting, self._waiting = self._waiting, []
+            if waiting and not self.problem:
+                self._write_csv(waiting)
+
+    def _write_csv(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A view that cannot be written is given up: the log tries again, and the view can be made of it."""
+        if self._csv is None:
+            self._csv = CsvView(self.csv_path, self.columns)
+        try:
+            self._csv.append(rows)
+        except OSError as error:
+            self.problem = f"{error.strerror or error}: {self.csv_path}"
+            tell_disk_problem(error, self.csv_path)
 
     def close(self) -> None:
         """Write everything and close the log."""
@@ -217,6 +232,7 @@ class Results:
             self.flush()
             if self.log is not None:
                 self.log.close()
+                self.problem = self.problem or self.log.problem
                 self.log = None
 
     def after_fork(self) -> None:

@@ -12,13 +12,14 @@ import time
 import zlib
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
 from op_tools.storage import CaptureError, CsvView, Log, read_log, write_csv, write_sqlite
 from op_tools.storage import log as log_module
 from op_tools.storage.log import MAGIC, RECORD
-from op_tools.storage.log_reader import LogReader, find_logs, read_header
+from op_tools.storage.log_reader import LogContents, LogReader, find_logs, read_header
 
 pytestmark = pytest.mark.unit
 
@@ -153,7 +154,10 @@ class TestLog:
         paths = {written(tmp_path, rows(2)) for _ in range(3)}
         assert len(paths) == 3 and all(read_log(path).rows == rows(2) for path in paths)
 
-    def test_a_full_disk_is_said_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("mended", [False, True])
+    def test_a_full_disk_is_said_once_and_rows_wait(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mended: bool
+    ) -> None:
         said: list[str] = []
         log = Log(tmp_path, "rows", on_problem=said.append)
         log.append({"n": 1})
@@ -166,11 +170,48 @@ class TestLog:
         for number in range(5):
             log.append({"n": number})
             log.flush()
-        monkeypatch.undo()
         path = log.path
+        assert len(said) == 1 and "No space left" in said[0] and log.problem
+        assert read_log(path).rows == [{"n": 1}]
+        assert log.unwritten() == [{"n": number} for number in range(5)]
+        if mended:
+            monkeypatch.undo()
         log.close()
-        assert len(said) == 1 and "No space left" in said[0]
-        assert not log.complete and read_log(path).rows == [{"n": 1}]
+        assert log.complete == mended == (not log.unwritten())
+        assert read_log(path).rows == [{"n": 1}, *([{"n": number} for number in range(5)] if mended else [])]
+        assert len(said) == 1
+
+    @pytest.mark.parametrize("start", [0, 3])
+    def test_a_write_that_stops_half_way_leaves_whole_rows(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int
+    ) -> None:
+        log = Log(tmp_path, "rows", on_problem=lambda text: None)
+        log.extend(rows(start))
+        log.flush() if start else None
+        real = os.writev
+
+        def half(descriptor: int, pieces: Any) -> int:
+            real(descriptor, [b"".join(pieces)[:100]])
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "writev", half)
+        log.extend(rows(2))
+        log.flush()
+        monkeypatch.undo()
+        found = find_logs(tmp_path)
+        assert [read_log(path) for path in found] == [LogContents(rows(start), ANY)] * bool(start)
+        log.close()
+        assert read_log(log.path).rows == rows(start) + rows(2)
+
+    def test_rows_that_no_disk_takes_are_bounded(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(log_module, "UNWRITTEN_BYTES", 5000)
+        log = Log("/proc/nowhere", "rows", on_problem=lambda text: None)
+        log.append({"n": 0})
+        log.flush()
+        log.extend(rows(1000))
+        assert 20 < len(log.unwritten()) < 200 and not log.complete
 
     def test_threads_and_forks_lose_and_mix_nothing(self, tmp_path: Path) -> None:
         log = Log(tmp_path, "rows")

@@ -171,8 +171,10 @@ COLUMNS = (
 
 
 def write_rows(report: Report, out: Path) -> str:
-    """Write one row per entry below `out`; the path of the CSV file."""
+    """Write one row per entry below `out`; the path of the CSV file. Raises OSError."""
     results = Results(os.path.join(out, FOLDER), NAME, COLUMNS)
     results.extend([described(entry) for entry in report.entries])
     results.close()
+    if results.problem:
+        raise OSError(results.problem)
     return results.csv_path

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,36 @@ def shown(value: Any) -> str:
 def to_standard_error(message: str) -> None:
     """Where problems are told that nobody listens to."""
     print(f"op_tools: {message}", file=sys.stderr)
+
+
+def remedy_for(error: OSError) -> str:
+    """What a person can do about an error of the disk."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "Free some space, or capture less (max_bytes, max_calls_per_signature, steps)"
+    return "Check that the folder can be written to; OP_TOOLS_RESULTS names another"
+
+
+_told: set[tuple[int | None, int]] = set()
+
+
+def tell_disk_problem(error: OSError, path: str | Path) -> None:
+    """Once for each disk and kind of error: seven tools on one full disk have one thing to say, and not each row again."""
+    key = (error.errno, _disk_of(Path(path)))
+    if key in _told:
+        return
+    _told.add(key)
+    to_standard_error(
+        f"results can no longer be written: {error.strerror or error} ({path}). The program goes on, and the tools "
+        f"still sum up what they found. {remedy_for(error)}."
+    )
+
+
+def _disk_of(path: Path) -> int:
+    """The device of a path, or of the first folder above it that is there."""
+    for place in (path, *path.absolute().parents):
+        with contextlib.suppress(OSError):
+            return place.stat().st_dev
+    return 0
 
 
 class CaptureError(Exception):

@@ -24,7 +24,7 @@ import msgspec
 
 from op_tools.storage.call_info import host_name
 from op_tools.storage.disk import write_all
-from op_tools.storage.errors import to_standard_error
+from op_tools.storage.errors import tell_disk_problem
 from op_tools.storage.files import safe_name
 from op_tools.storage.writer import reset_in_children
 
@@ -33,6 +33,8 @@ SUFFIX = ".oplog"
 MAX_RECORD = 16 << 20
 # Rows kept in memory at most, so that the timer is not the only thing that bounds them.
 BUFFER_BYTES = 256 << 10
+# Rows kept while the disk does not take them; later ones are lost.
+UNWRITTEN_BYTES = 32 << 20
 
 RECORD = struct.Struct("<II")
 _logs: weakref.WeakSet[_LogState] = weakref.WeakSet()
@@ -47,7 +49,7 @@ class _LogState:
     rank: int
     world_size: int
     about: Mapping[str, Any]
-    on_problem: Callable[[str], None]
+    on_problem: Callable[[str], None] | None
     closed: bool = False
 
     def __post_init__(self) -> None:
@@ -64,7 +66,8 @@ class _LogState:
         self.buffer = bytearray()
         self.descriptor = -1
         self.path: Path | None = None
-        self.rows = 0
+        self.written = 0  # bytes of whole records in the file
+        self.torn = False
         self.lost = 0
         self.problem = ""
 
@@ -78,13 +81,13 @@ class _LogState:
         payloads = [self.encoded(row) for row in rows]
         with self.lock:
             for payload in payloads:
-                if self.problem or self.closed or len(payload) > MAX_RECORD:
+                full = self.problem and len(self.buffer) > UNWRITTEN_BYTES
+                if full or self.closed or len(payload) > MAX_RECORD:
                     self.lost += 1
                     continue
                 self.buffer += RECORD.pack(len(payload), zlib.crc32(payload))
                 self.buffer += payload
-                self.rows += 1
-                if len(self.buffer) > BUFFER_BYTES:
+                if len(self.buffer) > BUFFER_BYTES and not self.problem:  # else the timer tries again
                     self.write_out()
 
     def flush(self) -> None:
@@ -92,20 +95,42 @@ class _LogState:
             self.write_out()
 
     def write_out(self) -> None:
-        """With the lock held. The first failure ends the log: later rows after a torn one could not be read."""
-        if self.problem or (not self.buffer and self.descriptor >= 0):
+        """With the lock held. What cannot be written stays in memory and is tried again; the file never ends in half a row."""
+        if self.torn or (not self.buffer and self.descriptor >= 0):
             return
         try:
             beginning = self.open() if self.descriptor < 0 else b""
-            write_all(self.descriptor, [beginning, self.buffer])
+            self.written += write_all(self.descriptor, [beginning, self.buffer])
             self.buffer = bytearray()
+            self.problem = ""
         except OSError as error:
-            self.problem = f"{error.strerror or error} ({self.path or self.folder})"
-            self.lost += self.rows
-            self.buffer = bytearray()
-            problem = f"result rows can no longer be written: {self.problem}; the training goes on."
-            with contextlib.suppress(Exception):
-                self.on_problem(problem)
+            self.take_back()
+            first, self.problem = not self.problem, f"{error.strerror or error} ({self.path or self.folder})"
+            if not first:
+                return
+            if self.on_problem is None:
+                tell_disk_problem(error, self.path or self.folder)
+            else:
+                with contextlib.suppress(Exception):
+                    self.on_problem(
+                        f"result rows can no longer be written: {self.problem}; the training goes on."
+                    )
+
+    def take_back(self) -> None:
+        """Remove what a failed write has left behind the last whole row; without any row, the file."""
+        if self.descriptor < 0:
+            return
+        try:
+            if self.written:
+                os.ftruncate(self.descriptor, self.written)
+                return
+            if self.path is not None:
+                self.path.unlink(missing_ok=True)
+        except OSError:
+            self.torn = True  # rows after a torn one could not be read
+            return
+        os.close(self.descriptor)
+        self.descriptor, self.path = -1, None
 
     def file_name(self, number: int) -> str:
         where = f"rank{self.rank}_{host_name()}_" if self.world_size > 1 else ""
@@ -202,7 +227,7 @@ class Log:
     ) -> None:
         self._sync_every = sync_every
         where = (Path(folder).absolute(), safe_name(name), rank, world_size)
-        self._state = _LogState(*where, dict(about or {}), on_problem or to_standard_error)
+        self._state = _LogState(*where, dict(about or {}), on_problem)
         self._finalizer = weakref.finalize(self, _LogState.close, self._state)
 
     @property
@@ -215,7 +240,20 @@ class Log:
 
     @property
     def complete(self) -> bool:
-        return not self._state.lost
+        """Whether every row is in the file or still may get there."""
+        state = self._state
+        return not state.lost and not (state.closed and state.buffer)
+
+    def unwritten(self) -> list[dict[str, Any]]:
+        """The rows that the disk has not taken, as far as memory keeps them."""
+        with self._state.lock:
+            content = bytes(self._state.buffer)
+        rows, end = [], 0
+        while end < len(content):
+            start = end + RECORD.size
+            end = start + RECORD.unpack_from(content, end)[0]
+            rows.append(msgspec.msgpack.decode(content[start:end]))
+        return rows
 
     @property
     def problem(self) -> str:

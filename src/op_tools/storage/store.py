@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import threading
 import time
 import weakref
@@ -17,7 +16,7 @@ import torch
 from op_tools.device_error import DeviceError
 from op_tools.storage.blobs import BlobsBackend
 from op_tools.storage.call_info import PARTS, CallInfo, Kind, Limits, Part, Stats, process_label
-from op_tools.storage.errors import to_standard_error
+from op_tools.storage.errors import remedy_for, tell_disk_problem, to_standard_error
 from op_tools.storage.files import CapturedPart, FilesBackend, header_of, safe_name
 from op_tools.storage.plain import plain
 from op_tools.storage.pool import Pool
@@ -38,7 +37,7 @@ class _StoreState:
     kind: Kind
     limits: Limits
     on_saved: Callable[[str], None] | None
-    on_problem: Callable[[str], None]
+    on_problem: Callable[[str], None] | None
     stats: Stats = field(default_factory=Stats)
     signatures: dict[Any, int] = field(default_factory=dict)
     planned_bytes: int = 0
@@ -72,7 +71,7 @@ class _StoreState:
                 return
             self.said.add(topic)
         with contextlib.suppress(Exception):
-            self.on_problem(message)
+            (self.on_problem or to_standard_error)(message)
 
     def lose(self, reason: str) -> None:
         with self.lock:
@@ -124,7 +123,10 @@ class _StoreState:
         except OSError as error:
             self.backend.release(job)
             self.lose(f"{error.strerror or error} ({error.filename or job.relative_path})")
-            self.say("disk", self.stopped_because(error, job))
+            if self.on_problem is None:
+                tell_disk_problem(error, self.path_of(job))
+            else:
+                self.say("disk", self.stopped_because(error, job))
             return False
         except Exception as error:
             self.skip(job, error)
@@ -146,13 +148,10 @@ class _StoreState:
         self.lose("")
 
     def stopped_because(self, error: OSError, job: CapturedPart) -> str:
-        remedy = "Check that the folder can be written to"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            remedy = "Free some space or set a limit (total_bytes, calls_per_signature, steps)"
         return (
             f"capture stopped: {error.strerror or error} while writing {self.path_of(job)}. "
             f"The {self.stats.files} files saved before are complete; the training goes on, the capture is "
-            f"incomplete. {remedy}."
+            f"incomplete. {remedy_for(error)}."
         )
 
     def after_fork(self) -> None:
@@ -179,7 +178,6 @@ class CaptureStore:
     ) -> None:
         if kind not in _BACKENDS:
             raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(map(repr, _BACKENDS))}")
-        on_problem = on_problem or to_standard_error
         self._state = _StoreState(Path(root), kind, limits or Limits(), on_saved, on_problem)
         # Runs when the store is collected and at exit: what was put is not lost because nobody called close().
         self._finalizer = weakref.finalize(self, _shut, self._state)

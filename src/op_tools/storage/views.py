@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dicore.files import replaced, write_text
+from op_tools.storage.disk import write_all
 from op_tools.storage.log_reader import LogContents, read_log
 
 _SQL_TYPES = (int, float, str, bytes, type(None))
@@ -44,10 +45,15 @@ def _csv_text(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, head
     return text.getvalue()
 
 
+# The files this process has made: a file of its name that it has not made is another process's.
+_made: set[tuple[int, Path]] = set()
+
+
 class CsvView:
     """A CSV file with one header, whatever the number of appends and restarts.
 
-    Each append is one write. A forked child goes on in a file of its own, and so does a restart with other columns.
+    Each append is one write, and one that fails leaves no half row. A forked child goes on in a file of its own, and so do
+    a restart with other columns and a process that has the name of another (containers count processes from 1).
     """
 
     def __init__(self, path: str | Path, columns: Sequence[str]) -> None:
@@ -70,13 +76,17 @@ class CsvView:
         with self._lock:
             if not self._chosen:
                 self._choose_file()
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
             try:
-                header = os.fstat(descriptor).st_size == 0
-                text = _csv_text(rows, self.columns, header=header).encode()
-                while text:
-                    text = text[os.write(descriptor, text) :]
+                size = os.fstat(descriptor).st_size
+                text = _csv_text(rows, self.columns, header=size == 0).encode()
+                try:
+                    write_all(descriptor, [text])
+                except OSError:
+                    os.ftruncate(descriptor, size)
+                    if not size:
+                        self._path.unlink(missing_ok=True)
+                    raise
             finally:
                 os.close(descriptor)
 
@@ -91,16 +101,24 @@ class CsvView:
         self._chosen = False
 
     def _choose_file(self) -> None:
-        """Find the file to continue: one with the same header, or none yet."""
+        """Make the file, or find the one to continue: with the same header, and not of a process with the same number."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         wanted = _csv_text([], self.columns, header=True).encode()
         stem, number = self._path.stem, 1
-        while self._path.exists() and self._path.stat().st_size:
-            with self._path.open("rb") as file:
-                if file.read(len(wanted)) == wanted:
-                    self._finish_last_line()
+        while True:
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+                break
+            if (os.getpid(), self._path) in _made or f"pid{os.getpid()}_" not in self._path.name:
+                if not self._path.stat().st_size:
                     break
+                with self._path.open("rb") as file:
+                    if file.read(len(wanted)) == wanted:
+                        self._finish_last_line()
+                        break
             number += 1
             self._path = self._path.with_name(f"{stem}-{number}{self._path.suffix}")
+        _made.add((os.getpid(), self._path))
         self._chosen = True
 
     def _finish_last_line(self) -> None:

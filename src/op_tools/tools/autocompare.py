@@ -8,7 +8,6 @@ randomness inside is opened up and judged at ATen level.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections import Counter
@@ -315,8 +314,7 @@ class OpAutoCompare(Tool):
             if verdict.status == "fail" or is_label(verdict.status):
                 self._tell(call, name, verdict, row)
         if any(verdict.status == "fail" for verdict in verdicts):
-            with contextlib.suppress(OSError):  # the log has said it
-                results.flush()  # a worker may be killed before the timer does it
+            results.flush()  # a worker may be killed before the timer does it
 
     def _tell(self, call: Call, name: str, verdict: Verdict, row: dict[str, Any]) -> None:
         seen = self.failed_names.get(call.name, 0)
@@ -403,9 +401,10 @@ class OpAutoCompare(Tool):
         self._store.flush()
 
     def closed(self) -> None:
+        lost = ""
         if self._store is not None:
             self._store.close()
-            self._store = None
+            lost, self._store = self._store.stats.reason, None
         results = self.close_results()
         if results is None:
             self.say("op_tools: OpAutoCompare compared nothing: no call on a watched device was listed")
@@ -415,7 +414,9 @@ class OpAutoCompare(Tool):
         wrong = sorted(self.failed_names, key=lambda name: -self.failed_names[name])
         told = f"\n    look at {', '.join(wrong[:5])}" if wrong else ""
         self.say(f"op_tools: OpAutoCompare judged {results.count} values: {counts}{told}")
-        self.say(f"    rows: {results.csv_path}")
+        self.say(f"    rows {results.saved}")
+        if lost:
+            self.say(f"    failing calls were not all saved: {lost}")
 
 
 def _is_elementary(call: Call) -> bool:

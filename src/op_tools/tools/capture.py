@@ -93,7 +93,6 @@ class OpCapture(LevelTool):
             self.settings.store,
             limits,
             self.say_saved,
-            lambda text: self.say(f"op_tools: {text}"),
         )
 
     def _info(self, call: Call) -> CallInfo:

@@ -105,9 +105,7 @@ class OpLayers(Tool):
     # -- the switch ----------------------------------------------------------------------------------------
 
     def opened(self) -> None:
-        self.store = CaptureStore(
-            self._result_folder(), self.settings.store, on_problem=lambda text: self.say(f"op_tools: {text}")
-        )
+        self.store = CaptureStore(self._result_folder(), self.settings.store)
         self.recorded = 0
         self._process = os.getpid()
         self._first_step = ENGINE.step

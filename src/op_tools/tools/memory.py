@@ -23,6 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
+from dicore.files import write_text
 from dicore.settings import SettingError, setting
 from op_tools.engine import ENGINE
 from op_tools.memory_plot import plot, size_text
@@ -226,7 +227,7 @@ class MemoryMonitor(Tool):
         device = "" if self.device_peak is None else f", {size_text(self.device_peak)} on the device"
         self.say(
             f"op_tools: MemoryMonitor: at most {size_text(self.host_peak)} on the host{device}; "
-            f"samples: {results.csv_path}, plot: {_write_plot(results, self.svg())}"
+            f"samples {results.saved}, plot: {_write_plot(results, self.svg())}"
         )
 
 
@@ -234,7 +235,7 @@ def _write_plot(results: Results, svg: str) -> str:
     """Beside the CSV file. A full disk costs the drawing, and nothing else."""
     path = Path(results.csv_path).with_suffix(".svg")
     try:
-        path.write_text(svg, encoding="utf-8")
+        write_text(path, svg)
     except OSError as error:
         return f"not written ({error.strerror})"
     return path.name
@@ -314,7 +315,7 @@ def watch(tree: ProcessTree, seconds: float, folder: str) -> str:
     plotted = _write_plot(results, curves.svg(f"memory of process {tree.pid} and its children"))
     return (
         f"op_tools: process {tree.pid} and its children held at most {size_text(highest)} at a time; "
-        f"samples: {results.csv_path}, plot: {plotted}"
+        f"samples {results.saved}, plot: {plotted}"
     )
 
 

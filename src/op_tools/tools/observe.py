@@ -134,5 +134,5 @@ class OpObserve(LevelTool):
         self._write_statistics()
         results = self.close_results()
         if results is not None:
-            told = f"{self.calls} calls; arguments and results saved to {results.csv_path}"
+            told = f"{self.calls} calls; arguments and results {results.saved}"
             self.say(f"op_tools: OpObserve saw {told}")

@@ -295,7 +295,7 @@ class OpOverflowCheck(LevelTool):
         if results is not None and self.first is not None:
             told = (
                 f"{self.births} made a NaN or Inf, first {self.first['name']} at {self.first['call_site']}; "
-                f"{self.seen} passed one on; rows saved to {results.csv_path}"
+                f"{self.seen} passed one on; rows {results.saved}"
             )
         elif self.seen:
             told = f"{self.seen} showed a NaN or Inf that came in with their inputs (data, weights, or a mask); none made one"

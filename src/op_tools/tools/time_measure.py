@@ -324,7 +324,7 @@ class OpTimeMeasure(Tool):
                 self.say("op_tools: OpTimeMeasure measured no call")
             else:
                 self.say(self.summary(self.settings.top))
-                self.say(f"op elasped info saved to {results.csv_path}")
+                self.say(f"op elasped info {results.saved}")
 
     def summary(self, top: int = 10) -> str:
         """The most expensive operators and call sites, as text."""

@@ -1,0 +1,132 @@
+"""A disk that is full or may not be written to: one message for all tools, every summary, and no half of a file."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import op_tools
+from op_tools.storage import CsvView, errors, read_log
+
+pytestmark = pytest.mark.unit
+
+NOWHERE = "/proc/nowhere"  # not even root makes a folder there
+TOOLS = ("OpAutoCompare", "OpCapture", "OpObserve", "OpTimeMeasure", "OpLayers", "MemoryMonitor")
+
+
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "_told", set())
+
+
+def train(folder: str) -> float:
+    """A few steps under all tools that write; the last loss."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    tools = [getattr(op_tools, name)(device="cpu", results=folder) for name in TOOLS]
+    for tool in tools:
+        tool.start()
+    for _ in range(3):
+        loss = model(torch.ones(4, 8)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    for tool in reversed(tools):
+        tool.stop()
+    return float(loss.detach())
+
+
+def test_all_tools_say_it_once_and_sum_up(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    right = train(str(tmp_path))
+    capfd.readouterr()
+    assert train(NOWHERE) == right
+    out, err = capfd.readouterr()
+    assert [line for line in err.splitlines() if line.startswith("op_tools")] == [
+        line for line in err.splitlines() if "can no longer be written" in line
+    ]
+    assert err.count("can no longer be written") == 1 and NOWHERE in err
+    assert "could not handle" not in out + err
+    for said in (
+        "OpAutoCompare judged",
+        "OpCapture saved 0 files",
+        "OpObserve saw",
+        "OpLayers saved",
+        "MemoryMonitor",
+        "forward_ms",
+    ):
+        assert said in out, said
+    assert out.count("not saved (") == 4 and out.count("INCOMPLETE") == 2
+
+
+def test_a_disk_that_fills_up_leaves_whole_files(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every write takes from what is left; the one that comes to the end is cut, as the kernel does it."""
+    left = 20_000
+    real = os.writev
+
+    def writev(descriptor: int, pieces: Any) -> int:
+        nonlocal left
+        content = b"".join(pieces)
+        if not content:
+            return 0
+        if not left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = real(descriptor, [content[:left]])
+        left -= done
+        return done
+
+    monkeypatch.setattr(os, "writev", writev)
+    train(str(tmp_path))
+    monkeypatch.undo()
+    out, err = capfd.readouterr()
+    assert err.count("can no longer be written") == 1 and "No space left" in err
+    assert "could not handle" not in out + err and "OpAutoCompare judged" in out
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files and all(path.stat().st_size for path in files)
+    for path in files:
+        assert ".incoming" not in path.parts
+        if path.suffix == ".oplog":
+            assert read_log(path).dropped_bytes == 0
+        elif path.suffix == ".csv":
+            assert path.read_bytes().endswith(b"\n")
+        elif path.suffix == ".pth":
+            op_tools.load(path)
+
+
+def test_a_table_that_cannot_be_written_has_no_half_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = CsvView(tmp_path / "rows.csv", ("name",))
+    real = os.writev
+
+    def half(descriptor: int, pieces: Any) -> int:
+        real(descriptor, [b"".join(pieces)[:7]])
+        raise OSError(errno.ENOSPC, "full")
+
+    for content in ("", "name\nfirst\n"):
+        monkeypatch.setattr(os, "writev", half)
+        with pytest.raises(OSError, match="full"):
+            view.append([{"name": "second one"}])
+        assert view.path.exists() == bool(content) and (not content or view.path.read_text() == content)
+        monkeypatch.undo()
+        view.append([{"name": "second"}] if content else [{"name": "first"}])
+    assert view.path.read_text() == "name\nfirst\nsecond\n"
+
+
+def test_two_processes_of_one_number_have_two_tables(tmp_path: Path) -> None:
+    path = tmp_path / f"info_pid{os.getpid()}_2026-01-31-23-59-59.csv"
+    path.write_text("name\nof the other container\n")
+    mine = CsvView(path, ("name",))
+    mine.append([{"name": "mine"}])
+    assert mine.path.name == f"{path.stem}-2.csv" and mine.path.read_text() == "name\nmine\n"
+    again = CsvView(mine.path, ("name",))
+    again.append([{"name": "more of mine"}])
+    assert path.read_text() == "name\nof the other container\n"
+    assert mine.path.read_text() == "name\nmine\nmore of mine\n"
