@@ -164,6 +164,75 @@ def test_a_nan_loss_and_a_suspect_that_is_tried_at_once(script: Callable[[str], 
     assert [run["result"] for run in answer["runs"]] == [["nan"], *[[pytest.approx(math.exp(2))]] * 2]
 
 
+@pytest.mark.usefixtures("runs_start_warm")
+def test_a_fault_that_the_loss_does_not_show_is_named(script: Callable[[str], Path]) -> None:
+    """What runs in backward comes after the only loss that is printed."""
+    train = script(
+        """
+        import wrong_kernels
+        wrong_kernels.WRONG["sigmoid_backward"] = lambda y: y.mul_(1.5)
+        wrong_kernels.install("sigmoid_backward")
+        x = torch.linspace(-2, 2, 64).to("dipu").requires_grad_()
+        y = x.sigmoid().sum()
+        print("loss", y.item())
+        y.backward()
+        """
+    )
+    code, printed = bisect(train)
+    assert code == 0
+    first, second = (printed.splitlines()[index] for index in (1, 2))
+    assert first.startswith("  1  nothing")
+    assert second.startswith("     judged wrong: aten.sigmoid_backward.default: 64 of 64 elements are off")
+    assert "searched by verdict: the result is the same with every operator on the CPU" in printed
+    assert "1 operator is judged wrong; 3 runs:\n    aten.sigmoid_backward.default\n" in printed
+    assert "with aten.sigmoid_backward.default on the CPU no other operator is judged wrong" in printed
+    assert max(map(len, printed.split("\n\n")[0].splitlines())) <= 100
+
+
+@pytest.mark.usefixtures("runs_start_warm")
+def test_a_random_operator_is_judged_by_its_distribution(script: Callable[[str], Path]) -> None:
+    """Run on the CPU everything but the random operators is the same: no list restores anything."""
+    train = script(
+        """
+        import torch_dipu
+        def twice_as_often(x, p, train):
+            kept = torch.rand(x.shape) > 2 * p
+            return (x.cpu() * kept / (1 - p)).to("dipu"), kept.to("dipu")
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("native_dropout", twice_as_often, "PrivateUse1", allow_override=True)
+        torch.manual_seed(0)
+        x = torch.ones(64, 64, device="dipu")
+        print("loss", torch.nn.functional.dropout(x, 0.1).exp().mean().item())
+        """
+    )
+    code, printed = bisect("--json", train)
+    answer = json.loads(printed)
+    assert (code, answer["by"], answer["operators"]) == (0, "verdict", [])
+    assert answer["stays"] == ["aten.native_dropout.default"]
+
+
+@pytest.mark.usefixtures("runs_start_warm")
+def test_a_kernel_that_is_wrong_in_every_second_call_is_named_by_verdict(
+    script: Callable[[str], Path],
+) -> None:
+    train = script(
+        """
+        import wrong_kernels
+        calls = []
+        wrong_kernels.WRONG["exp"] = lambda y: calls.append(0) or len(calls) % 2 or y.mul_(1 + 1e-4)
+        wrong_kernels.install("exp")
+        x = torch.linspace(-1, 1, 64).to("dipu")
+        for _ in range(4):
+            x.exp()
+        print("loss", 1.0)
+        """
+    )
+    with pytest.raises(BadInput, match="--by verdict judges every call"):
+        bisect(train)
+    code, printed = bisect("--by", "verdict", train)
+    assert (code, "    aten.exp.default\n" in printed) == (0, True)
+
+
 CUDA_STYLE = """
 import sys
 sys.path.append({here!r})
@@ -350,6 +419,8 @@ def test_control_c_ends_the_run_and_tells_what_is_known(
         (["--expect", "none", "train.py"], "--expect 'none' holds no result"),
         (["--expect", "1", "--expect-file", "train.py", "train.py"], "Give one of them"),
         (["--expect-file", "missing", "train.py"], "--expect-file missing does not exist"),
+        (["--by", "verdicts", "train.py"], "--by verdicts: expected loss or verdict. Did you mean 'verdict'"),
+        (["--by", "verdict", "--no-prior", "train.py"], "Give one of them"),
         (["--expect", "1", "--exit-code", "train.py"], "has no meaning beside it"),
         (["--import", "nowhere.at.all", "train.py"], "--import nowhere.at.all: there is no such module"),
         (["--keep", "train.py", "train.py"], "--keep train.py is not a folder"),

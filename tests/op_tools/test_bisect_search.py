@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from op_tools.bisect import printing
+from op_tools.bisect.bisection import Bisection
 from op_tools.bisect.readings import Reading, ResultJudge, distance, numbers_in, pattern_of
 from op_tools.bisect.running import Runner, ScriptRun, Suspicion, suspicions
-from op_tools.bisect.search import Bisection, Search, ranked
+from op_tools.bisect.search import Search, ranked
 from op_tools.results import Results
 from op_tools.runs import BadInput
 
@@ -234,14 +235,26 @@ class MadeUp(Runner):
         super().__init__(Path("train.py"), ["--steps", "two words"], reading or Reading(), Path())
         self.outcome = outcome
         self.suspected: dict[str, Suspicion] = {}
+        self.hidden: dict[str, Suspicion] = {}  # found once the suspects are on the CPU
+        self.rounding = 0.0  # what one rounding in each operator adds to the result
+        self.judged_every_call = False
 
     def run(
-        self, fallback: Sequence[str] | None, *, observe: bool = False, compare: bool = False
+        self,
+        fallback: Sequence[str] | None,
+        *,
+        observe: bool = False,
+        compare: bool = False,
+        every: bool = False,
+        perturb: bool = False,
     ) -> ScriptRun:
         self.count += 1
+        self.judged_every_call = every
         names = SEEN if fallback is None else tuple(fallback)
         outcome = self.outcome(set(names))
-        done = ScriptRun(self.count, None if fallback is None else names, 0, 0.5)
+        if perturb and isinstance(outcome, tuple):
+            outcome = tuple(value + self.rounding for value in outcome)
+        done = ScriptRun(self.count, None if fallback is None else names, 0, 0.5, perturbed=perturb)
         if isinstance(outcome, tuple):
             done.result = outcome
         elif outcome:
@@ -251,7 +264,10 @@ class MadeUp(Runner):
         elif self.reading.exit_code:
             done.result = (0.0,)
         done.seen = SEEN if observe else ()
-        done.found = self.suspected if compare else {}
+        if compare:
+            failing = {name for name, found in self.suspected.items() if found.verdict == "fail"}
+            found = {**self.suspected, **(self.hidden if failing <= set(names) else {})}
+            done.found = {name: suspicion for name, suspicion in found.items() if name not in names}
         return done
 
 
@@ -275,7 +291,7 @@ def test_a_suspect_is_tried_first_and_the_answer_says_why() -> None:
     assert hunt.run() == (SEEN[9],)
     assert len(hunt.runs) == 3
     text = printing.answer(hunt)
-    runner.suspected[SEEN[9]] = Suspicion("fail", 3.0, "many words " * 20, "train.py:7 main: x.op9()")
+    hunt.found[SEEN[9]] = Suspicion("fail", 3.0, "many words " * 20, "train.py:7 main: x.op9()")
     assert all(len(line) <= 100 for line in printing.answer(hunt).splitlines())
     assert "1 of 16 operators must run on the CPU to restore the result; 3 runs:" in text
     assert "judged wrong: 3 of 4 elements are off" in text

@@ -14,13 +14,20 @@ import sys
 from pathlib import Path
 from typing import Any, TypedDict
 
+import torch
+
 from dicore.main_module import CannotRun, expect_module, prepare_module, prepare_script
+from op_tools.categories import category_of
 from op_tools.engine import Call
 from op_tools.tool import Tool
 from op_tools.tools.autocompare import OpAutoCompare
 from op_tools.tools.fallback import OpFallback
+from op_tools.trees import tensors_of
 
-__all__ = ["AtenCompare", "AtenFallback", "BisectJob", "OperatorsSeen", "main"]
+__all__ = ["AtenCompare", "AtenFallback", "BisectJob", "OperatorsSeen", "PerturbedFallback", "main"]
+
+# What rounds: copies, comparisons and positions are exact everywhere.
+_ARITHMETIC = frozenset({"elementwise", "reduction", "matmul", "other"})
 
 
 class BisectJob(TypedDict):
@@ -35,6 +42,8 @@ class BisectJob(TypedDict):
     operators: str | None  # the file for the names of operators seen
     stayed: str  # the file for operators that the CPU could not run
     results: str | None  # the folder for what OpAutoCompare finds
+    every: bool  # judge every call, and not the first of each signature only
+    perturb: bool  # change what the CPU computes by a rounding
 
 
 def main(job_file: str) -> None:
@@ -82,6 +91,27 @@ class AtenFallback(_Silent, OpFallback):
     """OpFallback for names at ATen level."""
 
 
+class PerturbedFallback(AtenFallback):
+    """The same with one rounding more in each result: what that makes of the program's result is no fault."""
+
+    def opened(self) -> None:
+        super().opened()
+        self._generator = torch.Generator().manual_seed(0)
+
+    def _on_cpu(self, call: Call) -> Any:
+        result = super()._on_cpu(call)
+        if category_of(call.func, call.name) in _ARITHMETIC:
+            for tensor in tensors_of(result):
+                if tensor.is_floating_point() and tensor.layout is torch.strided:
+                    self._perturb(tensor)
+        return result
+
+    def _perturb(self, tensor: torch.Tensor) -> None:
+        near = tensor.detach().to("cpu", torch.float64)
+        noise = torch.rand(near.shape, dtype=torch.float64, generator=self._generator) * 2 - 1
+        tensor.detach().copy_((near * (1 + noise * torch.finfo(tensor.dtype).eps)).to(tensor.dtype))
+
+
 class OperatorsSeen(_Silent, OpFallback):
     """Notes which operators OpFallback could take. Each name is written at once: the script may crash in the operator."""
 
@@ -111,11 +141,13 @@ def _tools(job: BisectJob) -> list[Any]:
     names = job["fallback"]
     if names is None or names:
         listed = ".*" if names is None else ",".join(map(re.escape, names))
-        tools.append(AtenFallback(list=listed, disable_list="", verbose=False))
+        kind = PerturbedFallback if job["perturb"] else AtenFallback
+        tools.append(kind(list=listed, disable_list="", verbose=False))
     if job["operators"] is not None:
         tools.append(OperatorsSeen(job["operators"], verbose=False))
     if job["results"] is not None:
-        settings = {"list": ".*", "disable_list": "", "mode": "changed", "save_failures": 0}
+        mode = "every" if job["every"] else "changed"
+        settings = {"list": ".*", "disable_list": "", "mode": mode, "save_failures": 0}
         tools.append(AtenCompare(results=job["results"], verbose=False, **settings))
     return tools
 

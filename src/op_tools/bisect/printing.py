@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from dicore.console import counted
-from op_tools.bisect.running import ScriptRun
-from op_tools.bisect.search import Bisection
+from op_tools.bisect.bisection import Bisection
+from op_tools.bisect.running import ScriptRun, Suspicion
 
-__all__ = ["HEADER", "answer", "as_json", "known_so_far", "run_line"]
+__all__ = ["HEADER", "answer", "as_json", "found_lines", "known_so_far", "run_line"]
 
 _RESULT_WIDTH, _WIDTH = 48, 100
+_MOST_FOUND = 5
+_RIGHT = frozenset({"", "same", "pass", "skipped"})
 HEADER = f"{'run':>3}  {'on the CPU':<14}  {'result':<{_RESULT_WIDTH}}  {'restored':<9}  {'seconds':>7}"
 
 
@@ -26,9 +28,23 @@ def run_line(run: ScriptRun) -> str:
     return f"{line}\n     {run.problem[: _WIDTH - 5]}" if run.problem else line
 
 
+def found_lines(run: ScriptRun) -> list[str]:
+    """What OpAutoCompare found in a run, the worst first: it counts also where the result does not show it."""
+    bad = {name: found for name, found in run.found.items() if found.verdict not in _RIGHT}
+    order = sorted(bad, key=lambda name: bad[name].weight, reverse=True)
+    lines = [f"     {_word(bad[name])}: {name}: {bad[name].reason}"[:_WIDTH] for name in order[:_MOST_FOUND]]
+    if len(order) > _MOST_FOUND:
+        lines.append(f"     and {len(order) - _MOST_FOUND} more")
+    return lines
+
+
+def _word(found: Suspicion) -> str:
+    return "judged wrong" if found.verdict == "fail" else found.verdict.replace("_", " ")
+
+
 def _on_cpu(run: ScriptRun) -> str:
     if run.fallback is None:
-        return "everything"
+        return "all, perturbed" if run.perturbed else "everything"
     return counted(len(run.fallback), "operator") if run.fallback else "nothing"
 
 
@@ -50,30 +66,62 @@ def answer(bisection: Bisection) -> str:
             f"No list of operators restores the result: with all {bisection.seen} on the CPU it is not the expected one "
             f"either.\nThe fault is not in an operator, or the expected result is not that of this script."
         )
-    count = len(bisection.operators)
+    lines = _found_by_verdict(bisection) if bisection.by_verdict else _found_by_loss(bisection)
+    if bisection.operators:
+        lines += [
+            "",
+            "To run with it:" if len(bisection.operators) == 1 else "To run with them:",
+            f"    {_command(bisection)}",
+            "or, for scripts that use OpFallback themselves:",
+            f"    export OP_FALLBACK_LIST={','.join(bisection.operators)}",
+        ]
+    return "\n".join([*lines, *_hints(bisection)])
+
+
+def _found_by_loss(bisection: Bisection) -> list[str]:
+    operators = bisection.operators or ()
     left = f" ({bisection.left:.1%} of the error is left)" if bisection.left else ""
-    runs = f"{len(bisection.runs)} runs"
     lines = [
-        f"{count} of {bisection.seen} operators must run on the CPU to restore the result{left}; {runs}:"
+        f"{len(operators)} of {bisection.seen} operators must run on the CPU to restore the result{left}; "
+        f"{len(bisection.runs)} runs:"
     ]
-    for name in bisection.operators:
+    for name in operators:
         lines += [f"    {name}", *_why(bisection, name)]
-    lines += [
-        "",
-        "To run with it:",
-        f"    {_command(bisection)}",
-        "or, for scripts that use OpFallback themselves:",
-    ]
-    lines += [f"    export OP_FALLBACK_LIST={','.join(bisection.operators)}", *_hints(bisection)]
-    return "\n".join(lines)
+    if others := [name for name in bisection.judged_wrong if name not in operators]:
+        lines.append("also judged wrong, but the result does not need them on the CPU:")
+        for name in others:
+            lines += [f"    {name}", *_why(bisection, name)]
+    return lines
+
+
+def _found_by_verdict(bisection: Bisection) -> list[str]:
+    names = bisection.judged_wrong
+    are = "operator is" if len(names) == 1 else "operators are"
+    lines = [f"{len(names)} {are} judged wrong; {counted(len(bisection.runs), 'run')}:"]
+    if bisection.without_loss:
+        lines.insert(0, f"searched by verdict: {bisection.without_loss}")
+    for name in names:
+        lines += [f"    {name}", *_why(bisection, name)]
+    confirmed = bisection.operators and bisection.runs[-1].restored
+    if confirmed:
+        lines.append(
+            f"with {', '.join(bisection.operators or ())} on the CPU no other operator is judged wrong"
+        )
+    if bisection.stays:
+        what = ", ".join(bisection.stays)
+        lines.append(
+            f"{what}: stays on the device, since OpFallback leaves random operators and copies there"
+        )
+    return lines
 
 
 def _why(bisection: Bisection, name: str) -> list[str]:
     suspicion = bisection.found.get(name)
-    if suspicion is None or suspicion.verdict not in {"fail", "lower_precision"}:
+    if suspicion is None or suspicion.verdict in _RIGHT:
         return []
-    word = "judged wrong" if suspicion.verdict == "fail" else "less precise than its dtype"
-    lines = [f"{word}: {suspicion.reason}"] + ([f"at {suspicion.call_site}"] if suspicion.call_site else [])
+    lines = [f"{_word(suspicion)}: {suspicion.reason}"] + (
+        [f"at {suspicion.call_site}"] if suspicion.call_site else []
+    )
     wrapper = textwrap.TextWrapper(_WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 12)
     return [part for line in lines for part in wrapper.wrap(line)]
 
@@ -88,7 +136,12 @@ def _command(bisection: Bisection) -> str:
 def _hints(bisection: Bisection) -> list[str]:
     operators = bisection.operators or ()
     wrong = any(bisection.found[name].verdict == "fail" for name in operators if name in bisection.found)
-    if len(operators) > 3 and bisection.runner.reading.exit_code is False and not wrong:
+    if (
+        len(operators) > 3
+        and not bisection.by_verdict
+        and bisection.runner.reading.exit_code is False
+        and not wrong
+    ):
         return [
             "",
             "None of them was judged wrong by itself. Does the script give the same result every time? A script without "
@@ -105,9 +158,8 @@ def known_so_far(bisection: Bisection) -> str:
         lines.append(f"known to be needed: {', '.join(search.culprits)}")
     if search is not None and search.restoring is not None and len(search.restoring) < len(search.candidates):
         lines.append(f"known to restore the result: {', '.join(search.restoring)}")
-    suspects = [name for name, found in bisection.found.items() if found.verdict == "fail"]
-    if suspects:
-        lines.append(f"judged wrong in the first run: {', '.join(suspects)}")
+    if bisection.judged_wrong:
+        lines.append(f"judged wrong in the first run: {', '.join(bisection.judged_wrong)}")
     return "\n".join(lines)
 
 
@@ -120,12 +172,16 @@ def as_json(bisection: Bisection, code: int) -> str:
         "exit_code": code,
         "operators": list(bisection.operators) if bisection.operators is not None else None,
         "needed_so_far": search.culprits if search is not None else [],
+        "by": "verdict" if bisection.by_verdict else "loss",
+        "stays": list(bisection.stays),
+        "without_loss": bisection.without_loss,
+        "noise": bisection.noise,
         "seen": list(search.candidates) if search is not None else [],
         "reference": _plain(bisection.judge.reference) if bisection.judge is not None else None,
         "allowance": bisection.judge.allowance if bisection.judge is not None else None,
         "error_left": bisection.left,
         "judged_wrong": {n: found.reason for n, found in bisection.found.items() if found.verdict == "fail"},
-        "command": _command(bisection) if bisection.operators is not None else None,
+        "command": _command(bisection) if bisection.operators else None,
         "runs": [_run_as_json(run) for run in bisection.runs],
     }
     return json.dumps(document, indent=2)

@@ -88,6 +88,7 @@ class ScriptRun:
     stayed: dict[str, str] = field(default_factory=dict)
     found: dict[str, Suspicion] = field(default_factory=dict)
     restored: bool | None = None  # not asked of the first two
+    perturbed: bool = False
 
     @property
     def ended_well(self) -> bool:
@@ -119,9 +120,19 @@ class Runner:
         self.count = 0
 
     def run(
-        self, fallback: Sequence[str] | None, *, observe: bool = False, compare: bool = False
+        self,
+        fallback: Sequence[str] | None,
+        *,
+        observe: bool = False,
+        compare: bool = False,
+        every: bool = False,
+        perturb: bool = False,
     ) -> ScriptRun:
-        """Run the script with these operators on the CPU (None: everything that can be)."""
+        """Run the script with these operators on the CPU (None: everything that can be).
+
+        `compare`: judge the operators, at the first call of each signature or (`every`) at every call. `perturb`: change what the
+        CPU computes by a rounding.
+        """
         self.count += 1
         folder = self._new_folder()
         job = BisectJob(
@@ -134,6 +145,8 @@ class Runner:
             operators=str(folder / "operators.txt") if observe else None,
             stayed=str(folder / "stayed.json"),
             results=str(folder / "compared") if compare else None,
+            every=every,
+            perturb=perturb,
         )
         (folder / "job.json").write_text(json.dumps(job, indent=1), encoding="utf-8")
         stamp = self._stamp()
@@ -141,7 +154,7 @@ class Runner:
         code, in_time = self._execute(folder)
         self._check_was_started(folder / "refused.txt")
         on_cpu = None if fallback is None else tuple(fallback)
-        done = ScriptRun(self.count, on_cpu, code, time.monotonic() - began)
+        done = ScriptRun(self.count, on_cpu, code, time.monotonic() - began, perturbed=perturb)
         done.problem = self._problem(code, in_time, folder / "stderr.txt")
         if done.ended_well and (self.reading.file is None or self._stamp() != stamp):
             done.result = self.reading.read(_text(folder / "stdout.txt"))

@@ -16,11 +16,11 @@ from typing import Annotated
 
 import typer
 
-from dicore.suggestions import closest
+from dicore.suggestions import closest, did_you_mean
 from op_tools.bisect import printing
+from op_tools.bisect.bisection import Bisection, By
 from op_tools.bisect.readings import Reading, numbers_in, pattern_of
 from op_tools.bisect.running import MAPPING, Runner, ScriptRun
-from op_tools.bisect.search import Bisection
 from op_tools.runs import BadInput
 
 __all__ = ["bisect_command"]
@@ -53,6 +53,14 @@ def bisect_command(
     expect_file: Annotated[
         Path | None, typer.Option(help="The right result, read from a file as --result-file is.")
     ] = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="WHAT",
+            help="`loss`: search until the result is right; `verdict`: until OpAutoCompare judges no operator wrong, at every "
+            "call. Default: loss; verdict where the loss differs by no more than rounding.",
+        ),
+    ] = "",
     tolerance: Annotated[
         float | None,
         typer.Option(min=0, help="Relative difference up to which a result counts as restored."),
@@ -74,15 +82,17 @@ def bisect_command(
 ) -> None:
     """Find the smallest list of operators that, run on the CPU, restores a script's result.
 
-    The first run is the script as it is; the second has every operator on the CPU and is the reference. Options stand
-    before the script, its own arguments after it. Exit code 0: found; 1: no list restores the result; 2: wrong usage;
-    3: internal error; 5: nothing to search; 130: interrupted.
+    The first run is the script as it is, and judges each operator; the second has every operator on the CPU and is the
+    reference. Where the loss does not differ, the operators judged wrong are the answer. Options stand before the script, its own
+    arguments after it. Exit code 0: found; 1: no list restores the result; 2: wrong usage; 3: internal error; 5: nothing to
+    search; 130: interrupted.
     """
     if not module:
         _check(Path(script))
     _check_ranks()
     _check_modules(imports or ())
     before = [*([MAPPING] if mapping and find_spec(MAPPING) is not None else []), *(imports or ())]
+    chosen = _by(by, prior)
     reading = _reading(result, result_file, exit_code)
     expected = _expected(expect, expect_file, exit_code)
     with _folder(keep) as folder:
@@ -90,7 +100,7 @@ def bisect_command(
             script, arguments or (), reading, Path(folder), timeout or None, before, module=module
         )
         show = _Show(as_json)
-        bisection = Bisection(runner, show, expected, tolerance, prior)
+        bisection = Bisection(runner, show, expected, tolerance, prior, chosen)
         try:
             code = _NONE_RESTORES if bisection.run() is None else _FOUND
         except KeyboardInterrupt:
@@ -147,6 +157,18 @@ def _near(script: Path) -> str:
     return f" Did you mean {', '.join(str(folder / name) for name in found)}?" if found else ""
 
 
+def _by(text: str, prior: bool) -> By:
+    known: dict[str, By] = {"": "", "loss": "loss", "verdict": "verdict"}
+    if text not in known:
+        raise BadInput(f"--by {text}: expected loss or verdict.{did_you_mean(text, list(known)[1:])}")
+    chosen = known[text]
+    if chosen == "verdict" and not prior:
+        raise BadInput(
+            "--by verdict needs the verdicts of OpAutoCompare, which --no-prior leaves out. Give one of them."
+        )
+    return chosen
+
+
 def _reading(result: str, result_file: Path | None, exit_code: bool) -> Reading:
     if (result != "") + (result_file is not None) + exit_code > 1:
         raise BadInput(
@@ -195,7 +217,8 @@ class _Show:
         self.count += 1
         self.clear()
         if not self.quiet:
-            typer.echo(printing.run_line(run))
+            for line in (printing.run_line(run), *printing.found_lines(run)):
+                typer.echo(line)
         self._under_way()
 
     def clear(self) -> None:
