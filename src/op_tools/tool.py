@@ -62,6 +62,8 @@ class Tool:
     uses_api = True
     uses_aten = False
     wants_backward = False
+    # and whether it reads the values of gradients, not only their shapes.
+    reads_gradients = True
     wants_ties = False
     executes = False
     aten_everywhere = False
@@ -205,7 +207,10 @@ class Tool:
         """The first gradient has reached a call's outputs."""
 
     def backward(self, call: Call, grad_inputs: list[Any], grad_outputs: list[Any]) -> None:
-        """The gradients of a call's inputs are known."""
+        """The gradients of a call's inputs are known; None where there is none that is the call's own."""
+
+    def gradients_mixed(self, call: Call, inputs: list[int]) -> None:
+        """Before `backward`: the gradients that a call gave to these inputs hold what it was not given."""
 
     def execute(self, call: Call, run: Any) -> Any:
         """Run the call in the tool's own way; `run` is the call without the tool."""

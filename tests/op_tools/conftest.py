@@ -55,6 +55,8 @@ class Probe(Tool):
         self.failures: list[Call] = []
         self.finished: list[tuple[str, Any]] = []
         self.gradients: list[tuple[str, list[Any], list[Any]]] = []
+        self.values: dict[str, list[Any]] = {}
+        self.mixed: list[tuple[str, list[int]]] = []
         self.errors: list[str] = []
 
     def wants_aten(self, name: str, func: Any) -> bool:
@@ -72,6 +74,10 @@ class Probe(Tool):
 
     def backward(self, call: Call, grad_inputs: list[Any], grad_outputs: list[Any]) -> None:
         self.gradients.append((call.name, grad_inputs, grad_outputs))
+        self.values[call.name] = [grad.tolist() for grad in grad_inputs if grad is not None]
+
+    def gradients_mixed(self, call: Call, inputs: list[int]) -> None:
+        self.mixed.append((call.name, inputs))
 
     def failure_row(self, call: Call | None, error: Exception) -> None:
         self.errors.append(f"{type(error).__name__}: {error}")

@@ -16,23 +16,23 @@ from torch import Tensor
 Mistake = Callable[[Tensor], None]
 
 
-def _tail(right: Tensor) -> None:
+def tail(right: Tensor) -> None:
     """A kernel that works in blocks and forgets the rest."""
     right.flatten()[-max(1, right.numel() // 8) :] = 0
 
 
-def _off(right: Tensor) -> None:
+def off(right: Tensor) -> None:
     """A constant with too few digits."""
     right.mul_(1.002)
 
 
-def _one_element(right: Tensor) -> None:
+def one_element(right: Tensor) -> None:
     """A race: one value is what another should be."""
     flat = right.view(-1)
     flat[flat.numel() // 2] = flat[0] + 1.0
 
 
-def _shifted(right: Tensor) -> None:
+def shifted(right: Tensor) -> None:
     """An index that is off by one, in the last row."""
     rows = right.view(-1, right.shape[-1])
     rows[-1] = rows[-1].roll(1)
@@ -40,18 +40,18 @@ def _shifted(right: Tensor) -> None:
 
 # ATen overload -> the mistake. The first seven run in forward, four in backward only, the last in the optimizer.
 WRONG: dict[str, Mistake] = {
-    "mm": _tail,
-    "bmm": _one_element,
-    "silu": _off,
-    "rsqrt": _off,
-    "_softmax": _shifted,
-    "embedding": _shifted,
-    "mean.dim": _off,
-    "silu_backward": _tail,
-    "_softmax_backward_data": _one_element,
-    "embedding_dense_backward": _tail,
-    "_log_softmax_backward_data": _one_element,
-    "addcdiv_": _off,
+    "mm": tail,
+    "bmm": one_element,
+    "silu": off,
+    "rsqrt": off,
+    "_softmax": shifted,
+    "embedding": shifted,
+    "mean.dim": off,
+    "silu_backward": tail,
+    "_softmax_backward_data": one_element,
+    "embedding_dense_backward": tail,
+    "_log_softmax_backward_data": one_element,
+    "addcdiv_": off,
 }
 
 _libraries: list[torch.library.Library] = []
@@ -68,9 +68,9 @@ def aten_name(name: str) -> str:
     return f"aten.{name}" if "." in name else f"aten.{name}.default"
 
 
-def install(name: str) -> torch.library.Library:
+def install(name: str, mistake: Mistake | None = None) -> torch.library.Library:
     """Replace the device's kernel of one operator; it stays as long as the returned object lives."""
-    overload, mistake = overload_of(name), WRONG[name]
+    overload, mistake = overload_of(name), mistake or WRONG[name]
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         device = next(value.device for value in args if isinstance(value, Tensor))

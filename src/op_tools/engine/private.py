@@ -27,6 +27,9 @@ LEAF_NUMBER = 2**64 - 1
 # Which run of backward a hook is called in.
 graph_task = torch._C._current_graph_task_id
 
+# Call a function when the run of backward that is under way has ended.
+at_end_of_run: Callable[[Callable[[], Any]], None] = torch.autograd.Variable._execution_engine.queue_callback
+
 functorch_active = torch._C._functorch.peek_interpreter_stack
 
 function_modes_on = torch._C._len_torch_function_stack

@@ -252,6 +252,12 @@ class OpAutoCompare(Tool):
             inputs = (kept.tree(call.args), kept.tree(call.kwargs))
         call.notes[self] = (kept, inputs, call.signature(), str(call.device))
 
+    def gradients_mixed(self, call: Call, inputs: list[int]) -> None:
+        if call.notes.get(self) is not None:
+            which = ", ".join(f"grad[{index}]" for index in inputs)
+            why = f"{which} holds more than this call's part of it, or was changed by a hook; judged at ATen level only"
+            self._note(call, "grad", why)
+
     def backward(self, call: Call, grad_inputs: list[Any], grad_outputs: list[Any]) -> None:
         if call.notes.get(self) is None:
             return

@@ -275,7 +275,7 @@ class OpLayers(Tool):
     def _follow_gradients(self, visit: Visit, info: CallInfo, outputs: list[torch.Tensor]) -> None:
         store, run = self.store, self.run
 
-        def done(given: Gradients, taken: dict[int, torch.Tensor]) -> None:
+        def done(given: Gradients, taken: dict[int, torch.Tensor], _: Any) -> None:
             if store is None or self.run != run:
                 return
             weights = {key: grad for key, grad in given.items() if isinstance(key, str)}
@@ -291,8 +291,8 @@ class OpLayers(Tool):
         assert visit.graph is not None
         exits = visit.graph.exits(outputs)
         if exits:
-            recorder = GradientRecorder(done, once=True)
-            recorder.attach(exits, visit.graph.boundary(exits), guard)
+            recorder = GradientRecorder(done, once=True, follow=False)
+            recorder.attach(visit.graph.nodes(exits), guard)
             with self._lock:
                 self._recorders.append(recorder)
 

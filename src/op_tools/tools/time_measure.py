@@ -146,6 +146,7 @@ class OpTimeMeasure(Tool):
     result_file = "op_elasped_info"
     columns: ClassVar = (*TIME_CSV_COLUMNS, *LOCATION_COLUMNS, "error_info")
     wants_backward = True
+    reads_gradients = False
     takes_compiled = True
     # Calls whose backward has not come yet; the oldest are written without it.
     most_waiting = 20_000
