@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from op_tools import registry
 from op_tools.storage.errors import CaptureError
 from op_tools.storage.log import SUFFIX
-from op_tools.storage.log_reader import LogContents, read_header, read_log
+from op_tools.storage.log_reader import LogContents, LogReader, read_header, read_log
 
 __all__ = ["DERIVED_LOGS", "BadInput", "Run", "kind_of_path", "open_run"]
 
@@ -74,11 +74,17 @@ class Run:
 
     def rows(self, tool: str) -> Iterator[dict[str, Any]]:
         """The rows of a tool in the order they were written, each with its process in `pid`, `rank` and `started`."""
-        for contents in self.contents(tool):
-            header = contents.header
-            origin = {key: header.get(key) for key in ("pid", "rank", "world_size", "host", "started")}
-            for row in contents.rows:
-                yield {**origin, **row}
+        for path in self.logs.get(tool, ()):
+            try:
+                with LogReader(path) as reader:
+                    origin = {
+                        key: reader.header.get(key)
+                        for key in ("pid", "rank", "world_size", "host", "started")
+                    }
+                    for row in reader.rows():
+                        yield {**origin, **row}
+            except (CaptureError, OSError) as error:
+                raise BadInput(f"{path} cannot be read: {error}") from error
 
 
 def _read(path: Path) -> LogContents:

@@ -20,7 +20,8 @@ from op_tools import cli
 from op_tools.report import collect as collecting
 from op_tools.report import columnar, first_divergence, headline, html_of, write_report
 from op_tools.report.columnar import LONGEST_TEXT, RowTable
-from op_tools.report.tallies import MemoryTally, StepTally
+from op_tools.report.lines import step_lines
+from op_tools.report.summary import StepStats
 from op_tools.runs import BadInput, open_run
 from op_tools.storage.log import Log
 
@@ -103,22 +104,22 @@ def test_worst_operators_steps_and_times(tmp_path: Path) -> None:
 
 
 def test_memory_keeps_its_peak_when_points_are_put_together(tmp_path: Path) -> None:
-    memory = MemoryTally()
-    for n in range(5000):
-        memory.add({"time_s": 100.0 + n, "host_rss_bytes": 10**9 if n == 2502 else 1000, "rank": 0, "pid": 1})
-    (line,) = memory.lines()
+    memory = [
+        {"time_s": 100.0 + n, "host_rss_bytes": 10**9 if n == 2502 else 1000, "pid": 1} for n in range(5000)
+    ]
+    runs.write(tmp_path / "r", "process_memory_info", memory)
+    (line,) = summary_of(tmp_path / "r")["memory"]
     assert len(line["points"]) <= 400
     assert max(value for _, value in line["points"]) == 10**9
     assert line["points"][0][0] == 0.0
 
 
 def test_many_steps_are_put_together_without_losing_events() -> None:
-    steps = StepTally()
-    for step in range(3000):
-        steps.add_time({"step": step, "rank": 0, "pid": 1}, 1.0)
-        steps.add_time({"step": step, "rank": 1, "pid": 2}, 3.0)
-    steps.add_event({"step": 1234}, "fail")
-    lines = steps.lines()
+    steps = {step: StepStats(1_000_000) for step in range(3000)}
+    for one in steps.values():
+        one.merge(StepStats(3_000_000))
+    steps[1234].merge(StepStats(events={"fail": 1}))
+    lines = step_lines(steps)
     assert len(lines) <= 400
     assert sum(line["fail"] for line in lines) == 1
     assert {line["ms"] for line in lines} == {3.0}, "the slowest rank says how long a step took"

@@ -154,6 +154,15 @@ class TestLog:
         paths = {written(tmp_path, rows(2)) for _ in range(3)}
         assert len(paths) == 3 and all(read_log(path).rows == rows(2) for path in paths)
 
+    def test_a_timer_that_comes_after_the_end_makes_no_second_file(self, tmp_path: Path) -> None:
+        log = Log(tmp_path, "rows")
+        log.append({"n": 1})
+        state = log._state
+        log.close()
+        state.flush()
+        assert find_logs(tmp_path) == [log.path]
+        assert read_log(log.path).rows == [{"n": 1}]
+
     @pytest.mark.parametrize("mended", [False, True])
     def test_a_full_disk_is_said_once_and_rows_wait(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mended: bool

@@ -154,7 +154,7 @@ class RowTable:
     def packed(self) -> str:
         """Everything as JSON, compressed, in base64: text that a page may hold."""
         # The blocks first: encoding them makes the texts complete.
-        blocks = [block.as_plain() for block in self.blocks.values()]
+        blocks = [block.as_plain() for block in self.blocks.values() if block.count]
         document = {"texts": list(self._texts.codes), "blocks": blocks}
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         # No time stamp: the same rows give the same file.

@@ -7,13 +7,15 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dicore.console import counted
 from dicore.page import Page, asset, without_controls
-from op_tools.report.collect import Collected, collect
-from op_tools.report.tallies import WRONG, in_order_of_interest, short_site, split_name, verdict_of
+from op_tools.report.collect import Collected, Progress, collect
+from op_tools.report.ranks import sentences_of
+from op_tools.report.rows import LISTED, WRONG, in_order_of_interest, short_site, split_name, verdict_of
 from op_tools.runs import BadInput, Run, kind_of_path, open_run
 
 if TYPE_CHECKING:
@@ -40,12 +42,23 @@ class WrittenReport:
     summary: dict[str, Any]
 
 
-def write_report(run: Run, target: str | Path, title: str = "") -> WrittenReport:
-    """Write the report of a run. Raises BadInput when there is nothing to report or the file cannot be written."""
+def write_report(
+    run: Run | Sequence[Run],
+    target: str | Path,
+    title: str = "",
+    *,
+    workers: int | None = None,
+    ray: str | None = None,
+    progress: Progress | None = None,
+) -> WrittenReport:
+    """Write the report of a run, or of several that are one.
+
+    Raises BadInput when there is nothing to report or the file cannot be written.
+    """
     target = Path(target)
     if not target.name or stat.S_ISDIR(kind_of_path(target)):
         raise BadInput(f"{target} is a folder. Give the file to write, for example {target / 'report.html'}.")
-    collected = collect(run, title)
+    collected = collect(run, title, workers=workers, ray=ray, progress=progress)
     summary = collected.summary()
     try:
         size = page_of(collected, summary).write(target)
@@ -92,7 +105,9 @@ def _run(run: Run) -> str:
     collected = collect(run)
     summary = collected.summary()
     tool = next(iter(in_order_of_interest(summary["tools"])), "")
-    rows = [(tool, row) for row in run.rows(tool)] if tool else []
+    wrong = [kept.row for kept in collected.found.first.get(tool, ())]
+    others = (row for row in run.rows(tool) if verdict_of(tool, row) not in LISTED)
+    rows = [(tool, row) for row in islice(chain(wrong, others), MOST_ROWS)]
     return summary_html(summary) + _table(rows, sum(summary["tools"].values()))
 
 
@@ -117,6 +132,7 @@ def summary_html(summary: Mapping[str, Any]) -> str:
     """The first answers: is something wrong, and where it began."""
     counts = ", ".join(f"{count:,} {escaped(verdict)}" for verdict, count in summary["counts"])
     lines = [f"<p><b>{escaped(headline(summary), 500)}</b></p>", f"<p>{counts}</p>" if counts else ""]
+    lines += [f"<p>{escaped(sentence, 500)}</p>" for sentence in sentences_of(summary)]
     first = first_divergence(summary)
     if first:
         found = summary["first"] or summary["first_overflow"]

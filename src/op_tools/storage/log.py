@@ -92,7 +92,8 @@ class _LogState:
 
     def flush(self) -> None:
         with self.lock:
-            self.write_out()
+            if not self.closed:  # the timer may come late; it would make a second file
+                self.write_out()
 
     def write_out(self) -> None:
         """With the lock held. What cannot be written stays in memory and is tried again; the file never ends in half a row."""
