@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,13 +16,12 @@ __all__ = ["replaced", "toml_lines", "write_bytes", "write_text"]
 def replaced(path: str | Path) -> Iterator[Path]:
     """A temporary path beside `path` to write to, in a folder that is made if it is missing.
 
-    It takes the place of `path` when the block ends, and is removed when the block raises. The process id in its name keeps
-    two processes that write the same file from meeting in one temporary.
+    It takes the place of `path` when the block ends, and is removed when the block raises. Its name is random: two processes
+    that write the same file have two, in containers that share a folder too, where their ids may be the same.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)  # of an earlier process with this id
+    temporary = target.with_name(f".{target.name}.{os.getpid()}_{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
         temporary.replace(target)

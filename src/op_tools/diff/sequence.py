@@ -183,9 +183,10 @@ def of_captures(folder: Path) -> Sequences:
     return found
 
 
-def _order(call: RecordedCall) -> tuple[int, bool, int]:
-    number = int(call.row["forward_id"])
-    return call.step or 0, call.is_gradient, -number if call.is_gradient else number
+def _order(call: RecordedCall) -> tuple[int, bool, int, int]:
+    number, order = int(call.row["forward_id"]), int(call.row["order"])
+    sign = -1 if call.is_gradient else 1
+    return call.step or 0, call.is_gradient, sign * number, sign * order
 
 
 def _row_of(item: Item) -> dict[str, Any] | None:
@@ -199,6 +200,8 @@ def _row_of(item: Item) -> dict[str, Any] | None:
     name = operator_name(item, header)
     return {
         "forward_id": _number(header.get("forward_id"), item),
+        # Calls at ATen level go by the number of the call they are part of.
+        "order": header.get("order") if isinstance(header.get("order"), int) else 0,
         "name": name,
         "call_site": header.get("call_site") or "",
         "module": extra.get("module") or "",

@@ -108,17 +108,15 @@ class _Calls:
         return str(self.rows.get(self.folder(item), {}).get("call_site") or "") or _site_in(item)
 
     def with_number(self, number: int) -> list[Item]:
-        """Calls whose folder or row has the number; of two captures of one call, the one that was found wrong."""
-        found: dict[tuple[str, str], Item] = {}
+        """Calls whose folder or row has the number; of captures of two tools, those that were found wrong."""
+        found: dict[str, tuple[list[Item], list[Item]]] = {}
         for item in self.items:
             parts = self.folder(item).split("/")
-            in_folder = str(number) in parts[2:4]
-            if in_folder or self.rows.get("/".join(parts), {}).get("forward_id") == number:
+            if str(number) in parts[2:4] or self.rows.get("/".join(parts), {}).get("forward_id") == number:
                 # The same call, captured by two tools, has one operator, process and number.
-                key = ("/".join(parts[:2]), str(number) if in_folder else "/".join(parts))
-                if key not in found or _COMPARED in parts:
-                    found[key] = item
-        return list(found.values())
+                captured, compared = found.setdefault("/".join(parts[:2]), ([], []))
+                (compared if _COMPARED in parts else captured).append(item)
+        return [item for captured, compared in found.values() for item in compared or captured]
 
 
 def _site_in(item: Item) -> str:
@@ -191,7 +189,8 @@ def _captured(calls: _Calls, row: dict[str, Any]) -> Item | None:
     if of_other_run or not isinstance(number, int):
         return None
     items = [item for item in calls.with_number(number) if calls.name(item) == name]
-    return items[0] if items else None
+    part = "grad_inputs" if f"{row.get('name')} ".startswith(f"{name} grad") else "output"
+    return next((item for item in items if item.file(part).exists()), items[0] if items else None)
 
 
 def _first_wrong(items: Iterable[Item], is_wrong: IsWrong, what: str) -> Item:

@@ -45,6 +45,9 @@ class CallInfo:
     # What is to be saved of the call, as far as known: who reads its files misses what is not there.
     parts: tuple[Part, ...] = ()
     admitted: bool | None = None
+    # Given by the store: the folder below op_capture_results, without the side, and which call of the process it is.
+    folder: str = ""
+    order: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import errno
 import fcntl
 import mmap
 import os
+import secrets
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ Bytes = bytes | bytearray | memoryview
 
 # What the kernel takes in one writev.
 _MOST_PIECES = 1024
+# Each time a folder may be removed again, by each process that finishes.
+_MOST_TRIES = 8
 # Folders known to exist; bounded because a long run makes one per call.
 _MOST_FOLDERS = 1024
 # Direct writes need memory, length and position in whole blocks; this is the largest block size in use.
@@ -46,21 +49,25 @@ class FileTree:
         self.direct = bool(_DIRECT) and file_system_of(root) in _DIRECT_FILE_SYSTEMS
         self._folders: dict[str, None] = {}
         self._incoming = f"{root}/{INCOMING}"
+        # Two containers may have host, process and thread in common.
+        self._token = secrets.token_hex(4)
         self.restarts = 0  # how often the results were removed while the run went on
 
     def write(self, relative: str, pieces: Sequence[Bytes]) -> int:
         """All pieces as one file, complete or not at all; the number of bytes. Raises OSError."""
-        try:
-            return self._write_and_move(f"{self.root}/{relative}", pieces)
-        except FileNotFoundError:
-            # Somebody removed the results while the run goes on: they want a fresh start, not an error.
-            self._folders.clear()
-            self.restarts += 1
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            # A folder of the results is on another disk: nothing can be moved there, so files are made there.
-            self._incoming = ""
+        for _ in range(_MOST_TRIES):
+            try:
+                return self._write_and_move(f"{self.root}/{relative}", pieces)
+            except FileNotFoundError:
+                # Somebody removed the results while the run goes on: they want a fresh start, not an error. Or another
+                # process that has finished has removed the folder for unfinished files.
+                self._folders.clear()
+                self.restarts += 1
+            except OSError as error:
+                if error.errno != errno.EXDEV or not self._incoming:
+                    raise
+                # A folder of the results is on another disk: nothing can be moved there, so files are made there.
+                self._incoming = ""
         return self._write_and_move(f"{self.root}/{relative}", pieces)
 
     def _write_and_move(self, path: str, pieces: Sequence[Bytes]) -> int:
@@ -68,7 +75,7 @@ class FileTree:
         self._make(folder)
         if self._incoming:
             self._make(self._incoming)
-            temporary = f"{self._incoming}/{host_name()}_{os.getpid()}_{threading.get_ident()}"
+            temporary = f"{self._incoming}/{host_name()}_{os.getpid()}_{threading.get_ident()}_{self._token}"
         else:
             temporary = f"{folder}/.{name}.{os.getpid()}"
         direct = self.direct and any(len(piece) >= DIRECT_FROM and _is_mapped(piece) for piece in pieces)

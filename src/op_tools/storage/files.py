@@ -62,6 +62,7 @@ def header_of(call: CallInfo, part: Part, kind: Kind, snapshots: list[Snapshot])
         "part": part,
         "parts": tuple([known for known in PARTS if known == part or known in call.parts]),
         "forward_id": call.forward_id,
+        "order": call.order,
         "time": call.time,
         "rank": call.rank,
         "world_size": call.world_size,

@@ -15,9 +15,10 @@ import torch
 
 from op_tools.device_error import DeviceError
 from op_tools.storage.blobs import BlobsBackend
-from op_tools.storage.call_info import PARTS, CallInfo, Kind, Limits, Part, Stats, process_label
+from op_tools.storage.call_info import PARTS, CallInfo, Kind, Limits, Part, Stats
 from op_tools.storage.errors import remedy_for, tell_disk_problem, to_standard_error
 from op_tools.storage.files import CapturedPart, FilesBackend, header_of, safe_name
+from op_tools.storage.folders import FOLDERS
 from op_tools.storage.plain import plain
 from op_tools.storage.pool import Pool
 from op_tools.storage.snapshot import Snapshot, tensor_tree, without_graph
@@ -47,7 +48,8 @@ class _StoreState:
         limits = self.limits
         self.pool = Pool(limits.queue_bytes)
         # Absolute: the training may change its working directory.
-        self.backend = _BACKENDS[self.kind](str(self.root.absolute()), self.give_back)
+        self.root_path = str(self.root.absolute())
+        self.backend = _BACKENDS[self.kind](self.root_path, self.give_back)
         self.disk = BackgroundWriter(
             self.handle, self.drop, DISK_QUEUE_BYTES, DISK_QUEUE_ITEMS, "op_tools disk"
         )
@@ -246,7 +248,8 @@ class CaptureStore:
         with without_graph():
             plain_args = tuple([plain(value, tensor=taken) for value in args])
             plain_kwargs = plain(dict(kwargs), tensor=taken)
-        job = CapturedPart(folder_of(call), part, {}, plain_args, plain_kwargs, taken.snapshots)
+        side = f"/{safe_name(call.side)}" if call.side else ""
+        job = CapturedPart(self.folder_of(call) + side, part, {}, plain_args, plain_kwargs, taken.snapshots)
         job.header = header_of(call, part, state.kind, taken.snapshots)
         with state.lock:
             state.stats.raw_bytes += taken.raw_bytes
@@ -266,6 +269,11 @@ class CaptureStore:
         state.backend.release(job)
         state.lose("")
         return False
+
+    def folder_of(self, call: CallInfo) -> str:
+        """`<op>/<process>[/<purpose>]/<id>/<time>`: where the call is kept below op_capture_results, and no other."""
+        FOLDERS.take(self._state.root_path, call)
+        return call.folder
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until everything put so far is on disk (or given up). False: the timeout passed first."""
@@ -311,14 +319,6 @@ class _Taken:
         _, queued = self.state.backend.take(snapshot)
         self.queued_bytes += queued
         self.snapshots.append(snapshot)
-
-
-def folder_of(call: CallInfo) -> str:
-    """`<op>/<process>[/<purpose>]/<id>/<time>[/<side>]`, each safe as a folder name."""
-    process = process_label(call.rank, call.world_size)
-    above = f"/{safe_name(call.purpose)}" if call.purpose else ""
-    below = f"/{safe_name(call.side)}" if call.side else ""
-    return f"{safe_name(call.name)}/{process}{above}/{int(call.forward_id)}/{safe_name(call.time)}{below}"
 
 
 def _shut(state: _StoreState) -> None:

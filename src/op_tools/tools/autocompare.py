@@ -9,7 +9,6 @@ randomness inside is opened up and judged at ATen level.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections import Counter
 from typing import Any, ClassVar
 
@@ -391,13 +390,14 @@ class OpAutoCompare(Tool):
         """The tensors of a failing call, for replay: <op>/<pid>/autocompare/<id>/<time>/{device,cpu}/."""
         if self._store is None:
             self._store = CaptureStore(self.settings.results, "files", None, self.say_saved)
-        stamp = time.strftime("%Y-%m-%d-%H-%M-%S")
         parts: Any = ("input", "output") if grad_outputs is None else ("input", "grad_inputs", "grad_outputs")
+        both = CallInfo(
+            name=call.name, forward_id=call.id, step=call.step, purpose="autocompare", device=device,
+            call_site=self.call_site_text(call), parts=parts, **rank_info(),
+        )  # fmt: skip
+        self._store.folder_of(both)  # one for the two sides
         for side, values in (("device", results), ("cpu", reference.own())):
-            info = CallInfo(
-                name=call.name, forward_id=call.id, time=stamp, step=call.step, purpose="autocompare", side=side,
-                device=device, call_site=self.call_site_text(call), parts=parts, **rank_info(),
-            )  # fmt: skip
+            info = dataclasses.replace(both, side=side)
             self._store.put(info, "input", *inputs)
             if grad_outputs is None:
                 self._store.put(info, "output", tuple(values))

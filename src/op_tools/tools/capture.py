@@ -10,12 +10,11 @@ import torch
 
 from dicore.settings import flag, one_of, setting, size
 from op_tools import describe, tables, writing
-from op_tools.engine import ENGINE, Call
+from op_tools.engine import Call
 from op_tools.results import LOCATION_COLUMNS, rank_info
 from op_tools.settings import ToolSettings, level_setting
 from op_tools.storage import CallInfo, CaptureStore, Limits
 from op_tools.storage.call_info import PARTS
-from op_tools.storage.store import folder_of
 from op_tools.tool import LevelTool
 from op_tools.trees import tensors_of
 
@@ -100,8 +99,7 @@ class OpCapture(LevelTool):
         location = self.location(call)
         return CallInfo(
             name=call.name,
-            # Calls at ATen level go by the number of the call they are part of; each has a folder of its own.
-            forward_id=call.id if call.level != "aten" else ENGINE.next_id(),
+            forward_id=call.id,
             time=time.strftime("%Y-%m-%d-%H-%M-%S"),
             step=call.step,
             device=str(call.device),
@@ -138,7 +136,7 @@ class OpCapture(LevelTool):
         written = writing.written(call.func, call.name, call.args, call.kwargs)
         rest = tuple([tensor for tensor in written if id(tensor) not in kept])
         self.store.put(info, "output", returned, {"written": rest} if rest else None)
-        self.open_results().append({**self.row_of(call), "folder": folder_of(info)})
+        self.open_results().append({**self.row_of(call), "folder": self.store.folder_of(info)})
         if self.settings.verbose:
             self.store.flush()
             rows = call.notes.pop((self, "rows")) + describe.rows_of(call.name, "outputs", (result,))
@@ -152,7 +150,9 @@ class OpCapture(LevelTool):
         info.parts = PARTS
         self.store.put(info, "grad_inputs", tuple(grad_inputs))
         self.store.put(info, "grad_outputs", tuple(grad_outputs))
-        self.open_results().append({**self.row_of(call), "folder": folder_of(info), "phase": "backward"})
+        self.open_results().append(
+            {**self.row_of(call), "folder": self.store.folder_of(info), "phase": "backward"}
+        )
         if self.settings.verbose:
             self.store.flush()
             rows = describe.rows_of(call.name, "grad_output", _filled(grad_outputs))

@@ -19,7 +19,6 @@ from op_tools.engine.backward import CallGraph, GradientRecorder, Gradients, in_
 from op_tools.results import rank_info
 from op_tools.settings import ToolSettings
 from op_tools.storage import CallInfo, CaptureStore
-from op_tools.storage.store import folder_of
 from op_tools.tool import Tool
 from op_tools.tools.capture import numbers
 from op_tools.tools.layer_names import ModelNames, is_compiled, is_wrapper, own_weights, unwrapped
@@ -247,13 +246,13 @@ class OpLayers(Tool):
             return
         if visit.call >= 0:
             store.put(info, "output", outputs)
-            self._write_row(visit, info)
+            self._write_row(visit, info, store)
         if visit.graph is not None:
             self._follow_gradients(visit, info, outputs)
         elif not torch.is_grad_enabled() and module.training:
             self._graphless.setdefault(module, []).append(info)
 
-    def _write_row(self, visit: Visit, info: CallInfo) -> None:
+    def _write_row(self, visit: Visit, info: CallInfo, store: CaptureStore) -> None:
         self.recorded += 1
         row = {
             "forward_id": info.forward_id,
@@ -263,7 +262,7 @@ class OpLayers(Tool):
             "model": visit.model,
             "parent": visit.parent,
             "step": info.step,
-            "folder": folder_of(info),
+            "folder": store.folder_of(info),
             "call_site": info.call_site,
             "thread": threading.get_ident(),
             "level": "module",
