@@ -7,7 +7,8 @@ import dataclasses
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,11 @@ from dicore.settings import size
 from dicore.suggestions import did_you_mean
 
 if TYPE_CHECKING:
+    from op_tools.allowances import Allowances
     from op_tools.storage.log import Log
     from op_tools.tool import Tool
 
-__all__ = ["Gate", "GateChecker", "gate_names", "parse_gate"]
+__all__ = ["Gate", "GateChecker", "gate_names", "parse_gate", "strict_gates"]
 
 _SHOWN = 5
 _PATIENCE = 10.0  # seconds
@@ -33,10 +35,34 @@ class Gate:
 
     tool: str
     limit: int = 0
+    allowances: Allowances | None = (
+        None  # of a strict gate: labels that none of them covers speak against the run too
+    )
 
     def faults(self, rows: Iterable[dict[str, Any]]) -> list[str]:
         """What speaks against the run, one text each, in the order it happened."""
-        return tool_named(self.tool).faults(rows, self.limit)
+        tool = tool_named(self.tool)
+        if self.allowances is None:
+            return tool.faults(rows, self.limit)
+        return [text for row in rows if (text := tool.fault(row) or self._label(row))]
+
+    def _label(self, row: Mapping[str, Any]) -> str:
+        from op_tools.tool import at_call_site, in_backward_of
+
+        label = self.allowances.finding(row) if self.allowances is not None else ""
+        if not label:
+            return ""
+        return f"{row.get('name')} is {label}{in_backward_of(row)}: {row.get('reason')}{at_call_site(row)}"
+
+    def note(self, rows: Iterable[dict[str, Any]]) -> str:
+        """What a gate that is passed does not look at."""
+        if self.allowances is not None or not tool_named(self.tool).gives_labels:
+            return ""
+        from op_tools.verdict import is_label
+
+        labels = Counter(str(row["verdict"]) for row in rows if is_label(str(row.get("verdict") or "")))
+        told = ", ".join(f"{count} {label}" for label, count in labels.items())
+        return f"passed, but values have a label ({told}); --strict fails on them" if told else ""
 
 
 def gate_names() -> list[str]:
@@ -45,6 +71,26 @@ def gate_names() -> list[str]:
         f"{tool.command_name}={tool.gate_value}" if tool.gate_value else tool.command_name
         for tool in offered()
         if tool.judges
+    ]
+
+
+def strict_gates(gates: Sequence[Gate], allow: Sequence[str], profiles: Sequence[str]) -> list[Gate]:
+    """The same gates, of which those that know labels fail on what is not allowed. Raises UsageError."""
+    from op_tools.allowances import Allowances, BadAllowance
+
+    if not any(tool_named(gate.tool).gives_labels for gate in gates):
+        names = ", ".join(f"--gate {tool.command_name}" for tool in offered() if tool.gives_labels)
+        raise UsageError(
+            f"--strict makes labels fail the gate of a tool that gives labels: it needs {names} beside it. If it is an option "
+            "of the script, put -- before it."
+        )
+    try:
+        allowances = Allowances.of(allow, profiles)
+    except BadAllowance as error:
+        raise UsageError(f"--allow, --profile: {error}.") from error
+    return [
+        dataclasses.replace(gate, allowances=allowances) if tool_named(gate.tool).gives_labels else gate
+        for gate in gates
     ]
 
 
@@ -111,9 +157,15 @@ class GateChecker:
                 lines += [f"    {text}" for text in found[:_SHOWN]]
                 if len(found) > _SHOWN:
                     lines.append(f"    and {len(found) - _SHOWN} more")
+                if gate.allowances is not None and not tool_named(gate.tool).faults(rows, gate.limit):
+                    lines.append(
+                        "    no value is wrong; --allow OPERATOR[:ARITHMETIC] or --profile FILE allows labels"
+                    )
             elif problem := problem or tool_named(gate.tool).inconclusive(rows):
                 code = code or NOTHING_KNOWN
                 lines.append(f"gate {gate.tool}: {problem}")
+            elif note := gate.note(rows):
+                lines.append(f"gate {gate.tool} {note}")
         return code, lines
 
     def _rows(self, gate: Gate) -> tuple[list[dict[str, Any]], str]:

@@ -43,6 +43,9 @@ Run a program unchanged: the names of cuda lead to the chosen device, and the op
 Options:
 {tools}
 {gates}
+  --strict                  the gate autocompare also fails on labels, such as lower_precision
+  --allow NAME[:ARITHMETIC] with --strict: a label that is allowed, for operators (names or patterns); may be repeated
+  --profile FILE            with --strict: a device profile, which declares the arithmetic of a device
   --results DIR             folder for all results (default: op_tools_results)
   --set TOOL.SETTING=VALUE  a setting of a tool that is on, such as time.top=20; see `ditorch config`
   --no-ditorch              do not map the names of cuda
@@ -50,11 +53,13 @@ Options:
   --help                    show this
 
 --tool, --gate, --results and --set may also stand directly after the script, up to the first word that is none
-of them. Put -- before the arguments of a script that has such an option itself:
+of them; behind a gate so may --strict, --allow and --profile. Put -- before the arguments of a script that has such
+an option itself:
     ditorch run train.py --tool time -- --tool hammer
 The exit code is the program's; 2 if it could not be started; of a gate, 1 if it fails and 5 if nothing is known."""
 
 _VALUES = ("--tool", "--gate", "--results", "--set")
+_OF_GATES = ("--strict", "--allow", "--profile")
 _FLAGS = ("--no-ditorch", "--help", "-h")
 _USAGE_ERROR = 2
 
@@ -66,6 +71,9 @@ class RunArguments:
     tools: list[str] = field(default_factory=list)
     gates: list[str] = field(default_factory=list)
     settings: list[str] = field(default_factory=list)
+    strict: bool = False
+    allow: list[str] = field(default_factory=list)
+    profiles: list[str] = field(default_factory=list)
     results: str | None = None
     mapping: bool = True
     help: bool = False
@@ -81,11 +89,13 @@ class RunArguments:
             self.results = value
         elif option == "--set":
             self.settings.append(value)
+        elif option == "--profile":
+            self.profiles.append(value)
         else:
             names = [word.strip() for word in value.split(",") if word.strip()]
             if not names:
                 raise UsageError(f"{option} {value}: there is no name in it.")
-            (self.tools if option == "--tool" else self.gates).extend(names)
+            {"--tool": self.tools, "--gate": self.gates, "--allow": self.allow}[option].extend(names)
 
 
 def parse(words: Sequence[str]) -> RunArguments:
@@ -96,7 +106,9 @@ def parse(words: Sequence[str]) -> RunArguments:
     while rest and not given.target:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
-        if name in _VALUES:
+        if word == "--strict":
+            given.strict = True
+        elif name in (*_VALUES, *_OF_GATES):
             given.take(name, value if equals else _value_of(name, rest))
         elif word == "--no-ditorch":
             given.mapping = False
@@ -108,7 +120,7 @@ def parse(words: Sequence[str]) -> RunArguments:
         elif word == "--" and not closed:
             closed = True
         elif word.startswith("-") and word != "-" and not closed:
-            hint = did_you_mean(name, (*_VALUES, *_FLAGS, "-m"))
+            hint = did_you_mean(name, (*_VALUES, *_OF_GATES, *_FLAGS, "-m"))
             raise UsageError(f"unknown option {word}.{hint} Options of the script stand after the script.")
         else:
             given.target = word
@@ -125,9 +137,13 @@ def _after_the_script(given: RunArguments, words: list[str]) -> list[str]:
         name, equals, value = rest[0].partition("=")
         if rest[0] == "--":
             return rest[1:]
-        if name not in _VALUES:
+        # What only means something beside a gate is the script's where there is none.
+        if name not in (*_VALUES, *(_OF_GATES if given.gates else ())):
             break
         del rest[0]
+        if name == "--strict":
+            given.strict = True
+            continue
         given.take(name, value if equals else _value_of(name, rest))
     return rest
 
@@ -150,6 +166,14 @@ def main(words: Sequence[str]) -> NoReturn:
             from _ditorch.gates import parse_gate
 
             gates = [parse_gate(text) for text in given.gates]
+        if given.strict:
+            from _ditorch.gates import strict_gates
+
+            gates = strict_gates(gates, given.allow, given.profiles)
+        elif given.allow or given.profiles:
+            raise UsageError(
+                "--allow and --profile say which labels a strict gate allows: give --strict too."
+            )
         tools = [*given.tools, *(gate.tool for gate in gates)]
         config = RunConfig.of(tools, given.results, given.settings, given.mapping)
         prepare = _prepare(given)

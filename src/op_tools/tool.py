@@ -57,6 +57,8 @@ class Tool:
     # Whether rows can say that a run is wrong: the tool is a gate of `ditorch run`. What value the gate takes, if one.
     judges: ClassVar[bool] = False
     gate_value: ClassVar[str] = ""
+    # Whether rows can have a label, on which a strict gate fails.
+    gives_labels: ClassVar[bool] = False
 
     # What the engine asks once and caches.
     uses_api = True

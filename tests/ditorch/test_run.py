@@ -90,6 +90,8 @@ def lines_of(folder: Path, results: str) -> int:
         ("--tool time -- train.py --tool x", ["time"], "train.py", "--tool x"),
         ("-m pkg.mod --tool time,cast -m other", ["time", "cast"], "pkg.mod", "-m other"),
         ("train.py --help", [], "train.py", "--help"),
+        ("train.py --strict --allow x", [], "train.py", "--strict --allow x"),
+        ("train.py --gate autocompare --strict --allow x --lr 1 --strict", [], "train.py", "--lr 1 --strict"),
         ("train.py", [], "train.py", ""),
     ],
 )
@@ -116,6 +118,22 @@ def test_all_options_are_understood() -> None:
     )
     assert (given.results, given.settings, given.gates) == ("s", ["time.top=3"], ["memory=1G"])
     assert given.mapping is False
+    strict = run.parse(
+        [
+            "--gate",
+            "autocompare",
+            "--strict",
+            "--allow",
+            "a,b",
+            "x.py",
+            "--allow=c",
+            "--profile",
+            "p.toml",
+            "y",
+        ]
+    )
+    assert (strict.strict, strict.allow, strict.profiles) == (True, ["a", "b", "c"], ["p.toml"])
+    assert (strict.target, strict.arguments) == ("x.py", ["y"])
 
 
 @pytest.mark.parametrize(
@@ -125,6 +143,12 @@ def test_all_options_are_understood() -> None:
         ("--tol time x.py", "Did you mean '--tool'"),
         ("x.py --tool", "--tool needs a value"),
         ("--tool time", "no script to run"),
+        ("--strict x.py", "it needs --gate autocompare beside it"),
+        ("--gate overflow --strict x.py", "it needs --gate autocompare beside it"),
+        ("--gate autocompare --allow aten.mm.default x.py", "give --strict too"),
+        ("--gate autocompare --strict --allow :TF32 x.py", "names no operator"),
+        ("--gate autocompare --strict --allow ( x.py", "is not a valid pattern"),
+        ("--gate autocompare --strict --profile none.toml x.py", "none.toml cannot be read"),
         ("--tool time --set time.tip=1 x.py", "Did you mean 'top'?"),
         ("--tool time --set time.top=many x.py", "invalid literal"),
         ("--set time.top=3 x.py", "Add --tool time"),

@@ -81,6 +81,14 @@ PROGRAMS = {
         process.start()
         process.join()
         """,
+    "few_bits": """
+        def kernel(a, b):
+            return (a.cpu().bfloat16().float() @ b.cpu().bfloat16().float()).to(a.device)
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("mm", kernel, "PrivateUse1", allow_override=True)
+        torch.manual_seed(0)
+        torch.mm(torch.randn(16, 32).cuda(), torch.randn(32, 16).cuda())
+        """,
     "killed_comparison": f"""
         import multiprocessing, os, signal
         sys.path.insert(0, {str(HERE.parent / "op_tools")!r})
@@ -104,6 +112,26 @@ def write_programs(folder: Path) -> None:
 
 def gate(program: str, results: str, name: str = "overflow") -> list[str]:
     return ["run", "--gate", name, "--results", results, f"{program}.py"]
+
+
+def test_a_strict_gate_fails_on_labels_that_nobody_has_allowed(tmp_path: Path) -> None:
+    """A float32 kernel that multiplies in bfloat16: neither right nor wrong, and nothing that should pass unseen."""
+    write_programs(tmp_path)
+    (tmp_path / "chip.toml").write_text(
+        '[[lower_precision]]\noperators = ["torch.mm"]\narithmetic = "bfloat16"\n'
+    )
+    plain, strict, declared = run_commands(
+        tmp_path,
+        gate("few_bits", "results", "autocompare"),
+        [*gate("few_bits", "results", "autocompare"), "--strict"],
+        [*gate("few_bits", "results", "autocompare"), "--strict", "--profile", "chip.toml"],
+    )
+    assert (plain.returncode, strict.returncode, declared.returncode) == (0, 1, 0), strict.stderr
+    assert "gate autocompare passed, but values have a label (1 lower_precision); --strict" in plain.stderr
+    assert "gate autocompare failed: 1 finding\n    torch.mm output is lower_precision: " in strict.stderr
+    assert "behaves like bfloat16 inputs" in strict.stderr and "few_bits.py" in strict.stderr
+    assert "no value is wrong; --allow OPERATOR[:ARITHMETIC] or --profile FILE allows labels" in strict.stderr
+    assert "gate autocompare" not in declared.stderr
 
 
 def test_what_other_threads_and_processes_find_fails_the_gate(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ class OpAutoCompare(Tool):
     hook_name = "OpAutoCompareHook"
     report_section = "operators"
     judges = True
+    gives_labels = True
     schema = AutoCompareSettings
     result_folder = "op_autocompare_result"
     result_file = "op_autocompare_info"
