@@ -103,19 +103,8 @@ def test_whose_option_is_it(words: str, tools: list[str], target: str, arguments
 
 
 def test_all_options_are_understood() -> None:
-    given = run.parse(
-        [
-            "--results",
-            "r",
-            "--set",
-            "time.top=3",
-            "--gate",
-            "memory=1G",
-            "--no-ditorch",
-            "x.py",
-            "--results=s",
-        ]
-    )
+    words = "--results r --set time.top=3 --gate memory=1G --no-ditorch x.py --results=s"
+    given = run.parse(words.split())
     assert (given.results, given.settings, given.gates) == ("s", ["time.top=3"], ["memory=1G"])
     assert given.mapping is False
     strict = run.parse(
