@@ -439,6 +439,31 @@ def test_odd_runs_are_shown_too(running: Browser, tmp_path: Path, kind: str) -> 
         assert texts(running, "tr.details dd[data-fact=error_over_bound]") == ["∞"]
 
 
+def test_ranks_side_by_side(running: Browser, tmp_path: Path) -> None:
+    """A cell a rank, tips that say what is wrong, a click that shows its rows, and what is odd about one of them."""
+    for rank in range(12):
+        rows = [runs.compared(n, verdict="fail" if rank == 5 and n % 2 else "same") for n in range(40)]
+        if rank != 7:
+            runs.write(tmp_path / "run", "op_autocompare_info", rows, rank=rank, world_size=12)
+    running.problems.clear()
+    running.resize(1280, 900)
+    running.open(write_report(open_run(tmp_path / "run"), tmp_path / "report.html").path)
+    tips = texts(running, "#ranks g.rank title")
+    assert len(tips) == 12
+    assert tips[5] == "rank 5, wrong values, NaN or Inf: 20 wrong of 40 compared, 0 NaN or Inf, last step 0"
+    assert tips[7] == "rank 7: no log"
+    assert tips[0].startswith("rank 0, nothing wrong: 0 wrong of 40 compared")
+    assert "11 of 12 ranks have data." in texts(running, "#ranks p")
+    assert texts(running, "#ranks [data-fact=lacks_missing]") == ["7"]
+    (odd,) = texts(running, "#ranks tbody tr")
+    assert odd == "5share of wrong valuestorch.add20 of 40 (50 %)0 of 400 (0 %)"
+    assert texts(running, "#operators tbody tr td:nth-child(3)")[0] == "1 of 11"
+    assert texts(running, "#operators tbody tr td:nth-child(4)")[0] == "5"
+    running.evaluate("document.querySelector('g.rank[data-rank=\"3\"]').dispatchEvent(new Event('click'))")
+    assert texts(running, "#rows-found") == ["40 of 440 rows"]
+    assert running.problems == []
+
+
 def test_a_browser_that_cannot_unpack_says_so(running: Browser, page: Path, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     start = text.index('id="rows">') + len('id="rows">')

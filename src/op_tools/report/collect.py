@@ -55,6 +55,7 @@ class Collected:
         self.title = title
         self.table = RowTable()
         self.found = RunSummary()
+        self.selected = False
 
     def read(self, workers: int | None, ray: str | None, progress: Progress | None) -> None:
         """Read the logs; in other processes where there is much to read."""
@@ -72,6 +73,7 @@ class Collected:
             workers = 0 if ray is not None else min(_cpus(), _MOST_WORKERS)
         self.found = merged(parts, workers=workers, ray=ray, progress=progress)
         self._take_kept()
+        self.selected = True
 
     def _take(self, tool: str, row: dict[str, Any]) -> int:
         """A row for the table, unless that is full and the row says nothing."""
@@ -116,7 +118,8 @@ class Collected:
         return {
             "title": self.title, "run": ", ".join(str(run.path) for run in self.runs),
             "made": time.strftime("%Y-%m-%d %H:%M"), "rows": len(self.table),
-            "left_out": sum(counts.values()) - len(self.table), "older_logs": sum(run.older for run in self.runs),
+            "left_out": sum(counts.values()) - len(self.table), "selected": self.selected,
+            "older_logs": sum(run.older for run in self.runs),
             "older": "\n".join(filter(None, (run.about_older() for run in self.runs))), "state": state, "wrong": wrong,
             "compared": compared, "births": births, "suspect": judged["suspect"],
             "lower": judged["lower_precision"],

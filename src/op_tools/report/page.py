@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 
 __all__ = ["WrittenReport", "first_divergence", "headline", "html_of", "page_of", "write_report"]
 
-_SCRIPTS = ("words.js", "elements.js", "rows.js", "charts.js", "table.js", "sections.js", "start.js")
+_SCRIPTS = (
+    "words.js",
+    "elements.js",
+    "rows.js",
+    "charts.js",
+    "table.js",
+    "ranks.js",
+    "sections.js",
+    "start.js",
+)
 MOST_ROWS = 20
 _LONGEST = 120
 _COLUMNS = ("name", "verdict", "phase", "step", "rank", "module", "source", "figure")

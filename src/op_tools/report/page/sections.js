@@ -1,7 +1,7 @@
 // The answers, in the order in which a reader asks.
 
 function headSection() {
-  const names = ["answers", "operators", "timeline", "time", "rows", ...Object.keys(SUMMARY.findings), "environment"];
+  const names = ["answers", "operators", ...(SUMMARY.ranks ? ["ranks"] : []), "timeline", "time", "rows", ...Object.keys(SUMMARY.findings), "environment"];
   const targets = { rows: "all-rows" };
   return el("header", {},
     el("a", { class: "skip", href: "#all-rows" }, t("skip")),
@@ -31,8 +31,9 @@ function answerSection() {
 function notices() {
   const { environment } = SUMMARY;
   const texts = [];
-  if (environment.dropped) texts.push(t("dropped", count(environment.dropped)));
-  if (SUMMARY.left_out) texts.push(t("left_out", count(SUMMARY.left_out)));
+  if (environment.dropped) texts.push(t(environment.damaged ? "damaged" : "dropped", count(environment.dropped)));
+  if (environment.unreadable) texts.push(t("unread", count(environment.unreadable)));
+  if (SUMMARY.left_out) texts.push(t(SUMMARY.selected ? "selected" : "left_out", count(SUMMARY.left_out)));
   if (environment.world_size === 1 && environment.processes > 1) texts.push(t("processes_note", environment.processes));
   return texts.map((text) => el("p", { class: "warning", role: "note" }, text));
 }
@@ -62,8 +63,12 @@ const operatorCell = (line) => el("button", { type: "button", class: "link", onc
 
 function operatorsSection() {
   const columns = [
-    { key: "operator", cell: operatorCell }, { key: "fail", number: true }, { key: "lower_precision", number: true },
-    { key: "compared", number: true }, { key: "error_over_bound", number: true }, { key: "max_abs_diff", number: true },
+    { key: "operator", cell: operatorCell }, { key: "fail", number: true },
+    ...(SUMMARY.ranks ? [
+      { key: "failed_ranks", number: true, cell: (line) => t("ranks_of", count(line.failed_ranks), count(line.ranks)) },
+      { key: "failed_on", cell: (line) => (line.fail ? [data(shortened(line.failed_on, 60)), failureStrip(line.failures, SUMMARY.ranks.size)] : "") },
+    ] : []),
+    { key: "lower_precision", number: true }, { key: "compared", number: true }, { key: "error_over_bound", number: true }, { key: "max_abs_diff", number: true },
     { key: "first_step", number: true },
   ];
   return el("section", { id: "operators" }, el("h2", {}, t("operators")),
@@ -94,7 +99,8 @@ function drawCharts() {
   for (const box of document.querySelectorAll("[data-chart]")) {
     const drawing = box.querySelector(".drawing");
     const width = Math.max(240, drawing.clientWidth);
-    drawing.replaceChildren(box.dataset.chart === "steps" ? stepsChart(SUMMARY.steps, width) : memoryChart(SUMMARY.memory, width));
+    const charts = { steps: () => stepsChart(SUMMARY.steps, width), memory: () => memoryChart(SUMMARY.memory, width), ranks: () => rankStrip(SUMMARY.ranks, width) };
+    drawing.replaceChildren(charts[box.dataset.chart]());
   }
 }
 
@@ -150,9 +156,12 @@ function environmentSection() {
     { key: "tool", cell: (log) => data(log.tool) }, { key: "rank", number: true }, { key: "pid", number: true, cell: (log) => String(log.pid ?? "") },
     { key: "count", number: true, cell: (log) => count(log.rows) }, { key: "dropped_bytes", number: true, cell: (log) => count(log.dropped) },
     { key: "host", cell: (log) => data(log.host) }, { key: "started", cell: (log) => data(log.started) }, { key: "file", cell: (log) => data(shortened(log.file, 120), "span", "cut wide-cut mono") },
+    ...(environment.unreadable ? [{ key: "problem", cell: (log) => data(shortened(log.problem, 300), "span", "cut wide-cut") }] : []),
   ];
   const lines = environment.logs.map((log) => ({ ...log, count: log.rows, dropped_bytes: log.dropped }));
   return el("section", { id: "environment" }, el("h2", {}, t("environment")),
     el("dl", { class: "facts" }, entries.map(([name, value]) => fact(name, data(value, "div", name === "settings" && settings.length ? "long mono" : ""), name === "settings" && settings.length))),
-    el("h3", {}, t("logs")), smallTable(columns, lines, t("logs")));
+    el("h3", {}, t("logs")),
+    environment.log_count > lines.length ? el("p", { class: "dim" }, t("logs_left_out", count(environment.log_count))) : "",
+    lines.length ? smallTable(columns, lines, t("logs")) : "");
 }

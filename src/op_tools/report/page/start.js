@@ -4,7 +4,7 @@ const SUMMARY = JSON.parse(document.getElementById("summary").textContent);
 function render() {
   document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
   document.getElementById("page").replaceChildren(headSection(), el("main", {},
-    answerSection(), operatorsSection(), timelineSection(), timeSection(), tableSection(),
+    answerSection(), operatorsSection(), ranksSection(), timelineSection(), timeSection(), tableSection(),
     ...Object.keys(SUMMARY.findings).map(findingsSection), environmentSection()));
   drawCharts();
   choose();
