@@ -293,8 +293,9 @@ def read(
     sources: dict[str, Source] = {}
     for name, variable in variables.items():
         if (given := arguments.get(name)) is not None:
-            checked = isinstance(given, str) and isinstance(variable.default, str)
-            values[name] = _from_text(variable, given, f"argument {name}") if checked else given
+            # `max_bytes="100M"` is as good as the number.
+            text = isinstance(given, str)
+            values[name] = _from_text(variable, given, f"argument {name}") if text else given
             origin = "argument"
         elif variable.name in environ:
             origin = f"environment variable {variable.name}"

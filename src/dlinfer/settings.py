@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 
-from dicore.settings import Variable, one_of
+from dicore.settings import Variable, one_of, size
 
 
 def _gibibytes(text: str) -> float:
+    """A number alone is in GiB; `512M` and `4G` say their unit."""
     try:
-        amount = float(text)
+        amount = float(text) if text[-1:].isdigit() else size(text) / (1 << 30)
     except ValueError:
         amount = 0.0
     if not 0 < amount < math.inf:
-        raise ValueError(f"expected GiB as a number above 0, such as 4 or 0.5, got {text!r}")
+        raise ValueError(f"expected GiB as a number above 0, such as 4 or 0.5, or 512M, got {text!r}")
     return amount
 
 
@@ -65,7 +66,7 @@ DEVICE = Variable(
 CPU_MEMORY = Variable(
     "DLINFER_CPU_MEMORY",
     4,
-    "GiB of the CPU's free memory that LMDeploy may see",
+    "GiB of the CPU's free memory that LMDeploy may see; `512M` and `2G` say their unit",
     _gibibytes,
 )
 VLLM_DEVICE = Variable(

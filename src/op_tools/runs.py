@@ -15,12 +15,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from dicore.settings import size
 from op_tools import registry
 from op_tools.storage.errors import CaptureError
 from op_tools.storage.log import SUFFIX
 from op_tools.storage.log_reader import LogContents, LogReader, read_header, read_log
 
-__all__ = ["DERIVED_LOGS", "BadInput", "Run", "kind_of_path", "open_run"]
+__all__ = ["DERIVED_LOGS", "BadInput", "Run", "kind_of_path", "open_run", "size_option"]
 
 # Logs of what is made from captures afterwards, by the beginning of their file names.
 DERIVED_LOGS: Mapping[str, str] = MappingProxyType({"diff": "op_diff_info", "replay": "op_replay_info"})
@@ -36,6 +37,14 @@ class BadInput(Exception):
     def __init__(self, message: str, code: int = USAGE) -> None:
         super().__init__(message)
         self.code = code
+
+
+def size_option(text: str, option: str) -> int:
+    """The bytes that an option of a command gives: `4096`, `100M`, `2G`. Raises BadInput."""
+    try:
+        return size(text)
+    except ValueError as error:
+        raise BadInput(f"{option}: {error}.") from error
 
 
 @dataclass(frozen=True)

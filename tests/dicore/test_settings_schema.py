@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from dicore.settings import SettingError, Variable, flag, one_of, size, unknown_variables
+from dicore.settings import SettingError, Variable, flag, one_of, read, setting, size, unknown_variables
 
 pytestmark = pytest.mark.unit
 
@@ -96,3 +97,38 @@ def test_flags() -> None:
     assert [flag(word) for word in ("0", "off", "False", "no", "")] == [False] * 5
     with pytest.raises(ValueError, match="expected 1 or 0, got 'maybe'"):
         flag("maybe")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", 0),
+        ("4096", 4096),
+        ("100M", 100 << 20),
+        ("2G", 2 << 30),
+        ("512K", 512 << 10),
+        ("512k", 512 << 10),
+        (" 1.5 GiB ", 3 << 29),
+        ("100MB", 100 << 20),
+        ("1T", 1 << 40),
+    ],
+)
+def test_sizes_are_written_with_a_unit(text: str, expected: int) -> None:
+    assert size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "M", "-1", "1e9", "100X", "100 M M", "ten"])
+def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(ValueError, match="64K or 2G"):
+        size(text)
+
+
+def test_an_argument_may_be_written_as_in_the_environment() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Schema:
+        limit: int | None = setting(None, "DITORCH_LIMIT", size, "bytes")
+
+    assert read(Schema, "op_tools.x", {"limit": "100M"}, {})[0].limit == 100 << 20
+    assert read(Schema, "op_tools.x", {"limit": 5}, {})[0].limit == 5
+    with pytest.raises(SettingError, match="argument limit: expected a number of bytes"):
+        read(Schema, "op_tools.x", {"limit": "much"}, {})

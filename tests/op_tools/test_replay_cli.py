@@ -148,6 +148,14 @@ def test_exit_codes(tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "not a device of this machine" in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
+def test_the_memory_limit_is_a_size(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tree, "--memory-limit", "100M", *HERE) == 0
+    assert run(tree, "--memory-limit", "0.1K", *HERE) == 1
+    assert "refused" in capsys.readouterr().out
+    assert run(tree, "--memory-limit", "much", *HERE) == 2
+    assert "--memory-limit: expected a number of bytes such as 4096, 64K or 2G" in capsys.readouterr().err
+
+
 def test_our_own_errors_and_interruptions_have_codes_of_their_own(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

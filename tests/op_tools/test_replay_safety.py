@@ -32,6 +32,19 @@ HUGE = {
     "repeat": ("torch.Tensor.repeat", lambda: (torch.ones(10), 10**6, 10**6)),
     "expanded": ("torch.Tensor.contiguous", lambda: (torch.ones(1).expand(10**12),)),
     "factory": ("torch.Tensor.new_zeros", lambda: (torch.ones(1), (10**6, 10**6))),
+    "expanding": ("torch.Tensor.expand", lambda: (torch.ones(1), 10**12)),
+    "expanding below": ("aten.expand.default", lambda: (torch.ones(1), [10**12])),
+    "many that show much": ("torch.broadcast_tensors", lambda: (torch.ones(30_000, 1), torch.ones(30_000))),
+    "windows": ("torch.Tensor.unfold", lambda: (torch.ones(100_000), 0, 50_000, 1)),
+    "windows below": ("aten.as_strided.default", lambda: (torch.ones(9), [10**12], [0])),
+    "sum of what was expanded": ("torch.sum", lambda: (torch.ones(1).expand(10**12),)),
+    "from nothing": ("torch.ones", lambda: (10**12,)),
+    "from nothing below": ("aten.eye.default", lambda: (10**7,)),
+    "counted": ("torch.bincount", lambda: (torch.tensor([10**12]),)),
+    "one hot": ("torch.nn.functional.one_hot", lambda: (torch.tensor([10**12]),)),
+    "repeated": ("torch.repeat_interleave", lambda: (torch.ones(1), torch.tensor([10**12]))),
+    "repeated indices": ("aten.repeat_interleave.Tensor", lambda: (torch.tensor([10**12]),)),
+    "chosen by values": ("torch.combinations", lambda: (torch.ones(100_000), 2)),
     "inside": ("torch.kron", lambda: (torch.ones(200_000), torch.ones(200_000))),
     "aten": ("aten.constant_pad_nd.default", lambda: (torch.ones(3), [0, 10**12])),
 }
@@ -45,6 +58,16 @@ def test_a_call_that_asks_for_more_memory_than_its_capture_explains_is_refused(
     report = one(capture(tmp_path, nothing, make(), name=name, outputs=False))
     assert report.status == "refused"
     assert "bytes" in report.reason or "elements" in report.reason
+
+
+def test_what_a_view_shows_counts_against_the_limit(tmp_path: Path) -> None:
+    folder = capture(tmp_path, torch.Tensor.expand, (torch.ones(1), 1000))
+    assert one(folder).status == "same"
+    for limit, status in ((4000, "same"), (3999, "refused")):
+        assert one(folder, Options(device="cpu", verbose=False, memory_limit=limit)).status == status
+    shown = capture(tmp_path / "2", torch.sum, (torch.ones(1).expand(1000),))
+    assert one(shown, Options(device="cpu", verbose=False, memory_limit=3000)).status == "refused"
+    assert one(shown).status in ("same", "pass")
 
 
 def test_the_memory_limit_can_be_set(tmp_path: Path) -> None:

@@ -72,13 +72,18 @@ def _check_captured(func: Callable[..., Any], captured: CapturedCall, memory_lim
     if key in _small_enough:
         return
     # Bytes that are there: what an expanded or a sparse tensor shows may be any number.
-    unique = {id(tensor): tensor for tensor in tensors}.values()
+    unique = list({id(tensor): tensor for tensor in tensors}.values())
     held = sum(part.untyped_storage().nbytes() for tensor in unique for part in parts_of(tensor))
     limit = memory_limit or limit_for(held, captured.outputs is not None)
-    for tensor in tensors:
-        # Judging a sparse tensor takes all the elements that it stands for.
-        if tensor.layout is not torch.strided and tensor.numel() * tensor.element_size() > limit:
-            raise TooLarge(f"a sparse tensor of {list(tensor.shape)} stands for more than {limit:,} bytes")
+    # Judging a sparse or an expanded tensor takes all the elements that it stands for.
+    beyond = sum(max(0, _shown(tensor) - _held(tensor)) for tensor in unique)
+    if beyond > limit:
+        largest = max(unique, key=_shown)
+        raise TooLarge(
+            f"a tensor of {list(largest.shape)} stands for more than the {_held(largest):,} bytes that it has: "
+            f"{_shown(largest):,}; {_limit_text(limit)}"
+        )
+    _check_values(captured, limit)
     _check_memory(func, captured.args, captured.kwargs, limit)
     if len(_small_enough) > _MOST_REMEMBERED:
         _small_enough.clear()
@@ -96,23 +101,85 @@ def limit_for(captured_bytes: int, has_outputs: bool) -> int:
     return max(_LEAST_LIMIT if has_outputs else 4 * _LEAST_LIMIT, _ROOM * captured_bytes)
 
 
+def _limit_text(limit: int) -> str:
+    return f"the limit for this capture is {limit:,} (--memory-limit sets another)"
+
+
+def _shown(tensor: torch.Tensor) -> int:
+    """The bytes of all elements, as a copy would have them."""
+    return tensor.numel() * tensor.element_size()
+
+
+def _held(tensor: torch.Tensor) -> int:
+    return sum(part.untyped_storage().nbytes() for part in parts_of(tensor))
+
+
+def _largest(tensor: Any) -> int:
+    whole = isinstance(tensor, torch.Tensor) and tensor.numel() and not tensor.is_floating_point()
+    return int(tensor.max()) if whole else 0
+
+
+def _repeats(values: Any, repeats: Any = None, **_: Any) -> int:
+    counts = values if repeats is None else repeats
+    if not isinstance(counts, torch.Tensor) or counts.is_floating_point() or not counts.numel():
+        return 0
+    each = (
+        1
+        if repeats is None or not isinstance(values, torch.Tensor)
+        else max(1, values.numel() // counts.numel())
+    )
+    return int(counts.clamp(min=0).double().sum()) * each
+
+
+# The few functions whose results are as large as the values of their inputs say, in elements.
+_SIZED_BY_VALUES: dict[str, Callable[..., int]] = {
+    "bincount": lambda values, weights=None, minlength=0: max(_largest(values) + 1, int(minlength)),
+    "one_hot": lambda values, num_classes=-1: (
+        values.numel() * (_largest(values) + 1 if num_classes == -1 else int(num_classes))
+    ),
+    "repeat_interleave": _repeats,
+}
+
+
+def _check_values(captured: CapturedCall, limit: int) -> None:
+    words = captured.name.split(".")
+    count = next((_SIZED_BY_VALUES[word] for word in words if word in _SIZED_BY_VALUES), None)
+    try:
+        wanted = 0 if count is None else 8 * count(*captured.args, **captured.kwargs)
+    except (TypeError, ValueError, RuntimeError, AttributeError):  # not arguments that it can run with
+        return
+    if wanted > limit:
+        raise TooLarge(f"its values ask for a result of {wanted:,} bytes; {_limit_text(limit)}")
+
+
 class _Sizes(TorchDispatchMode):
     def __init__(self, limit: int) -> None:
         super().__init__()
         self.limit = limit
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        kwargs = dict(kwargs or {})
+        if any(argument.name == "device" for argument in func._schema.arguments[len(args) :]):
+            # Made from nothing (`torch.ones(10**12)`): here too without memory.
+            kwargs["device"] = torch.device("meta")
+            kwargs.pop("pin_memory", None)
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            # It needs values to know its size (`masked_select`): at most all of what goes in, or an index for each element.
+            for tensor in flat_tensors(args, kwargs):
+                each = 8 * max(1, tensor.dim()) if "nonzero" in str(func) else max(8, tensor.element_size())
+                self._check(func, tensor.numel() * each)
+            raise
         for tensor in tree_leaves(result):
             if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
                 # Of its storage: an expanded tensor shows more than it has.
-                nbytes = tensor.untyped_storage().nbytes()
-                if nbytes > self.limit:
-                    raise TooLarge(
-                        f"{func} inside it asks for {nbytes:,} bytes; the limit for this capture is {self.limit:,} "
-                        f"(--memory-limit sets another)"
-                    )
+                self._check(func, tensor.untyped_storage().nbytes())
         return result
+
+    def _check(self, func: Any, nbytes: int) -> None:
+        if nbytes > self.limit:
+            raise TooLarge(f"{func} inside it asks for {nbytes:,} bytes; {_limit_text(self.limit)}") from None
 
 
 def _check_memory(
@@ -131,8 +198,12 @@ def _check_memory(
 
     try:
         with torch.no_grad(), _Sizes(limit):
-            func(*map_leaves(tuple(args), on_meta), **map_leaves(dict(kwargs), on_meta))
+            result = func(*map_leaves(tuple(args), on_meta), **map_leaves(dict(kwargs), on_meta))
     except TooLarge:
         raise
     except Exception:  # many operators cannot run without values; they are bounded by their inputs
         return
+    # Views show more than they have (`expand`, `as_strided`): who compares them copies all of it.
+    nbytes = sum(map(_shown, {id(tensor): tensor for tensor in flat_tensors([result], {})}.values()))
+    if nbytes > limit:
+        raise TooLarge(f"its results show {nbytes:,} bytes; {_limit_text(limit)}")

@@ -14,7 +14,7 @@ from op_tools.describe import printable
 from op_tools.replay import ExecutorError, ItemReport, Options, WorkerStartError, find_items, replay, summary
 from op_tools.replay.printing import report_line
 from op_tools.replay.report import FAILED
-from op_tools.runs import BadInput
+from op_tools.runs import BadInput, size_option
 
 __all__ = ["check_device", "normalised", "replay_command"]
 
@@ -81,11 +81,13 @@ def replay_command(
         list[str] | None, typer.Option("--allow", metavar="PKG", help="Also run functions of this package.")
     ] = None,
     memory_limit: Annotated[
-        int,
+        str,
         typer.Option(
-            "--memory-limit", min=0, help="Bytes a call may allocate; 0: by the size of its capture."
+            "--memory-limit",
+            metavar="SIZE",
+            help="What a call may allocate, such as 100M or 2G; 0: by the size of its capture.",
         ),
-    ] = 0,
+    ] = "0",
     out: Annotated[str, typer.Option(help="Folder for the log and the CSV files.")] = "op_tools_results",
     verbose: Annotated[
         bool | None, typer.Option("--verbose/--quiet", help="Tables for every call; default: for few calls.")
@@ -112,7 +114,7 @@ def replay_command(
         reference=reference,
         allow=tuple(allow or ()),
         verbose=(len(items) <= _MOST_PRINTED_ITEMS if verbose is None else verbose) and not as_json,
-        memory_limit=memory_limit,
+        memory_limit=size_option(memory_limit, "--memory-limit"),
     )
     if ray in (None, "local"):  # elsewhere the machines of the cluster have devices of their own
         check_device(device, "--device")

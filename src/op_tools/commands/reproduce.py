@@ -12,12 +12,11 @@ from typing import Annotated
 
 import typer
 
-from dicore.settings import size
 from op_tools.commands.replay import check_device
 from op_tools.reproduce import ReproduceOptions, Reproduction, find_call, surest_calls, write, write_first
 from op_tools.reproduce.finding import FIRST
 from op_tools.reproduce.write import is_wrong
-from op_tools.runs import BadInput
+from op_tools.runs import BadInput, size_option
 
 __all__ = ["reproduce_command"]
 
@@ -76,7 +75,14 @@ def reproduce_command(
     items = surest_calls(run, is_wrong) if identity == FIRST else iter([find_call(identity, run, is_wrong)])
     item = next(items)
     options = ReproduceOptions(
-        item, out, device, _bytes(limit), force, verify, repeat=repeat, imports=tuple(imports or ())
+        item,
+        out,
+        device,
+        size_option(limit, "--limit"),
+        force,
+        verify,
+        repeat=repeat,
+        imports=tuple(imports or ()),
     )
     made = write_first([item, *items], options) if identity == FIRST else write(options)
     typer.echo(json.dumps(_plain(made)) if as_json else _text(made))
@@ -92,13 +98,6 @@ def _import(names: Sequence[str]) -> None:
         raise BadInput(f"--import {name}: {error}.") from error
     finally:
         sys.path.remove("")
-
-
-def _bytes(text: str) -> int:
-    try:
-        return size(text)
-    except ValueError as error:
-        raise BadInput(f"--limit: {error}.") from error
 
 
 def _text(made: Reproduction) -> str:
