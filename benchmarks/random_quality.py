@@ -1,8 +1,9 @@
 """How many wrong generators the judge of random operators finds, and how often it accuses a right one.
 
 Every variant of the corpus (`random_corpus`, `random_corpus_discrete`) is drawn and judged at each size; the seed is printed,
-`--seed` repeats a run. Held-out faults only run with `--held-out`.
-`python benchmarks/random_quality.py [--sizes 1000,100000] [--draws 20] [--json OUT]` needs torch alone.
+`--seed` repeats a run. `--level` judges at another level than usual: at 0.01 a calibrated judge accuses at most one right
+generator in 100, which a short run can show where one in a million cannot be seen. Held-out faults only run with
+`--held-out`. `python benchmarks/random_quality.py [--sizes 1000,100000] [--draws 20] [--json OUT]` needs torch alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from op_tools.verdict import judge_random
+from op_tools.verdict.distribution import LEVEL, judge_random
 from random_corpus import CONTINUOUS, Subject, Variant
 from random_corpus_discrete import DISCRETE
 
@@ -40,6 +41,7 @@ class Tally:
     """Judged and accused draws of one size."""
 
     size: int
+    level: float = LEVEL
     right: int = 0
     alarms: int = 0
     wrong: int = 0
@@ -53,19 +55,21 @@ class Tally:
         return self.found / max(1, self.wrong)
 
 
-def accused(subject: Subject, variant: Variant, size: int, seed: int, tally: Tally) -> str:
+def accused(subject: Subject, variant: Variant, seed: int, tally: Tally) -> str:
     """What the judge says against one draw; empty if nothing."""
     generator = torch.Generator().manual_seed(seed)
-    args = subject.args(size, generator)
-    results = variant(size, generator, args)
+    args = subject.args(tally.size, generator)
+    results = variant(tally.size, generator, args)
     started = time.perf_counter()
-    verdicts = judge_random(subject.call, args, {}, results)
+    verdicts = judge_random(subject.call, args, {}, results, level=tally.level)
     tally.seconds += time.perf_counter() - started
     return next((verdict.reason or "fails" for verdict in verdicts if verdict.status == "fail"), "")
 
 
-def measured(size: int, seed: int, draws: int, right_draws: int, held_out: bool) -> Tally:
-    tally = Tally(size)
+def measured(
+    size: int, seed: int, draws: int, right_draws: int, *, held_out: bool = False, level: float = LEVEL
+) -> Tally:
+    tally = Tally(size, level)
     for subject in SUBJECTS:
         for kind, variants, count in (
             ("right", subject.right, right_draws),
@@ -75,7 +79,7 @@ def measured(size: int, seed: int, draws: int, right_draws: int, held_out: bool)
                 for repeat in range(count):
                     # The same draws whatever else is in the corpus.
                     key = zlib.crc32(f"{subject.name}/{name}/{size}/{seed}/{repeat}".encode())
-                    said = accused(subject, variant, size, key, tally)
+                    said = accused(subject, variant, key, tally)
                     label = f"{subject.name}: {name}"
                     if kind == "right":
                         tally.right += 1
@@ -115,7 +119,7 @@ def measure(options: Options) -> Report:
 
     seed = secrets.randbelow(2**31)
     draws = 1 if options.quick else 5
-    tally = measured(TARGET_SIZE, seed, draws, 5 * draws, False)
+    tally = measured(TARGET_SIZE, seed, draws, 5 * draws)
     for line in lines([tally], seed, True):
         options.say(line)
     rows = [
@@ -134,6 +138,7 @@ def main() -> None:
     parser.add_argument(
         "--right-draws", type=int, help="draws of each right variant; default: 10 times --draws"
     )
+    parser.add_argument("--level", type=float, default=LEVEL, help="share of right draws that may be accused")
     parser.add_argument("--held-out", action="store_true", help="the held-out faults instead of the others")
     parser.add_argument("--seed", type=int, help="repeat a run")
     parser.add_argument("--json", type=Path, help="write every figure to this file")
@@ -142,7 +147,10 @@ def main() -> None:
     seed = options.seed if options.seed is not None else secrets.randbelow(2**31)
     right = options.right_draws if options.right_draws is not None else 10 * options.draws
     sizes = [int(size) for size in options.sizes.split(",")]
-    tallies = [measured(size, seed, options.draws, right, options.held_out) for size in sizes]
+    tallies = [
+        measured(size, seed, options.draws, right, held_out=options.held_out, level=options.level)
+        for size in sizes
+    ]
     print("\n".join(lines(tallies, seed, options.verbose)))
     if options.json is not None:
         options.json.write_text(json.dumps(as_json(tallies, seed), indent=1) + "\n")
