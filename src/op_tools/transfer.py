@@ -26,6 +26,8 @@ def copy_tensor(tensor: torch.Tensor, device: str | torch.device) -> torch.Tenso
 
 
 def _copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if tensor._is_zerotensor():  # it has no memory: not every kernel of every device expects that
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
     strided = tensor.layout == torch.strided and not tensor.is_quantized
     if not strided or tensor.numel() <= 1 or 0 not in tensor.stride():
         return tensor.to(device, copy=True)

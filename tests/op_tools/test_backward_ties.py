@@ -310,6 +310,14 @@ def test_gradients_are_added_up_in_place_as_without_a_tool(tool: str) -> None:
         assert run() == bare
 
 
+@pytest.mark.parametrize("tool", ["OpCapture", "OpTimeMeasure", "OpAutoCompare", "OpOverflowCheck"])
+def test_zeros_without_memory_do_not_end_the_process(tool: str) -> None:
+    x = torch.ones(3, device=D, requires_grad=True)
+    with getattr(op_tools, tool)():
+        x.sgn().backward(torch.ones_like(x))
+    assert x.grad.tolist() == [0, 0, 0] and ENGINE.failures.seen == {}
+
+
 def _shape_of_graph(root: Any) -> list[Any]:
     """The graph as nested names: node and what it leads to."""
     return [

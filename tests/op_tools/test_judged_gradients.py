@@ -195,6 +195,12 @@ def checkpoint_of_checkpoints_with_second_derivative() -> None:
     slope.square().sum().backward()
 
 
+@program
+def zeros_without_memory() -> None:
+    """The gradient of sgn is a tensor of zeros that has no memory."""
+    (torch.tanh(data()).sgn() * data()).sum().backward()
+
+
 class Scaled(torch.autograd.Function):
     """Writes in its input, and in the gradient that it is given."""
 

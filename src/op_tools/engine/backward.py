@@ -135,7 +135,7 @@ class Sent:
 
     def __init__(self, grad: torch.Tensor, senders: int) -> None:
         # One gradient reaches the next node as it is. Several are added up by autograd, in the order of their coming.
-        self._sum = grad.detach().clone() if senders > 1 else None
+        self._sum = _copy(grad) if senders > 1 else None
         self._one = (weakref.ref(grad), grad._version)
 
     def add(self, grad: torch.Tensor) -> None:
@@ -262,7 +262,7 @@ class GradientRecorder:
 
     def _own(self, grad: torch.Tensor) -> torch.Tensor:
         """The gradient as it is kept until the last node has run."""
-        return grad.detach() if self._nodes == 1 else self._keep(grad)
+        return grad.detach() if self._nodes == 1 and not grad._is_zerotensor() else self._keep(grad)
 
     def _take(self, facts: CallNode, got: Grads) -> bool:
         """Note what a node was given for outputs; whether something else was among what it was given."""
@@ -318,6 +318,8 @@ class GradientRecorder:
 
 
 def _copy(grad: torch.Tensor) -> torch.Tensor:
+    if grad._is_zerotensor():  # it has no memory: not every kernel of every device expects that
+        return torch.zeros(grad.shape, dtype=grad.dtype, device=grad.device)
     return grad.detach().clone()
 
 

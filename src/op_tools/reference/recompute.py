@@ -192,13 +192,13 @@ class Recomputation(Reference):
                 allow_unused=True,
             )
         by_input = dict(zip(leaves, found, strict=True))
-        return [by_input[id(inputs[i])] for i in wanted]
+        return _detached([by_input[id(inputs[i])] for i in wanted])
 
 
 def _detached(values: list[Any]) -> list[Any]:
     for position, value in enumerate(values):
-        if isinstance(value, torch.Tensor) and value.requires_grad:
-            values[position] = value.detach()
+        if isinstance(value, torch.Tensor) and (value.requires_grad or value._is_zerotensor()):
+            values[position] = value.clone().detach() if value._is_zerotensor() else value.detach()
     return values
 
 
