@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 Mistake = Callable[[Tensor], None]
 
@@ -29,7 +30,8 @@ def off(right: Tensor) -> None:
 def one_element(right: Tensor) -> None:
     """A race: one value is what another should be."""
     flat = right.view(-1)
-    flat[flat.numel() // 2] = flat[0] + 1.0
+    middle = flat.numel() // 2
+    flat[middle] = ~flat[middle] if flat.dtype == torch.bool else flat[0] + 1
 
 
 def shifted(right: Tensor) -> None:
@@ -68,19 +70,38 @@ def aten_name(name: str) -> str:
     return f"aten.{name}" if "." in name else f"aten.{name}.default"
 
 
-def install(name: str, mistake: Mistake | None = None) -> torch.library.Library:
-    """Replace the device's kernel of one operator; it stays as long as the returned object lives."""
+def install(
+    name: str, mistake: Mistake | None = None, *, only_in_backward: bool = False
+) -> torch.library.Library:
+    """Replace the device's kernel of one operator; it stays as long as the returned object lives.
+
+    The kernel copies its arguments to the CPU, computes there, makes its mistake in the first result that a call gives
+    back or writes to, and copies what was written back.
+    """
     overload, mistake = overload_of(name), mistake or WRONG[name]
+    written = [
+        (index, argument.name)
+        for index, argument in enumerate(overload._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        device = next(value.device for value in args if isinstance(value, Tensor))
-        near = [value.cpu() if isinstance(value, Tensor) else value for value in args]
+        device = next(leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
+        near, near_named = tree_map_only(Tensor, lambda tensor: tensor.cpu(), (args, kwargs))
         with torch.no_grad():
-            right = overload(*near, **kwargs).contiguous()
-            mistake(right)
-        if name.endswith("_"):
-            return args[0].copy_(right)
-        return right.to(device)
+            results = overload(*near, **near_named)
+            if not only_in_backward or torch._C._current_autograd_node() is not None:
+                found = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor) and leaf.numel()]
+                for right in sorted(found, key=lambda leaf: not leaf.is_floating_point())[:1]:
+                    changed = right.contiguous()
+                    mistake(changed)
+                    right.copy_(changed)
+        targets = {}
+        for place, key in written:
+            by_place = place < len(args)
+            here, there = (near[place], args[place]) if by_place else (near_named[key], kwargs[key])
+            targets[id(here)] = there.copy_(here)
+        return tree_map_only(Tensor, lambda result: targets.get(id(result), result.to(device)), results)
 
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():

@@ -1,0 +1,307 @@
+"""Sixty kernels of backward made wrong one at a time: does OpAutoCompare find each and name it?
+
+The kernels were drawn once, with a seed, from all operators that run on the device in the backward of torch's operator
+database (`--draw` draws again; views, factories and copies are not drawn), before any result was looked at. Each is
+replaced by one that has a wrong element in backward and is right in forward, and an entry that uses it is run under the
+tool. A kernel that no longer runs once the tool is on is `hidden`.
+
+`python benchmarks/wrong_backward.py --kernels 'index.*|scatter.*'`; exit code 1 where one is not found and named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import dataclasses
+import io
+import os
+import random
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from torch.profiler import ProfilerActivity, profile
+
+import op_tools
+from dicore.workers import Done, Service
+from op_tools.categories import category_of
+from opinfo_samples import DEVICE, Sample, database, in_workers, prepare_worker, samples
+from report import Case, Options, Report
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "op_tools"))
+from wrong_kernels import (  # type: ignore[import-not-found]  # a module of the tests
+    aten_name,
+    install,
+    one_element,
+    overload_of,
+)
+
+SEED, COUNT = 16, 60
+# In-place forms that autograd avoids where it thinks that somebody looks on: not left to chance.
+ALWAYS = ("_index_put_impl_", "index_add_", "scatter_add_")
+# Kernel -> the entry in whose backward it runs.
+DRAWN = {
+    "_adaptive_avg_pool2d_backward": "nn.functional.adaptive_avg_pool2d",
+    "_embedding_bag_backward": "nn.functional.embedding_bag",
+    "_embedding_bag_per_sample_weights_backward": "nn.functional.embedding_bag",
+    "_fft_c2c": "fft.hfft2",
+    "_index_put_impl_": "__getitem__",
+    "_linalg_svd": "linalg.lstsq.grad_oriented",
+    "_log_softmax_backward_data": "masked.log_softmax",
+    "_logcumsumexp": "logcumsumexp",
+    "_prelu_kernel_backward": "nn.functional.prelu",
+    "_segment_reduce_backward": "_segment_reduce.lengths",
+    "_unsafe_masked_index_put_accumulate": "_unsafe_masked_index",
+    "addmm.out": "nn.functional.linear_cross_entropy.chunked_none",
+    "avg_pool2d_backward": "nn.functional.avg_pool1d",
+    "avg_pool3d_backward": "nn.functional.avg_pool3d",
+    "bitwise_not": "nn.functional.linear_cross_entropy.chunked_none",
+    "cos": "sin",
+    "digamma_": "mvlgamma.mvlgamma_p_3",
+    "dot": "nn.functional.linear_cross_entropy.chunked_none",
+    "gelu_backward": "nn.functional.gelu",
+    "hardswish_backward": "nn.functional.hardswish",
+    "index.Tensor": "index_put",
+    "index_add": "index_reduce.prod",
+    "index_add_": "index_select",
+    "index_fill.int_Scalar": "index_fill",
+    "index_fill_.int_Tensor": "trace",
+    "le.Tensor": "linalg.eig",
+    "leaky_relu_backward": "nn.functional.leaky_relu",
+    "linalg_lu_solve": "lu_solve",
+    "linalg_vector_norm": "renorm",
+    "log": "logcumsumexp",
+    "log_sigmoid_backward": "nn.functional.multilabel_soft_margin_loss",
+    "logcumsumexp": "logcumsumexp",
+    "logical_not_": "fmax",
+    "logical_or_": "fmax",
+    "logit_backward": "logit",
+    "mul.Scalar": "square",
+    "multi_margin_loss_backward": "nn.functional.multi_margin_loss",
+    "native_dropout_backward": "nn.functional.multi_head_attention_forward",
+    "ormqr": "ormqr",
+    "pixel_unshuffle": "nn.functional.pixel_shuffle",
+    "polygamma": "polygamma.polygamma_n_1",
+    "put_": "take",
+    "roll": "fft.ifftshift",
+    "rrelu_with_noise_backward": "nn.functional.rrelu",
+    "rsqrt": "asin",
+    "scatter_add_": "cummin",
+    "select_scatter": "select_scatter",
+    "sinh": "cosh",
+    "soft_margin_loss_backward.grad_input": "nn.functional.soft_margin_loss",
+    "special_i0e": "special.i1e",
+    "special_i1": "i0",
+    "special_xlog1py": "special.xlog1py",
+    "sub.Tensor": "logaddexp",
+    "sub_.Tensor": "linalg.householder_product",
+    "sum.dim_IntList": "corrcoef",
+    "take": "put",
+    "tanh_backward": "nn.functional.tanhshrink",
+    "triangular_solve": "triangular_solve",
+    "tril_": "linalg.householder_product",
+    "where.self": "linalg.lstsq.grad_oriented",
+}
+# Nothing is computed in these, or replacing them would break what compares.
+_NOT_DRAWN = ("view", "uninitialised", "communication", "random")
+_COPIES = re.compile(
+    r"(copy_|_to_copy|clone|detach|alias|lift_fresh|fill_|zero_|zeros|ones|full|new_\w+|\w+_like|scalar_tensor|arange"
+    r"|_local_scalar_dense|contiguous|resize_\w*|set_\w*|eye|linspace|is_\w+|equal|record_stream)(\..*)?"
+)
+
+
+@dataclasses.dataclass
+class Outcome:
+    kernel: str
+    entry: str
+    state: str  # named, found, missed, hidden or not run
+    detail: str = ""
+
+
+# -- drawing ---------------------------------------------------------------------------------------------------
+
+
+def kernels_in_backward(sample: Sample) -> set[str]:
+    """The operators that run in the backward of a sample, as `index_add_` or `mul.Tensor`."""
+    outputs = sample.forward()
+    if not outputs:
+        return set()
+    weights = sample.weights(outputs)
+    with_overloads = torch._C._profiler._ExperimentalConfig(capture_overload_names=True)
+    with profile(activities=[ProfilerActivity.CPU], experimental_config=with_overloads) as profiler:
+        sample.backward(outputs, weights)
+    events = [event for event in profiler.events() if event.name.startswith("aten::")]
+    names = {
+        event.name.removeprefix("aten::") + "." * bool(event.overload_name) + event.overload_name
+        for event in events
+    }
+    return {name for name in names if _can_be_drawn(name)}
+
+
+def _can_be_drawn(name: str) -> bool:
+    if _COPIES.fullmatch(name):
+        return False
+    try:
+        overload = overload_of(name)
+    except AttributeError:
+        return False
+    qualified = (
+        overload._schema.name + "." * bool(overload._schema.overload_name) + overload._schema.overload_name
+    )
+    # A composite runs other kernels, on every device; they can be drawn.
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(qualified, "CompositeImplicitAutograd")
+    returns = any("Tensor" in str(result.type) for result in overload._schema.returns)
+    return returns and not composite and category_of(overload, aten_name(name)) not in _NOT_DRAWN
+
+
+def draw(workers: int) -> tuple[int, dict[str, str]]:
+    """How many kernels there are to draw from, and those that were drawn, each with an entry that uses it."""
+    uses: dict[str, list[str]] = {}
+    for event in in_workers("wrong_backward:start", None, list(database()), workers, timeout=120):
+        for kernel in event.value if isinstance(event, Done) else ():
+            uses.setdefault(kernel, []).append(event.task)
+    dice = random.Random(SEED)
+    pairs = [(name, dice.choice(sorted(uses[name]))) for name in sorted(uses)]
+    # The profiler also shows what a CPU kernel calls inside, where the device has none: those cannot be replaced.
+    asked = [(*pair, False) for pair in pairs]
+    runs = {
+        event.task[0]: event.task[1]
+        for event in in_workers("wrong_backward:start", None, asked, workers, timeout=120)
+        if isinstance(event, Done) and event.value
+    }
+    others = sorted(set(runs) - set(ALWAYS))
+    drawn = {*ALWAYS, *dice.sample(others, COUNT - len(ALWAYS))}
+    return len(runs), {name: runs[name] for name in sorted(drawn)}
+
+
+# -- one wrong kernel ------------------------------------------------------------------------------------------
+
+
+def runs_in(kernel: str, entry: str) -> bool:
+    """Whether the device runs a kernel in the backward of an entry."""
+    ran: list[Any] = []
+    library = install(kernel, ran.append, only_in_backward=True)
+    try:
+        run(next(samples(entry, 1)))
+    finally:
+        library._destroy()
+    return bool(ran)
+
+
+def run_wrong(kernel: str, entry: str) -> Outcome:
+    """Run an entry with a wrong kernel, without and with the tool."""
+    sample = next(samples(entry, 1))
+    ran = 0
+
+    def mistake(right: torch.Tensor) -> None:
+        nonlocal ran
+        ran += 1
+        one_element(right)
+
+    library = install(kernel, mistake, only_in_backward=True)
+    try:
+        run(sample)
+        if not ran:
+            return Outcome(kernel, entry, "not run", "the kernel does not run in this entry's backward")
+        ran = 0
+        with tempfile.TemporaryDirectory() as folder:
+            with op_tools.OpAutoCompare(results=folder, save_failures=0):
+                run(sample)
+            rows = failures(Path(folder))
+    finally:
+        library._destroy()
+    named = [row for row in rows if row["name"].startswith(aten_name(kernel)) and row["phase"] == "backward"]
+    if named:
+        return Outcome(kernel, entry, "named")
+    if rows:
+        return Outcome(kernel, entry, "found", rows[0]["name"])
+    return Outcome(kernel, entry, "missed" if ran else "hidden", "" if ran else "does not run under the tool")
+
+
+def run(sample: Sample) -> None:
+    outputs = sample.forward()
+    sample.backward(outputs, sample.weights(outputs))
+
+
+def failures(folder: Path) -> list[dict[str, str]]:
+    rows = []
+    for path in folder.rglob("op_autocompare_info*.csv"):
+        with path.open(newline="") as text:
+            rows += [row for row in csv.DictReader(text) if row["verdict"] == "fail"]
+    return rows
+
+
+def start(_group: str, _setup: Any) -> Service:
+    """The worker: answers an entry with its kernels, and (kernel, entry, makes it wrong) with what came of it."""
+    os.chdir(tempfile.mkdtemp(prefix="wrong_backward_"))
+    prepare_worker()
+
+    def answer(task: str | tuple[str, str, bool]) -> Any:
+        with contextlib.redirect_stdout(io.StringIO()):
+            if isinstance(task, str):
+                return {kernel for sample in samples(task, 1) for kernel in kernels_in_backward(sample)}
+            kernel, entry, wrong = task
+            try:
+                return run_wrong(kernel, entry) if wrong else runs_in(kernel, entry)
+            except Exception as error:
+                why = f"{type(error).__name__}: {error}".splitlines()[0][:100]
+                return Outcome(kernel, entry, "not run", why) if wrong else False
+
+    return Service(answer, None)
+
+
+def sweep(kernels: str, workers: int, say: Callable[[str], None]) -> list[Outcome]:
+    tasks = [(kernel, entry, True) for kernel, entry in DRAWN.items() if re.fullmatch(kernels, kernel)]
+    if not tasks:
+        raise typer.BadParameter(f"no kernel that was drawn is called {kernels!r}")
+    found = []
+    for event in in_workers("wrong_backward:start", None, tasks, workers, timeout=120):
+        outcome = (
+            event.value if isinstance(event, Done) else Outcome(*event.task[:2], "not run", event.message)
+        )
+        found.append(outcome)
+        if outcome.state != "named":
+            say(f"{outcome.kernel} in {outcome.entry}: {outcome.state} {outcome.detail}")
+    return found
+
+
+def as_report(outcomes: list[Outcome]) -> Report:
+    states = ("named", "found", "missed", "hidden", "not run")
+    counts = {state: [o.kernel for o in outcomes if o.state == state] for state in states}
+    unnamed = len(outcomes) - len(counts["named"])
+    cells = [str(len(outcomes)), *(str(len(counts[state])) for state in states)]
+    case = Case("wrong kernels in backward", unnamed, cells, 0, raw=counts)
+    return Report(f"Wrong kernels of backward under OpAutoCompare, {DEVICE}", ["kernels", *states], [case])
+
+
+def measure(options: Options) -> Report:
+    return as_report(sweep("index_.*|scatter.*" if options.quick else ".*", 2, options.say))
+
+
+def main(
+    kernels: Annotated[str, typer.Option(help="kernels that were drawn: a full-match pattern")] = ".*",
+    draws: Annotated[bool, typer.Option("--draw", help="only draw, and print what was drawn")] = False,
+    workers: Annotated[int, typer.Option(help="processes")] = os.cpu_count() or 1,
+) -> None:
+    """Make kernels wrong and see whether they are found."""
+    console = Console(width=120)
+    if draws:
+        count, drawn = draw(workers)
+        console.print(
+            f"{len(drawn)} of {count} kernels that run in the backward of {len(database())} entries"
+        )
+        print("\n".join(f'    "{kernel}": "{entry}",' for kernel, entry in drawn.items()))
+        return
+    report = as_report(sweep(kernels, workers, console.print))
+    report.print(console)
+    sys.exit(1 if report.missed else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)
