@@ -3,9 +3,10 @@
 The kernels were drawn once, with a seed, from all operators that run on the device in the backward of torch's operator
 database (`--draw` draws again; views, factories and copies are not drawn), before any result was looked at. Each is
 replaced by one that has a wrong element in backward and is right in forward, and an entry that uses it is run under the
-tool. A kernel that no longer runs once the tool is on is `hidden`.
+tool. Found is what a failing row of backward names: the kernel, or the call that it runs in. A kernel that no longer runs
+once the tool is on is `hidden`.
 
-`python benchmarks/wrong_backward.py --kernels 'index.*|scatter.*'`; exit code 1 where one is not found and named.
+`python benchmarks/wrong_backward.py --kernels 'index.*|scatter.*'`; exit code 1 where one is not found.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from torch.profiler import ProfilerActivity, profile
 import op_tools
 from dicore.workers import Done, Service
 from op_tools.categories import category_of
+from op_tools.engine import ENGINE, Call
 from opinfo_samples import DEVICE, Sample, database, in_workers, prepare_worker, samples
 from report import Case, Options, Report
 
@@ -116,36 +118,46 @@ _COPIES = re.compile(
 )
 
 
+# The kernel itself is accused, or the call that it runs in: an operator around it, or one at API level.
+FOUND = ("named", "call named")
+STATES = (*FOUND, "other named", "missed", "hidden", "not run")
+
+
 @dataclasses.dataclass
 class Outcome:
     kernel: str
     entry: str
-    state: str  # named, found, missed, hidden or not run
+    state: str  # one of STATES
     detail: str = ""
 
 
 # -- drawing ---------------------------------------------------------------------------------------------------
 
 
-def kernels_in_backward(sample: Sample) -> set[str]:
-    """The operators that run in the backward of a sample, as `index_add_` or `mul.Tensor`."""
+def kernels_in_backward(sample: Sample) -> dict[str, set[str]]:
+    """The operators that run in the backward of a sample, as `index_add_` or `mul.Tensor`, and those that call them."""
     outputs = sample.forward()
     if not outputs:
-        return set()
+        return {}
     weights = sample.weights(outputs)
     with_overloads = torch._C._profiler._ExperimentalConfig(capture_overload_names=True)
     with profile(activities=[ProfilerActivity.CPU], experimental_config=with_overloads) as profiler:
         sample.backward(outputs, weights)
-    events = [event for event in profiler.events() if event.name.startswith("aten::")]
-    names = {
-        event.name.removeprefix("aten::") + "." * bool(event.overload_name) + event.overload_name
-        for event in events
-    }
-    return {name for name in names if _can_be_drawn(name)}
+    callers: dict[str, set[str]] = {}
+    for event in profiler.events():
+        name = _overload_in(event)
+        above = callers.setdefault(name, set())
+        while (event := event.cpu_parent) is not None:
+            above.add(_overload_in(event))
+    return {name: callers[name] for name in callers if _can_be_drawn(name)}
+
+
+def _overload_in(event: Any) -> str:
+    return event.name.removeprefix("aten::") + "." * bool(event.overload_name) + event.overload_name
 
 
 def _can_be_drawn(name: str) -> bool:
-    if _COPIES.fullmatch(name):
+    if _COPIES.fullmatch(name) or not re.fullmatch(r"\w+(\.\w+)?", name):
         return False
     try:
         overload = overload_of(name)
@@ -197,11 +209,19 @@ def runs_in(kernel: str, entry: str) -> bool:
 def run_wrong(kernel: str, entry: str) -> Outcome:
     """Run an entry with a wrong kernel, without and with the tool."""
     sample = next(samples(entry, 1))
+    callers = {
+        aten_name(name)
+        for name in kernels_in_backward(sample).get(kernel, ())
+        if re.fullmatch(r"[\w.]+", name)
+    }
     ran = 0
 
     def mistake(right: torch.Tensor) -> None:
         nonlocal ran
         ran += 1
+        call = ENGINE.local.api_call
+        if isinstance(call, Call):
+            callers.add(call.name)
         one_element(right)
 
     library = install(kernel, mistake, only_in_backward=True)
@@ -216,11 +236,12 @@ def run_wrong(kernel: str, entry: str) -> Outcome:
             rows = failures(Path(folder))
     finally:
         library._destroy()
-    named = [row for row in rows if row["name"].startswith(aten_name(kernel)) and row["phase"] == "backward"]
-    if named:
+    # A row's name is that of the call and which of its values it is about.
+    accused = [row["name"].partition(" ")[0] for row in rows if row["phase"] == "backward"]
+    if aten_name(kernel) in accused:
         return Outcome(kernel, entry, "named")
-    if rows:
-        return Outcome(kernel, entry, "found", rows[0]["name"])
+    if accused:
+        return Outcome(kernel, entry, "call named" if accused[0] in callers else "other named", accused[0])
     return Outcome(kernel, entry, "missed" if ran else "hidden", "" if ran else "does not run under the tool")
 
 
@@ -262,22 +283,23 @@ def sweep(kernels: str, workers: int, say: Callable[[str], None]) -> list[Outcom
         raise typer.BadParameter(f"no kernel that was drawn is called {kernels!r}")
     found = []
     for event in in_workers("wrong_backward:start", None, tasks, workers, timeout=120):
-        outcome = (
-            event.value if isinstance(event, Done) else Outcome(*event.task[:2], "not run", event.message)
-        )
+        if isinstance(event, Done):
+            outcome = event.value
+        else:
+            kernel, entry, _ = event.task
+            outcome = Outcome(kernel, entry, "not run", event.message)
         found.append(outcome)
-        if outcome.state != "named":
+        if outcome.state not in FOUND:
             say(f"{outcome.kernel} in {outcome.entry}: {outcome.state} {outcome.detail}")
     return found
 
 
 def as_report(outcomes: list[Outcome]) -> Report:
-    states = ("named", "found", "missed", "hidden", "not run")
-    counts = {state: [o.kernel for o in outcomes if o.state == state] for state in states}
-    unnamed = len(outcomes) - len(counts["named"])
-    cells = [str(len(outcomes)), *(str(len(counts[state])) for state in states)]
+    counts = {state: [o.kernel for o in outcomes if o.state == state] for state in STATES}
+    unnamed = len(outcomes) - sum(len(counts[state]) for state in FOUND)
+    cells = [str(len(outcomes)), *(str(len(counts[state])) for state in STATES)]
     case = Case("wrong kernels in backward", unnamed, cells, 0, raw=counts)
-    return Report(f"Wrong kernels of backward under OpAutoCompare, {DEVICE}", ["kernels", *states], [case])
+    return Report(f"Wrong kernels of backward under OpAutoCompare, {DEVICE}", ["kernels", *STATES], [case])
 
 
 def measure(options: Options) -> Report:
