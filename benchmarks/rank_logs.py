@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -11,7 +12,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def _templates() -> list[dict[str, Any]]:
         shape = f"bfloat16[{chance.choice((8, 16))}, {chance.randrange(1, 512)}, 1024]@dev:0"
         found.append(
             {
-                "name": f"torch.nn.functional.{operator}", "operator": operator, "level": "api", "forward_name": "",
+                "name": f"torch.nn.functional.{operator}", "level": "api", "forward_name": "", "error_info": "",
                 "call_site": f"/home/someone/project/model/layers.py:{line} forward: hidden = self.block_{line}(hidden)",
                 "module": f"Model.layers.{line % LAYERS}.{operator}", "input": f"({shape}, {shape})", "thread": 1,
                 "phase": "forward" if line % 3 else "backward",
@@ -68,53 +68,67 @@ def _templates() -> list[dict[str, Any]]:
     return found
 
 
-_TEMPLATES = _templates()
+_JUDGEMENT = {"reason": "", "allclose": True, "cosine_similarity": 1.0, "atol": 1e-3, "rtol": 1e-3}
+_COMPARED = [{**row, **_JUDGEMENT, "name": f"{row['name']} output"} for row in _templates()]
+_TIMED = [
+    {**row, "unit": "ms", "output": row["input"], "grad_inputs": [], "grad_outputs": []}
+    for row in _templates()
+]
 
 
-def _rows(rank: int, ranks: int, count: int, faults: Faults) -> Iterator[dict[str, Any]]:
-    """Rows of one rank in the order of its steps."""
-    chance = random.Random(rank)
-    steps = STEPS // 2 if rank == faults.stopped else STEPS
-    for number in range(count):
-        template = _TEMPLATES[int(chance.random() * SITES)]
-        row = {
-            **template,
-            "forward_id": number,
-            "step": number * steps // count,
-            "rank": rank,
-            "world_size": ranks,
-        }
-        row["chance"] = chance.random()
-        yield row
+class _Rank:
+    """The rows of one rank: two thirds compared, one third timed, and what overflows."""
 
+    def __init__(self, rank: int, ranks: int, faults: Faults) -> None:
+        self.origin = {"rank": rank, "world_size": ranks}
+        self.rank = rank
+        self.faults = faults
+        self.wrong = {operator for where, operator in faults.wrong if where == rank}
+        self.slow = set(OPERATORS) if rank == faults.slow_rank else set()
+        self.slow |= {faults.slow_operator[1]} if rank == faults.slow_operator[0] else set()
+        self.compared: list[dict[str, Any]] = []
+        self.timed: list[dict[str, Any]] = []
+        self.births: list[dict[str, Any]] = []
 
-def _compared(row: dict[str, Any], faults: Faults) -> dict[str, Any]:
-    chance, operator = row.pop("chance"), row.pop("operator")
-    wrong = (row["rank"], operator) in faults.wrong and row["step"] > STEPS // 4 and chance < 0.3
-    verdict = "fail" if wrong else "same" if chance < 0.6 else "pass" if chance < 0.999 else "lower_precision"
-    error = 1 + 100 * chance if wrong else float("nan") if verdict == "same" else chance
-    row["name"] += " output"
-    row |= {
-        "verdict": verdict, "reason": f"up to {error:.0f} times the bound" if wrong else "", "error_over_bound": error,
-        "allclose": not wrong, "max_abs_diff": chance * 1e-4, "max_relative_diff": chance, "cosine_similarity": 1.0,
-        "atol": 1e-3, "rtol": 1e-3, "error_info": "",
-    }  # fmt: skip
-    return row
+    def make(self, count: int) -> None:
+        """Rows in the order of the steps."""
+        chance = random.Random(self.rank).random
+        steps = STEPS // 2 if self.rank == self.faults.stopped else STEPS
+        for number in range(count):
+            site = int(chance() * SITES)
+            add = self._add_timed if number % 3 == 2 else self._add_compared
+            add(site, OPERATORS[site % len(OPERATORS)], number, number * steps // count, chance())
 
+    def _add_compared(self, site: int, operator: str, number: int, step: int, chance: float) -> None:
+        row = {**_COMPARED[site], **self.origin, "forward_id": number, "step": step}
+        if operator in self.wrong and step > STEPS // 4 and chance < 0.3:
+            error = 1 + 100 * chance
+            row |= {"verdict": "fail", "allclose": False, "reason": f"up to {error:.0f} times the bound"}
+        else:
+            row["verdict"] = "same" if chance < 0.6 else "pass" if chance < 0.999 else "lower_precision"
+            error = chance if chance >= 0.6 else math.nan
+        row["error_over_bound"] = error
+        row["max_abs_diff"], row["max_relative_diff"] = chance * 1e-4, chance
+        self.compared.append(row)
+        if (self.rank, operator) == self.faults.overflowing and step > STEPS // 2 and chance < 0.6:
+            self.births.append({**_TIMED[site], **self.origin, "step": step, "status": "born", "kind": "NaN"})
 
-def _timed(row: dict[str, Any], faults: Faults) -> dict[str, Any]:
-    chance, operator = row.pop("chance"), row.pop("operator")
-    slow = 2.0 if row["rank"] == faults.slow_rank or (row["rank"], operator) == faults.slow_operator else 1.0
-    usual = slow * (0.02 + 0.01 * OPERATORS.index(operator)) * (0.9 + 0.2 * chance)
-    row |= {
-        "forward_elasped": usual, "backward_elasped": 2 * usual, "unit": "ms", "output": row["input"],
-        "grad_inputs": [], "grad_outputs": [],
-    }  # fmt: skip
-    return row
+    def _add_timed(self, site: int, operator: str, number: int, step: int, chance: float) -> None:
+        usual = (
+            (2 if operator in self.slow else 1)
+            * (0.02 + 0.0005 * (site % len(OPERATORS)))
+            * (0.9 + 0.2 * chance)
+        )
+        self.timed.append(
+            {
+                **_TIMED[site], **self.origin, "forward_id": number, "step": step, "forward_elasped": usual,
+                "backward_elasped": 2 * usual,
+            }
+        )  # fmt: skip
 
 
 def write_rank(folder: Path, rank: int, ranks: int, rows: int) -> None:
-    """The logs of one rank: two thirds of the rows compared, one third timed, and what overflows."""
+    """The logs of one rank."""
     faults = Faults(ranks)
     if rank == faults.missing:
         return
@@ -125,17 +139,11 @@ def write_rank(folder: Path, rank: int, ranks: int, rows: int) -> None:
             log.extend(found)
             return log.path
 
-    made = list(_rows(rank, ranks, 0 if rank == faults.empty else rows, faults))
-    part = 2 * len(made) // 3
-    made.sort(key=lambda row: row["forward_id"] % 3 == 2)  # both parts cover all steps
-    births = [
-        {**row, "status": "born", "kind": "NaN"}
-        for row in made[:part]
-        if (rank, row["operator"]) == faults.overflowing and row["step"] > STEPS // 2 and row["chance"] < 0.6
-    ]
-    compared = write("op_autocompare_info", [_compared(row, faults) for row in made[:part]])
-    write("op_elasped_info", [_timed(row, faults) for row in made[part:]])
-    write("op_overflow_check_info", births)
+    made = _Rank(rank, ranks, faults)
+    made.make(0 if rank == faults.empty else rows)
+    compared = write("op_autocompare_info", made.compared)
+    write("op_elasped_info", made.timed)
+    write("op_overflow_check_info", made.births)
     size = compared.stat().st_size
     if rank == faults.stopped:
         os.truncate(compared, size - 100)

@@ -15,12 +15,14 @@ from typing import Any
 
 import executor_tasks
 import pytest
+import report_runs as runs
 import torch
 from captures import capture, nothing
 from executor_tasks import alive, wait_for
 
 from dicore.executors import ExecutorError, ray_cluster, run_payloads
 from op_tools import cli
+from op_tools.report.collect import collect
 from op_tools.runs import open_run
 
 ray = pytest.importorskip("ray")
@@ -180,6 +182,23 @@ def test_the_report_is_that_of_one_process(
     }
     assert plain["ray"] == plain["one"]
     assert len({row["item"] for row in logs["ray"]}) == 40
+
+
+# --- reports ------------------------------------------------------------------------------------------------
+
+
+def test_a_report_of_ranks_is_that_of_one_process(session: None, tmp_path: Path) -> None:
+    for rank in range(6):
+        rows = [runs.compared(n, verdict="fail" if rank == 4 and n > 50 else "same") for n in range(60)]
+        runs.write(tmp_path / "run", "op_autocompare_info", rows, rank=rank, world_size=6)
+    run = open_run(tmp_path / "run")
+    here = collect(run).summary()
+    there = collect(run, ray="local", workers=2).summary()
+    assert (there["selected"], here["selected"]) == (True, False)
+    assert there["wrong"] == 9 and there["compared"] == 360
+    for name in ("operators", "ranks", "counts", "steps", "environment"):
+        assert there[name] == here[name]
+    assert {**there["first"], "row": 0} == {**here["first"], "row": 0}
 
 
 # --- addresses ----------------------------------------------------------------------------------------------

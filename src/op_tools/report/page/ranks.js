@@ -1,6 +1,6 @@
 // The ranks side by side: which lack data, which fail, what is odd about one against the others.
 const MOST_CELLS = 20000;
-const CELL = 12;
+const CELL = 11;
 const STATES = ["wrong", "odd", "incomplete", "lower", "right", "missing"];
 
 // A cell tells its state by its shape too: full, from below, from the left, a dot, empty.
@@ -19,7 +19,8 @@ function rankShape(state, x, y) {
 function rankStrip(ranks, width) {
   const known = new Map(ranks.lines.map((line) => [line.rank, line]));
   const size = Math.min(ranks.size, MOST_CELLS);
-  const across = Math.max(1, Math.min(size, Math.floor((width - LEFT) / CELL / 10) * 10 || 10));
+  const fitting = Math.floor((width - LEFT) / CELL);
+  const across = Math.min(size, [100, 50, 20].find((number) => number <= fitting) ?? 10);
   const height = Math.ceil(size / across) * CELL + 2;
   const bad = ranks.lines.filter((line) => line.state === "wrong").length;
   const strip = drawn("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": t("strip_label", count(ranks.size), count(bad)) });
