@@ -100,7 +100,7 @@ class _Rank:
             add(site, OPERATORS[site % len(OPERATORS)], number, number * steps // count, chance())
 
     def _add_compared(self, site: int, operator: str, number: int, step: int, chance: float) -> None:
-        row = {**_COMPARED[site], **self.origin, "forward_id": number, "step": step}
+        row: dict[str, Any] = {**_COMPARED[site], **self.origin, "forward_id": number, "step": step}
         if operator in self.wrong and step > STEPS // 4 and chance < 0.3:
             error = 1 + 100 * chance
             row |= {"verdict": "fail", "allclose": False, "reason": f"up to {error:.0f} times the bound"}

@@ -28,6 +28,7 @@ DERIVED_LOGS: Mapping[str, str] = MappingProxyType({"diff": "op_diff_info", "rep
 CAPTURES = "op_capture_results"
 LAYERS = "op_layer_result"
 USAGE, NOTHING = 2, 5
+_CSV = ".csv"
 _BEFORE_PROCESS = re.compile(r"(.+?)_(?:rank\d+_.*)?pid\d+_")
 
 
@@ -103,8 +104,11 @@ def _read(path: Path) -> LogContents:
         raise BadInput(f"{path} cannot be read: {error}") from error
 
 
-def open_run(path: str | Path) -> Run:
-    """Find the logs and captures below a folder, or of one log. Raises BadInput."""
+def open_run(path: str | Path, *, csv: bool = False) -> Run:
+    """Find the logs and captures below a folder, or of one log. Raises BadInput.
+
+    `csv`: where there is no log at all, the CSV files take their place, as those that published tools wrote.
+    """
     path = Path(path)
     kind = kind_of_path(path)
     if not kind:
@@ -117,6 +121,7 @@ def open_run(path: str | Path) -> Run:
     if not os.access(path, os.R_OK | os.X_OK):
         raise BadInput(f"{path} cannot be read: permission denied. Check who owns the folder and its mode.")
     logs: dict[str, list[Path]] = {}
+    tables: dict[str, list[Path]] = {}
     captures: Path | None = None
     for folder, folders, files in os.walk(path, onerror=_unreadable):
         here = Path(folder)
@@ -127,9 +132,12 @@ def open_run(path: str | Path) -> Run:
             folders.clear()
         folders[:] = sorted(name for name in folders if name != "blobs" and not name.startswith("."))
         for name in files:
-            tool = _tool_of(name)
+            tool, table = _tool_of(name), _tool_of(name, _CSV) if csv else None
             if tool is not None:
                 logs.setdefault(tool, []).append(here / name)
+            elif table is not None:
+                tables.setdefault(table, []).append(here / name)
+    logs = logs or tables
     if not logs and captures is None:
         raise BadInput(
             f"{path} holds no results of op_tools: no {SUFFIX} file and no folder {CAPTURES}. Give the results folder of "
@@ -201,7 +209,10 @@ def _of_file(path: Path) -> Run:
         raise BadInput(
             f"{path} is not a log of op_tools. Expected a results folder or a {SUFFIX} file.{hint}", USAGE
         )
-    _read(path)
+    try:
+        LogReader(path).close()
+    except (CaptureError, OSError) as error:
+        raise BadInput(f"{path} cannot be read: {error}") from error
     return Run(path, MappingProxyType({tool: (path,)}), None)
 
 
@@ -211,9 +222,9 @@ def _unreadable(error: OSError) -> None:
     )
 
 
-def _tool_of(name: str) -> str | None:
+def _tool_of(name: str, suffix: str = SUFFIX) -> str | None:
     """The tool that a log belongs to."""
-    if not name.endswith(SUFFIX):
+    if not name.endswith(suffix):
         return None
     return next((tool for tool, start in _log_names().items() if name.startswith(start + "_")), None)
 

@@ -54,7 +54,7 @@ def report_command(
     Exit code 0: written, also when something is wrong; 2: wrong usage; 5: nothing to report.
     """
     paths = runs or [Path("op_tools_results")]
-    opened = [open_run(path) for path in dict.fromkeys(paths)]
+    opened = [open_run(path, csv=True) for path in dict.fromkeys(paths)]
     default = paths[0] / "report.html" if paths[0].is_dir() else paths[0].with_name("report.html")
     with progress_bar("reading ranks", quiet=as_json) as bar:
         written = write_report(opened, out or default, title, workers=workers, ray=ray, progress=bar.update)

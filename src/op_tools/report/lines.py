@@ -131,7 +131,8 @@ def environment_of(summary: RunSummary, captures: Sequence[Path]) -> dict[str, A
     )
     return {
         "torch": sorted(torch), "devices": sorted(devices), "hosts": sorted({log.host for log in logs if log.host}),
-        "ranks": len({log.rank for log in logs}), "world_size": max((log.world_size for log in logs), default=1),
+        "ranks": len({log.rank for log in logs if log.rank >= 0}) or 1,
+        "world_size": max((log.world_size for log in logs), default=1),
         "processes": len({_process(log) for log in program}),
         "settings": {tool: settings for tool, (_, _, settings) in sorted(summary.settings.items())},
         "logs": [_log_line(log) for log in listed], "log_count": len(logs), "timed_with": _timed_with(program),

@@ -18,10 +18,12 @@ import msgspec
 from dicore.executors import ExecutorError, run_payloads
 from dicore.files import write_bytes
 from op_tools.report.rows import in_order_of_interest
-from op_tools.report.scan import LogFile, rank_in_name, scan
+from op_tools.report.scan import LogFile, scan
 from op_tools.report.summary import NO_RANK, LogLine, RunSummary
 from op_tools.runs import DERIVED_LOGS, BadInput, Run
+from op_tools.storage.csv_reader import header_in_name
 from op_tools.storage.errors import CaptureError
+from op_tools.storage.log import SUFFIX
 from op_tools.storage.log_reader import read_header
 
 __all__ = ["Part", "merged", "parts_of", "summary_of_parts"]
@@ -71,13 +73,12 @@ def _owner(tool: str, path: Path) -> tuple[Any, ...]:
     if tool in DERIVED_LOGS:
         return 2, 0, tool, 0
     try:
-        header = read_header(path)
+        header = read_header(path) if path.suffix == SUFFIX else {}
     except (CaptureError, OSError):
         header = {}  # who reads its rows says what is wrong
+    header = header or header_in_name(path.name)
     rank, size, pid = header.get("rank"), header.get("world_size"), header.get("pid")
-    if not header:
-        rank, size = rank_in_name(path.name), 2
-    if isinstance(rank, int) and isinstance(size, int) and size > 1 and rank != NO_RANK:
+    if isinstance(rank, int) and isinstance(size, int) and size > 1:
         return 0, rank, "", 0
     return 1, 0, str(header.get("host")), pid if isinstance(pid, int) else 0
 
@@ -139,7 +140,7 @@ def _tasks(parts: Sequence[Part], workers: int) -> list[list[Part]]:
 
 def _unread(part: Part, why: str) -> RunSummary:
     lines = [
-        LogLine(log.tool, rank_in_name(name), "", name, "", 0, 0, 0, 0, why, 1)
+        LogLine(log.tool, header_in_name(name).get("rank", NO_RANK), "", name, "", 0, 0, 0, 0, why, 1)
         for log in part.logs
         for name in [Path(log.path).name]
     ]

@@ -39,6 +39,7 @@ from op_tools.report.summary import (
     bucket_of,
     earliest_of,
 )
+from op_tools.storage.csv_reader import CsvReader, header_in_name
 from op_tools.storage.errors import CaptureError
 from op_tools.storage.log_reader import LogReader, decoded
 
@@ -154,7 +155,7 @@ class _Scan:
     def _read(self, log: LogFile) -> None:
         path = Path(log.path)
         try:
-            with LogReader(path) as reader:
+            with CsvReader(path) if path.suffix == ".csv" else LogReader(path) as reader:
                 header = with_whole_numbers(reader.header)
                 self._note(log.tool, path.name, header)
                 if section_of(log.tool) == "memory":
@@ -178,7 +179,7 @@ class _Scan:
         rank = header.get("rank")
         self.summary.logs.append(
             LogLine(
-                tool, _number(rank) if rank is not None or not problem else rank_in_name(file),
+                tool, _number(rank) if rank is not None or not problem else _number(header_in_name(file).get("rank")),
                 str(header.get("started") or ""), file, str(header.get("host") or ""), header.get("pid") or 0, rows,
                 *damage, problem, header.get("world_size") or 1,
             )
@@ -195,7 +196,7 @@ class _Scan:
 
     # -- rows -----------------------------------------------------------------------------------------------
 
-    def _read_rows(self, log: LogFile, reader: LogReader, header: dict[str, Any]) -> int:
+    def _read_rows(self, log: LogFile, reader: LogReader | CsvReader, header: dict[str, Any]) -> int:
         """The loop that every row goes through."""
         section = section_of(log.tool)
         timed, judged, table = section == "time", section in JUDGED, self.take_row is not None
@@ -248,11 +249,18 @@ class _Scan:
             steps[facts.step] = min(steps.get(facts.step, 0) + both, LARGEST)
 
     def _keep(
-        self, log: LogFile, header: Mapping[str, Any], payload: bytes, verdict: str, order: int, named: _Named
+        self,
+        log: LogFile,
+        header: Mapping[str, Any],
+        payload: bytes | dict[str, Any],
+        verdict: str,
+        order: int,
+        named: _Named,
     ) -> None:
         """A row that goes into the table or needs attention."""
         row = {key: header.get(key) for key in _ORIGIN}
-        row |= {str(key): value for key, value in (decoded(payload) or {}).items()}
+        found = decoded(payload) if isinstance(payload, bytes) else payload
+        row |= {str(key): value for key, value in (found or {}).items()}
         with_whole_numbers(row)
         row["operator"], row["value"] = split_name(row.get("name"))
         row["verdict"] = verdict
@@ -302,7 +310,7 @@ class _Scan:
 
     # -- memory ---------------------------------------------------------------------------------------------
 
-    def _read_memory(self, reader: LogReader, header: Mapping[str, Any]) -> int:
+    def _read_memory(self, reader: LogReader | CsvReader, header: Mapping[str, Any]) -> int:
         count = 0
         for row in map(with_whole_numbers, reader.rows()):
             count += 1
@@ -332,18 +340,26 @@ class _Scan:
                 summary.memory.append(MemorySeries(rank, pid, kind, kept))
 
 
-def _facts_of(reader: LogReader) -> Iterator[tuple[bytes, _Facts]]:
+def _facts_of(reader: LogReader | CsvReader) -> Iterator[tuple[bytes | dict[str, Any], _Facts]]:
     """What is looked at of each row, and the row as the log has it."""
+    if isinstance(reader, CsvReader):
+        for row in reader.rows():
+            yield row, _facts_in(row)
+        return
     decode = msgspec.msgpack.Decoder(_Facts).decode
     for payload in reader:
         try:
             yield payload, decode(payload)
         except (msgspec.DecodeError, RecursionError):  # a key that is no text, or no row
-            row = decoded(payload)
-            if row is None:
+            found = decoded(payload)
+            if found is None:
                 reader.drop(payload)
             else:
-                yield payload, _Facts(**{name: row.get(name) for name in _Facts.__struct_fields__})
+                yield payload, _facts_in(found)
+
+
+def _facts_in(row: Mapping[str, Any]) -> _Facts:
+    return _Facts(*map(row.get, _Facts.__struct_fields__))
 
 
 def _stats_of(section: str, named: _Named) -> OperatorStats | None:
@@ -391,9 +407,3 @@ def _when(log: LogFile, row: Mapping[str, Any], order: int) -> tuple[bool, str, 
 
 def _number(value: Any) -> int:
     return int(value) if isinstance(value, int) else NO_RANK
-
-
-def rank_in_name(file: str) -> int:
-    """The rank that the name of a log says."""
-    found = re.search(r"_rank(\d+)_", file)
-    return int(found[1]) if found else NO_RANK
