@@ -107,20 +107,8 @@ def test_all_options_are_understood() -> None:
     given = run.parse(words.split())
     assert (given.results, given.settings, given.gates) == ("s", ["time.top=3"], ["memory=1G"])
     assert given.mapping is False
-    strict = run.parse(
-        [
-            "--gate",
-            "autocompare",
-            "--strict",
-            "--allow",
-            "a,b",
-            "x.py",
-            "--allow=c",
-            "--profile",
-            "p.toml",
-            "y",
-        ]
-    )
+    words = "--gate autocompare --strict --allow a,b x.py --allow=c --profile p.toml y"
+    strict = run.parse(words.split())
     assert (strict.strict, strict.allow, strict.profiles) == (True, ["a", "b", "c"], ["p.toml"])
     assert (strict.target, strict.arguments) == ("x.py", ["y"])
 
