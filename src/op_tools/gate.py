@@ -23,6 +23,7 @@ import msgspec
 from dicore.files import write_bytes
 from op_tools.runs import NOTHING, BadInput, Run, kind_of_path, open_run
 from op_tools.storage.log import SUFFIX
+from op_tools.verdict import WORST_FIRST
 
 __all__ = [
     "CheckOutcome", "CheckRules", "Regression", "Signature", "Summary", "compare", "read_with_note",
@@ -31,8 +32,8 @@ __all__ = [
 
 FORMAT = "op_tools check baseline"
 _HOW = "Make one with `op-tools check --save baseline.json RUN`."
-# Worse from left to right. What was skipped was not compared.
-_VERDICTS = ("same", "pass", "lower_precision", "fail")
+# Worse from left to right, labels between right and wrong. What was skipped was not compared.
+_VERDICTS = tuple(reversed(WORST_FIRST))
 _TENSOR = re.compile(r"(\w+(?:\[[\d, ]*\]| torch\.\w+ \w+)@\w+)(?::\d+)?( stride \[[\d, ]*\])?")
 # An error that is this far below its bound is rounding, whatever it was before.
 _NEAR_BOUND = 0.5
@@ -329,7 +330,7 @@ def _compare_accuracy(
                 found = "WRONG", f"new, and {_judged(now)}"
         else:
             outcome.compared_accuracy += 1
-            if rank >= 2 and rank > _VERDICTS.index(old.verdict):
+            if now.verdict not in ("same", "pass") and rank > _VERDICTS.index(old.verdict):
                 found = ("WRONG" if now.verdict == "fail" else "WORSE"), f"{_judged(old)} -> {_judged(now)}"
             elif now.verdict == "fail":
                 outcome.known_failures += 1

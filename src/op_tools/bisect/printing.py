@@ -16,7 +16,6 @@ __all__ = ["HEADER", "answer", "as_json", "found_lines", "known_so_far", "run_li
 
 _RESULT_WIDTH, _WIDTH = 48, 100
 _MOST_FOUND = 5
-_RIGHT = frozenset({"", "same", "pass", "skipped"})
 HEADER = f"{'run':>3}  {'on the CPU':<14}  {'result':<{_RESULT_WIDTH}}  {'restored':<9}  {'seconds':>7}"
 
 
@@ -30,7 +29,7 @@ def run_line(run: ScriptRun) -> str:
 
 def found_lines(run: ScriptRun) -> list[str]:
     """What OpAutoCompare found in a run, the worst first: it counts also where the result does not show it."""
-    bad = {name: found for name, found in run.found.items() if found.verdict not in _RIGHT}
+    bad = {name: found for name, found in run.found.items() if found.weight[0]}
     order = sorted(bad, key=lambda name: bad[name].weight, reverse=True)
     lines = [f"     {_word(bad[name])}: {name}: {bad[name].reason}"[:_WIDTH] for name in order[:_MOST_FOUND]]
     if len(order) > _MOST_FOUND:
@@ -117,7 +116,7 @@ def _found_by_verdict(bisection: Bisection) -> list[str]:
 
 def _why(bisection: Bisection, name: str) -> list[str]:
     suspicion = bisection.found.get(name)
-    if suspicion is None or suspicion.verdict in _RIGHT:
+    if suspicion is None or not suspicion.weight[0]:
         return []
     lines = [f"{_word(suspicion)}: {suspicion.reason}"] + (
         [f"at {suspicion.call_site}"] if suspicion.call_site else []

@@ -18,8 +18,9 @@ from pathlib import Path
 from op_tools.bisect.driver import BisectJob
 from op_tools.bisect.readings import Reading
 from op_tools.runs import BadInput, open_run
+from op_tools.verdict import is_label
 
-__all__ = ["MAPPING", "WEIGHT", "Runner", "ScriptRun", "Suspicion", "suspicions"]
+__all__ = ["FAILED", "LABELLED", "MAPPING", "Runner", "ScriptRun", "Suspicion", "suspicions"]
 
 # The package that maps the names of cuda onto the device: it may be installed beside this one.
 MAPPING = "ditorch"
@@ -28,7 +29,7 @@ _LONGEST_LINE = 300
 
 
 # How much what OpAutoCompare found of an operator counts against it.
-WEIGHT = {"fail": 2, "lower_precision": 1}
+FAILED, LABELLED = 2, 1
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Suspicion:
     @property
     def weight(self) -> tuple[int, float]:
         """The heavier, the more likely the operator is at fault."""
-        return WEIGHT.get(self.verdict, 0), self.error_over_bound
+        kind = FAILED if self.verdict == "fail" else LABELLED if is_label(self.verdict) else 0
+        return kind, self.error_over_bound
 
 
 def suspicions(folder: Path) -> dict[str, Suspicion]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from op_tools.bisect.running import WEIGHT, Suspicion
+from op_tools.bisect.running import FAILED, LABELLED, Suspicion
 
 __all__ = ["Search", "ranked"]
 
@@ -83,7 +83,7 @@ def ranked(seen: Sequence[str], found: Mapping[str, Suspicion]) -> tuple[list[st
         return found[name].weight if name in found else (0, 0.0)
 
     order = sorted(seen, key=weight, reverse=True)  # those of the same weight stay in the order of first use
-    for level in sorted(WEIGHT.values(), reverse=True):
+    for level in (FAILED, LABELLED):
         count = sum(weight(name)[0] >= level for name in order)
         if count:
             return order, count
