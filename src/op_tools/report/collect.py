@@ -19,6 +19,7 @@ from op_tools.report.ranks import ranks_of
 from op_tools.report.rows import (
     ATTENTION,
     JUDGED,
+    LABELS,
     RIGHT,
     WRONG,
     in_order,
@@ -106,10 +107,11 @@ class Collected:
         wrong = sum(judged[verdict] for verdict in WRONG)
         compared = wrong + sum(judged[verdict] for verdict in RIGHT)
         births = born["NaN"] + born["Inf"]
+        lower = sum(judged[label] for label in LABELS)
         state = (
             "wrong" if wrong or births
             else "suspect" if judged["suspect"]
-            else "lower" if judged["lower_precision"]
+            else "lower" if lower
             else "right" if compared
             else "finite" if overflows
             else "unjudged"
@@ -122,7 +124,7 @@ class Collected:
             "older_logs": sum(run.older for run in self.runs),
             "older": "\n".join(filter(None, (run.about_older() for run in self.runs))), "state": state, "wrong": wrong,
             "compared": compared, "births": births, "suspect": judged["suspect"],
-            "lower": judged["lower_precision"],
+            "lower": lower, "labels": list(LABELS),
             "wrong_operators": sum(one.wrong > 0 for one in operators.values()), "counts": in_order(counts),
             "tools": {tool: sum(found.verdicts[tool].values()) for tool in in_order_of_interest(found.verdicts)},
             "first": self._first_of(*judges), "first_overflow": self._first_of(*overflows),

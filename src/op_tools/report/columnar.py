@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from itertools import chain, takewhile
 from typing import Any
 
+from op_tools.report.rows import is_internal
+
 __all__ = ["NUMBERS", "Block", "RowTable"]
 
 # A number beyond these digits is noise to a reader and incompressible to gzip.
@@ -155,7 +157,9 @@ class RowTable:
         """Everything as JSON, compressed, in base64: text that a page may hold."""
         # The blocks first: encoding them makes the texts complete.
         blocks = [block.as_plain() for block in self.blocks.values() if block.count]
-        document = {"texts": list(self._texts.codes), "blocks": blocks}
+        names = {code for block in blocks for code in block["texts"].get("operator", ())}
+        internal = [code for text, code in self._texts.codes.items() if code in names and is_internal(text)]
+        document = {"texts": list(self._texts.codes), "blocks": blocks, "internal": internal}
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         # No time stamp: the same rows give the same file.
         packed = gzip.compress(text.encode("utf-8", "replace"), compresslevel=6, mtime=0)

@@ -65,6 +65,7 @@ def step_lines(steps: Mapping[int, StepStats]) -> list[dict[str, Any]]:
         # Ranks run side by side: the slowest says how long the step took.
         slowest = sum(steps[step].nanoseconds for step in group) / len(group)
         line = {"step": group[0], "last": group[-1], "ms": round(slowest / _NANOSECONDS, 4)}
+        line["compared"] = sum(steps[step].compared for step in group)
         for event in ("fail", "nan", "lower_precision"):
             line[event] = sum(steps[step].events.get(event, 0) for step in group)
         lines.append(line)

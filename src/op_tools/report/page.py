@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -15,7 +15,17 @@ from dicore.console import counted
 from dicore.page import Page, asset, without_controls
 from op_tools.report.collect import Collected, Progress, collect
 from op_tools.report.ranks import sentences_of
-from op_tools.report.rows import LISTED, WRONG, in_order_of_interest, short_site, split_name, verdict_of
+from op_tools.report.rows import (
+    LISTED,
+    WRONG,
+    figure,
+    in_order_of_interest,
+    is_internal,
+    operator_of,
+    short_site,
+    split_name,
+    verdict_of,
+)
 from op_tools.runs import BadInput, Run, kind_of_path, open_run
 
 if TYPE_CHECKING:
@@ -115,9 +125,16 @@ def _run(run: Run) -> str:
     summary = collected.summary()
     tool = next(iter(in_order_of_interest(summary["tools"])), "")
     wrong = [kept.row for kept in collected.found.first.get(tool, ())]
-    others = (row for row in run.rows(tool) if verdict_of(tool, row) not in LISTED)
-    rows = [(tool, row) for row in islice(chain(wrong, others), MOST_ROWS)]
+    rows = [(tool, row) for row in islice(chain(wrong, _others(run, tool)), MOST_ROWS)]
     return summary_html(summary) + _table(rows, sum(summary["tools"].values()))
+
+
+def _others(run: Run, tool: str) -> Iterator[dict[str, Any]]:
+    """What is not wrong, in the order of the log; operators that compute nothing behind all others."""
+    for internal in (False, True):
+        for row in run.rows(tool):
+            if verdict_of(tool, row) not in LISTED and is_internal(operator_of(row)) == internal:
+                yield row
 
 
 def _tool(tool: Tool) -> str:
@@ -155,8 +172,9 @@ def _table(rows: Sequence[tuple[str, Mapping[str, Any]]], total: int) -> str:
     if not rows:
         return ""
     judged = [(verdict_of(tool, row), row) for tool, row in rows]
-    # What is wrong first; sorting is stable, so both parts stay in the order of the log.
-    shown = sorted(judged, key=lambda item: item[0] not in WRONG)[:MOST_ROWS]
+    # What is wrong first, what computes nothing last; sorting is stable, so the parts stay in the order of the log.
+    shown = sorted(judged, key=lambda item: (item[0] not in WRONG, is_internal(operator_of(item[1]))))
+    shown = shown[:MOST_ROWS]
     head = "".join(f"<th>{column}</th>" for column in _COLUMNS)
     body = "".join(f"<tr>{_cells(verdict, row)}</tr>" for verdict, row in shown)
     more = f"<p>{len(shown):,} of {total:,} rows</p>" if total > len(shown) else ""
@@ -165,12 +183,11 @@ def _table(rows: Sequence[tuple[str, Mapping[str, Any]]], total: int) -> str:
 
 def _cells(verdict: str, row: Mapping[str, Any]) -> str:
     operator, value = split_name(row.get("name"))
-    figure = row.get("max_abs_diff", row.get("forward_elasped", ""))
-    if isinstance(figure, float):
-        figure = f"{figure:.4g}{' ms' if 'forward_elasped' in row else ''}"
+    number = row.get("max_abs_diff", row.get("forward_elasped"))
+    text = f"{figure(number)}{' ms' if 'forward_elasped' in row and number is not None else ''}"
     cells = [
         f"{operator} {value}".strip(), verdict, row.get("phase"), row.get("step"), row.get("rank"),
-        row.get("module"), short_site(str(row.get("call_site") or "")), figure,
+        row.get("module"), short_site(str(row.get("call_site") or "")), text,
     ]  # fmt: skip
     return "".join(f"<td>{escaped(cell)}</td>" for cell in cells)
 

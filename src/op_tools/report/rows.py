@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import shlex
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
+import torch
+
+from op_tools.categories import base_name, names_in
 from op_tools.registry import by_section
 from op_tools.runs import DERIVED_LOGS
+from op_tools.verdict import is_label
+from op_tools.verdict.judgement import Status
 
 _WHOLE_NUMBERS = ("pid", "rank", "step", "forward_id", "world_size")
 # Verdicts of rows that say: this is wrong.
 WRONG = frozenset({"fail", "error", "refused", "NaN", "Inf"})
-RIGHT = frozenset({"same", "pass", "lower_precision"})
+LABELS = tuple(status for status in get_args(Status) if is_label(status))
+RIGHT = frozenset({"same", "pass", *LABELS})
 # Verdicts of rows that are listed as findings, and of those that are shown whatever else is left out.
 LISTED = WRONG | {"suspect"}
-ATTENTION = LISTED | {"lower_precision"}
+ATTENTION = LISTED | set(LABELS)
 _ORDER = (
-    "fail", "error", "refused", "NaN", "Inf", "suspect", "lower_precision", "tool error", "pass", "same", "skipped",
+    "fail", "error", "refused", "NaN", "Inf", "suspect", *LABELS, "tool error", "pass", "same", "skipped",
 )  # fmt: skip
 # How the timeline marks a verdict; all others that need attention are failures.
-EVENTS = {"lower_precision": "lower_precision", "suspect": "lower_precision", "NaN": "nan", "Inf": "nan"}
+EVENTS = {**dict.fromkeys((*LABELS, "suspect"), "lower_precision"), "NaN": "nan", "Inf": "nan"}
+# Ask about a tensor, or give it back under another name.
+_HANDLES = names_in(
+    "detach alias lift lift_fresh size stride dim ndim shape numel nelement element_size storage_offset is_contiguous"
+    " is_same_size requires_grad retain_grad is_leaf data device dtype layout untyped_storage data_ptr get_device"
+    " is_floating_point is_complex set_data _version"
+)
+# Give a number, and read the values of a tensor for it.
+_READS = names_in("_local_scalar_dense item equal allclose is_nonzero _is_all_true _is_any_true tolist")
 # Sections of tools whose rows have verdicts.
 JUDGED = ("operators", "findings")
 
@@ -39,6 +54,37 @@ def split_name(name: Any) -> tuple[str, str]:
     """`torch.add output[0]` -> operator and value. Names of calls have no blank."""
     operator, _, value = str(name or "").partition(" ")
     return operator, value
+
+
+@functools.lru_cache(maxsize=65536)
+def is_internal(operator: str) -> bool:
+    """Whether an operator computes nothing that a reader looks for: it asks about tensors, or hands one on."""
+    parts = operator.split(".")
+    name = parts[-2] if parts[-1] in ("__get__", "__set__") else base_name(operator)
+    if name in _HANDLES:
+        return True
+    if parts[0] != "aten" or len(parts) != 3 or name in _READS:
+        return False
+    overload = getattr(getattr(torch.ops.aten, parts[1], None), parts[2], None)
+    if overload is None:
+        return False
+    returned = overload._schema.returns
+    return bool(returned) and not any("Tensor" in str(value.type) for value in returned)
+
+
+def figure(value: Any) -> str:
+    """A number as the page writes it: four digits, thousands apart, an exponent for the very small and the very large."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "" if value is None else str(value)
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
+    size = abs(value)
+    if value == int(value) and size < 1e9:
+        return f"{int(value):,}"
+    if size >= 1e6 or size < 1e-3:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa}e{int(exponent):+d}"
+    return f"{math.floor(value + 0.5):,}" if size >= 1000 else f"{float(f'{value:.4g}'):.10g}"
 
 
 def operator_of(row: Mapping[str, Any]) -> str:

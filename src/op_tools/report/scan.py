@@ -14,6 +14,7 @@ from op_tools.report.rows import (
     ATTENTION,
     EVENTS,
     JUDGED,
+    LABELS,
     LISTED,
     RIGHT,
     WRONG,
@@ -110,10 +111,11 @@ class _Named:
 class _RankRows:
     """The rows of one rank in a log."""
 
-    __slots__ = ("last_step", "names")
+    __slots__ = ("compared", "last_step", "names")
 
     def __init__(self) -> None:
         self.names: dict[str, _Named] = {}
+        self.compared: dict[int, int] = {}  # by step
         self.last_step = -1
 
 
@@ -220,6 +222,8 @@ class _Scan:
             named.verdicts[verdict] = named.verdicts.get(verdict, 0) + 1
             if judged:
                 named.add_errors(facts.error_over_bound, facts.max_abs_diff)
+                if type(facts.step) is int and (verdict in RIGHT or verdict in WRONG):
+                    mine.compared[facts.step] = mine.compared.get(facts.step, 0) + 1
             elif timed:
                 self._add_time(named, facts, (rank, facts.pid if type(facts.pid) is int else own_pid))
             if type(facts.input) is str and facts.input not in texts and len(texts) < _MOST_LOOKED_AT:
@@ -295,6 +299,8 @@ class _Scan:
         counts = self.summary.verdicts.setdefault(tool, {})
         for rank, mine in by_rank.items():
             stats = self.summary.ranks.setdefault(rank, RankStats())
+            for step, compared in mine.compared.items():
+                self.summary.steps.setdefault(step, StepStats()).compared += compared
             if mine.last_step >= 0:
                 stats.last_step = max(mine.last_step, stats.last_step or 0)
             for name, named in mine.names.items():
@@ -370,7 +376,7 @@ def _stats_of(section: str, named: _Named) -> OperatorStats | None:
         if not compared:
             return None
         return OperatorStats(
-            compared, wrong, count("lower_precision", 0), count("suspect", 0), 0, named.first_step,
+            compared, wrong, sum(count(label, 0) for label in LABELS), count("suspect", 0), 0, named.first_step,
             named.error if named.error >= 0 else None, named.largest if named.largest >= 0 else None,
         )  # fmt: skip
     if section == "overflow":

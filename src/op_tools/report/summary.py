@@ -178,13 +178,15 @@ def worst_of(rows: Iterable[KeptRow], most: int) -> list[KeptRow]:
 
 
 class StepStats(msgspec.Struct):
-    """A step: how long its slowest rank took, and verdicts that need attention."""
+    """A step: how long its slowest rank took, how many values were compared, and verdicts that need attention."""
 
     nanoseconds: int = 0
+    compared: int = 0
     events: dict[str, int] = msgspec.field(default_factory=dict)
 
     def merge(self, other: StepStats) -> None:
         self.nanoseconds = max(self.nanoseconds, other.nanoseconds)
+        self.compared += other.compared
         _count(self.events, other.events)
 
 

@@ -25,25 +25,30 @@ function frame(width, height, label, marks, scale, words) {
   return chart;
 }
 
-// Steps on the x-axis: a bar for the time, a mark above it for what is wrong.
+// What the bars of the steps are: times, or how many values were compared, or nothing.
+const barsOf = (steps) => ["ms", "compared"].find((key) => steps.some((step) => step[key] > 0)) ?? "";
+
+// Steps on the x-axis: a bar for the time or the values, a mark above it for what is wrong.
 function stepsChart(steps, width) {
-  const height = 210;
+  const bars = barsOf(steps);
+  const height = bars ? 210 : 76; // marks alone need no room for bars
   const [top, bottom] = [34, height - 30];
-  const timed = steps.some((step) => step.ms > 0);
-  const marks = timed ? ticks(Math.max(...steps.map((step) => step.ms))) : [0];
+  const marks = bars ? ticks(Math.max(...steps.map((step) => step[bars]))) : [0];
   const most = marks[marks.length - 1] || 1;
   const scale = (value) => bottom - ((bottom - top) * value) / most;
   const bad = steps.filter((step) => step.fail + step.nan > 0).length;
-  const chart = frame(width, height, t("steps_label", steps.length, bad), marks, scale,
-    (value) => (timed ? `${figure(value)} ms` : ""));
+  const unit = { ms: (value) => `${figure(value)} ms`, compared: figure }[bars] ?? (() => "");
+  const chart = frame(width, height, t("steps_label", steps.length, bad), marks, scale, unit);
   const room = (width - LEFT - RIGHT) / steps.length;
   const bar = Math.max(1, Math.min(40, room * 0.72));
   steps.forEach((step, index) => {
     const middle = LEFT + room * (index + 0.5);
     const name = step.last > step.step ? `${step.step}-${step.last}` : step.step;
     const wrong = step.fail + step.nan;
-    const group = drawn("g", {}, drawn("title", {}, t("step_tip", name, figure(step.ms), wrong)));
-    group.append(drawn("rect", { x: middle - bar / 2, width: bar, y: scale(step.ms), height: bottom - scale(step.ms), class: "bars" }));
+    const tip = t(bars === "compared" ? "step_tip_compared" : "step_tip", name, figure(step[bars] ?? 0), wrong);
+    const group = drawn("g", {}, drawn("title", {}, tip));
+    const high = scale(step[bars] ?? 0);
+    group.append(drawn("rect", { x: middle - bar / 2, width: bar, y: high, height: bottom - high, class: "bars" }));
     if (wrong) group.append(drawn("path", { d: diamond(middle, 14, 6), class: "mark-bad" }));
     if (step.lower_precision) group.append(drawn("circle", { cx: middle, cy: 27, r: 3.5, class: "mark-low" }));
     chart.append(group);

@@ -25,19 +25,18 @@ const data = (text, tag = "span", kind = "") => el(tag, { class: ("data " + kind
 
 const count = (number) => Number(number).toLocaleString("en-US");
 
-function figure(value, digits = 4) {
+// One way to write a number, on the page and in tables without scripts (report/rows.py).
+function figure(value) {
   if (value === null || value === undefined || value === "") return "";
   if (typeof value === "string") return { nan: "NaN", inf: "∞", "-inf": "-∞" }[value] ?? value;
   if (value === NOT_A_NUMBER) return "NaN";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : value < 0 ? "-∞" : "";
-  if (Number.isInteger(value) && Math.abs(value) < 1e9) return value >= 1e4 ? count(value) : String(value);
+  if (Number.isInteger(value) && Math.abs(value) < 1e9) return count(value);
   const size = Math.abs(value);
-  if (size >= 1e6 || size < 1e-3) return value.toExponential(digits - 2);
-  return size >= 1000 ? count(Math.round(value)) : String(Number(value.toPrecision(digits)));
+  if (size >= 1e6 || size < 1e-3) return value.toExponential(2);
+  return size >= 1000 ? count(Math.round(value)) : String(Number(value.toPrecision(4)));
 }
-const milliseconds = (value) =>
-  value === null || Number.isNaN(value) || typeof value !== "number" ? "" :
-    value.toLocaleString("en-US", { minimumFractionDigits: 3, maximumFractionDigits: 3 });
+const milliseconds = (value) => (typeof value !== "number" || Number.isNaN(value) ? "" : figure(value));
 
 function bytes(value) {
   const units = ["B", "KB", "MB", "GB", "TB"];
@@ -48,8 +47,9 @@ function bytes(value) {
 
 const BAD = new Set(["fail", "error", "refused", "NaN", "Inf"]);
 const GOOD = new Set(["same", "pass"]);
-const LOW = new Set(["suspect", "lower_precision", "tool error"]);
-const colour = (verdict) => (BAD.has(verdict) ? "bad" : LOW.has(verdict) ? "low" : GOOD.has(verdict) ? "good" : "");
+const LOW = new Set(["suspect", "tool error"]);
+const isLow = (verdict) => LOW.has(verdict) || SUMMARY.labels.includes(verdict);
+const colour = (verdict) => (BAD.has(verdict) ? "bad" : isLow(verdict) ? "low" : GOOD.has(verdict) ? "good" : "");
 const word = (text) => shortened(visible(text), 40);
 const badge = (verdict) => (verdict ? el("span", { class: `badge ${colour(verdict)}` }, word(verdict)) : "");
 

@@ -25,6 +25,7 @@ const asNumber = (value) =>
 class Rows {
   constructor(document) {
     this.texts = document.texts;
+    this.internal = new Set(document.internal);
     this.length = document.blocks.reduce((sum, block) => sum + block.count, 0);
     this.numbers = {};
     this.codes = {};
@@ -110,7 +111,7 @@ function testsOf(rows, filters) {
   for (const name of ["verdict", "phase", "level", "tool"]) {
     const wanted = filters[name];
     if (!wanted) continue;
-    const fits = (text) => (wanted === "attention" ? BAD.has(text) || LOW.has(text) : wanted === "none" ? text === "" : text === wanted);
+    const fits = (text) => (wanted === "attention" ? BAD.has(text) || isLow(text) : wanted === "none" ? text === "" : text === wanted);
     byText(name, Uint8Array.from(rows.texts, (text) => (fits(text) ? 1 : 0)));
   }
   if (filters.rank !== "" && rows.numbers.rank) tests.push((row) => rows.numbers.rank[row] === Number(filters.rank));
@@ -130,11 +131,20 @@ function stepTest(text) {
   return (step) => ranges.some(([, low, high]) => step >= Number(low) && step <= Number(high ?? low));
 }
 
+// What needs attention first, what computes nothing (questions about shapes, other names of a tensor) last; within that as it happened.
+function inOrderOfInterest(rows, found) {
+  const { operator, verdict } = rows.codes;
+  const classOf = (row) => (verdict && ["bad", "low"].includes(colour(rows.texts[verdict[row]])) ? 0 : operator && rows.internal.has(operator[row]) ? 2 : 1);
+  const classes = [[], [], []];
+  for (const row of found) classes[classOf(row)].push(row);
+  return classes.flat();
+}
+
 function chosen(rows, filters, sort) {
   const tests = testsOf(rows, filters);
   const found = [];
   for (let row = 0; row < rows.length; row += 1) if (tests.every((test) => test(row))) found.push(row);
-  if (!sort.column) return found;
+  if (!sort.column) return inOrderOfInterest(rows, found);
   const codes = rows.codes[sort.column];
   const ranks = codes ? rows.ranks() : null;
   const worth = codes ? (row) => ranks[codes[row]] : (row) => rows.number(row, sort.column);

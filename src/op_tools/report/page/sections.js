@@ -7,7 +7,7 @@ function headSection() {
     el("a", { class: "skip", href: "#all-rows" }, t("skip")),
     el("div", { class: "top" },
       el("div", {}, el("h1", {}, data(SUMMARY.title)), el("div", { class: "dim data" }, t("made", count(SUMMARY.rows), visible(SUMMARY.run), SUMMARY.made))),
-      el("nav", { "aria-label": t("answers") }, el("ul", {}, names.map((name) => el("li", {}, el("a", { href: `#${targets[name] ?? name}` }, t(name)))))),
+      el("nav", { "aria-label": t("answers") }, el("ul", {}, names.map((name) => el("li", {}, el("a", { href: `#${targets[name] ?? name}` }, t(name === "operators" ? operatorsTitle() : name)))))),
       el("button", { type: "button", id: "language", lang: language === "en" ? "zh" : "en", onclick: switchLanguage }, t("other"))));
 }
 
@@ -44,7 +44,7 @@ function firstCard(name) {
   const facts = ["module", "step", "rank", "phase", "forward_name", "level", "side", "input", "output"];
   const figures = ["error_over_bound", "max_abs_diff", "max_relative_diff", "cosine_similarity"];
   const entries = [...facts, ...figures].map((key) => {
-    const value = figures.includes(key) ? figure(first[key], 6) : first[key];
+    const value = figures.includes(key) ? figure(first[key]) : first[key];
     if (value === null || value === "") return [];
     return fact(key, data(shortened(String(value), 300)), ["input", "output"].includes(key));
   });
@@ -61,6 +61,9 @@ function firstCard(name) {
 const operatorCell = (line) => el("button", { type: "button", class: "link", onclick: () => showOnly({ operator: line.operator }) },
   data(shortened(line.operator, 160), "span", "cut mono"));
 
+// Where nothing is wrong, no operator is the worst.
+const operatorsTitle = () => (SUMMARY.operators.some((line) => line.fail || line.lower_precision) ? "operators" : "operators_right");
+
 function operatorsSection() {
   const columns = [
     { key: "operator", cell: operatorCell }, { key: "fail", number: true },
@@ -71,20 +74,25 @@ function operatorsSection() {
     { key: "lower_precision", number: true }, { key: "compared", number: true }, { key: "error_over_bound", number: true }, { key: "max_abs_diff", number: true },
     { key: "first_step", number: true },
   ];
-  return el("section", { id: "operators" }, el("h2", {}, t("operators")),
-    SUMMARY.operators.length ? smallTable(columns, SUMMARY.operators, t("operators")) : el("p", {}, t("no_operators")));
+  const title = t(operatorsTitle());
+  return el("section", { id: "operators" }, el("h2", {}, title),
+    SUMMARY.operators.length ? smallTable(columns, SUMMARY.operators, title) : el("p", {}, t("no_operators")));
 }
 
 function timelineSection() {
   const section = el("section", { id: "timeline" }, el("h2", {}, t("timeline")));
   if (!SUMMARY.steps.length && !SUMMARY.memory.length) return fill(section, {}, [el("p", {}, t("no_timeline"))]);
   if (SUMMARY.steps.length) {
-    const timed = SUMMARY.steps.some((step) => step.ms > 0);
-    section.append(el("div", { class: "chart", "data-chart": "steps" }, el("h3", {}, t(timed ? "steps_title" : "steps_only")), el("div", { class: "drawing" }),
+    const bars = barsOf(SUMMARY.steps);
+    const bad = SUMMARY.steps.some((step) => step.fail + step.nan > 0);
+    const low = SUMMARY.steps.some((step) => step.lower_precision > 0);
+    // The title says what the chart shows: that something is wrong only where something is.
+    const titles = { ms: ["steps_ms", "steps_ms_wrong"], compared: ["steps_compared", "steps_compared_wrong"] }[bars] ?? ["steps_low", "steps_only"];
+    section.append(el("div", { class: "chart", "data-chart": "steps" }, el("h3", {}, t(titles[bad ? 1 : 0])), el("div", { class: "drawing" }),
       legend([
-        ...(timed ? [[drawn("rect", { x: 6, width: 10, height: 10, class: "bars" }), t("legend_ms")]] : []),
-        [drawn("path", { d: diamond(11, 5, 5), class: "mark-bad" }), t("legend_bad")],
-        [drawn("circle", { cx: 11, cy: 5, r: 3.5, class: "mark-low" }), t("legend_low")],
+        ...(bars ? [[drawn("rect", { x: 6, width: 10, height: 10, class: "bars" }), t(`legend_${bars}`)]] : []),
+        ...(bad ? [[drawn("path", { d: diamond(11, 5, 5), class: "mark-bad" }), t("legend_bad")]] : []),
+        ...(low ? [[drawn("circle", { cx: 11, cy: 5, r: 3.5, class: "mark-low" }), t("legend_low")]] : []),
       ])));
   }
   if (SUMMARY.memory.length) {
