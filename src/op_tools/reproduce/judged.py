@@ -22,6 +22,7 @@ from op_tools.runs import BadInput
 from op_tools.storage import CaptureError
 from op_tools.trees import flat_results, flat_tensors
 from op_tools.verdict import Verdict, is_label
+from op_tools.verdict.distribution import knows_distribution
 
 __all__ = ["JudgedCall", "JudgedValue"]
 
@@ -99,10 +100,10 @@ class JudgedCall(CallJudge):
                 f"{error}. A reproduction file needs only torch, so only torch's functions fit."
             ) from error
         call = JudgedCall(func, captured)
-        if call.random:
+        if call.random and not knows_distribution(captured.name):
             raise BadInput(
-                f"{captured.name} draws random numbers. Its results are judged by their distribution, which one file "
-                f"with one call cannot show. `op-tools replay` judges it on the device."
+                f"{captured.name} draws random numbers, and nothing is known about their distribution. Capture at ATen level: "
+                f"what it calls inside can be judged."
             )
         if call.category in ("uninitialised", "communication"):
             raise BadInput(
@@ -143,6 +144,10 @@ class JudgedCall(CallJudge):
 
     def _judge_captured(self) -> None:
         """Judge what was captured: outputs, and gradients where there are some."""
+        if self.random:
+            if self.captured.outputs is not None:
+                self._judge_draws(flat_results(self.captured.outputs))
+            return
         if self.captured.outputs is not None:
             try:
                 self._judge_results(self.captured_results())
@@ -168,6 +173,9 @@ class JudgedCall(CallJudge):
         inputs = flat_tensors(execution.args, execution.kwargs)
         self.values.clear()
         self.seen_on = str(device)
+        if self.random:
+            self._judge_draws(flat_results(execution.result))
+            return
         results = flat_results(execution.result)
         self._judge_results([*results, *(inputs[position] for position in self.written)])
         if execution.wants_grad and execution.as_captured:
@@ -176,6 +184,16 @@ class JudgedCall(CallJudge):
                 grads[position] = self.near(grad)
             self.captured = replace(self.captured, grad_inputs=tuple(grads))
             self._judge_gradients()
+
+    def _judge_draws(self, results: Sequence[Any]) -> None:
+        """Judge random numbers by their distribution: all results of a call together."""
+        near = [self.near(value) for value in results]
+        names = numbered("", "output", len(near))
+        for index, (name, value, verdict) in enumerate(
+            zip(names, near, self.judged_random(near), strict=True)
+        ):
+            found = JudgedValue(name.strip(), index, index, self.forward, self.category, value, verdict)
+            self.values.append(found)
 
     def _judge_results(self, results: Sequence[Any]) -> None:
         """Judge results, and inputs that were written to where they were captured."""

@@ -68,6 +68,7 @@ class Case(NamedTuple):
     gradients: tuple[Saved | None, ...] = ()  # what came in from behind, for backward
     wants_grad: tuple[int, ...] = ()  # inputs whose gradients are looked at
     around: Callable[..., Any] | None = None  # autocast, where the call ran under it
+    drawn: Callable[..., str] | None = None  # what speaks against results that are drawn at random
     repeat: int = 20  # how often the call is run: some kernels are wrong now and then
 
 
@@ -292,6 +293,11 @@ def repeated(case: Case, memory: torch.Tensor, device: torch.device, repeat: int
             raised = CheckedValue(f"the call raised {type(error).__name__}: {error}", float("inf"))
             calls.append([raised] * len(case.checks))
             before = []
+            continue
+        if case.drawn is not None:
+            problem = case.drawn([read(saved, memory) for saved in case.inputs], got)
+            calls.append([CheckedValue(problem)] * len(case.checks))
+            before = got
             continue
         found = []
         for index, check in enumerate(case.checks):

@@ -16,6 +16,7 @@ from op_tools.categories import base_name
 from op_tools.reference.autocast_policy import LOWER, SINGLE
 from op_tools.reference.call_plan import plan_for
 from op_tools.reproduce import autocast_source, runtime
+from op_tools.reproduce.drawn_source import drawn_source
 from op_tools.reproduce.judged import JudgedCall, JudgedValue
 from op_tools.reproduce.limits import ROOM, ErrorLimits, envelope, limits_of
 from op_tools.reproduce.packing import Packer, rounded_up
@@ -34,6 +35,8 @@ _DASHES = "# " + "-" * 118
 _EXACT = ("movement", "view", "index")
 _UNITS_WITHOUT_TRUTH = 4.0
 _CPU = torch.device("cpu")
+# What says where random numbers are drawn, not which.
+_NO_PARAMETERS = ("device", "generator", "layout", "out")
 _IMPORTS = """from __future__ import annotations
 
 import argparse
@@ -44,6 +47,7 @@ import math
 import os
 import random
 import sys
+import types
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -127,6 +131,8 @@ class Builder:
         own = value.own
         if not isinstance(own, torch.Tensor):
             return self._number(value)
+        if self.call.random:
+            return ValueCheck(value.name, value.slot, own.dtype, tuple(own.shape), same_dtype=True)
         start: dict[str, Any] = {
             "name": value.name, "slot": value.slot, "dtype": own.dtype, "shape": tuple(own.shape),
         }  # fmt: skip
@@ -224,6 +230,11 @@ def build(
         "around": "under_autocast" if judged.autocast is not None else "None",
         "repeat": repr(builder.repeat),
     }
+    drawn = ""
+    if judged.random:
+        told = {key: value for key, value in captured.kwargs.items() if key not in _NO_PARAMETERS}
+        arguments = call_source("gathered", captured.args, told, builder.tensor, device)
+        drawn, fields["drawn"] = drawn_source(judged.name, arguments), "drawn"
     if any(value.reference.is_gradient for value in checked):
         incoming = [None if grad is None else builder.packer.add(grad) for grad in judged.grad_outputs]
         fields |= {
@@ -235,6 +246,7 @@ def build(
         _function("call(x, device)", "The call as it was captured.", call, "device" if factory else ""),
         _function("reference(x)", "The same in float64 on the CPU.", reference, "'cpu'" if factory else ""),
         _autocast(judged),
+        drawn,
         _source_of(runtime),
         "CASE = Case(\n" + "".join(f"    {name}={text},\n" for name, text in fields.items()) + ")\n",
     ]
@@ -323,6 +335,11 @@ def tried(script: Script, call: JudgedCall) -> tuple[bool, bool]:
     own = names["computed"](case, memory, _CPU, False)
     exact_values = own if case.reference is None else names["computed"](case, memory, _CPU, True)
     given = {value.slot: value.given for value in call.values}
+    if case.drawn is not None:
+        before = [names["read"](saved, memory) for saved in case.inputs]
+        drawn = [value.given for value in call.values]
+        found = all(value is not None for value in drawn) and bool(case.drawn(before, drawn))
+        return found, not case.drawn(before, own[: len(drawn)])
     found, passed = False, True
     for check in case.checks:
         mine, captured = own[check.slot], given.get(check.slot)

@@ -192,7 +192,7 @@ def _written(request: ReproduceOptions, call: JudgedCall) -> Reproduction:
     script = _best(call, strides, request)
     text = ""
     if len(script.text) > request.limit:
-        smaller = cut(call, request.limit)
+        smaller = None if call.random else cut(call, request.limit)
         if smaller is not None:
             candidate = _best(smaller[0], (), request)
             if len(candidate.text) <= request.limit:
@@ -272,6 +272,7 @@ def _title(call: JudgedCall, request: ReproduceOptions) -> str:
         "The call runs on the device, from the captured inputs, N times on memory that holds one thing and another, and",
         "on the CPU: in float64 or, where values are only moved or picked, in the same dtype. A value is wrong where it",
         "is further off than correct arithmetic can be; one wrong call of N is enough.",
+        *(["Here values are drawn at random: they are judged by their distribution."] if call.random else ()),
         "The file needs nothing but torch; backends of other packages load as torch loads them.",
         "",
     ]

@@ -175,6 +175,9 @@ class OpAutoCompare(Tool):
                 self._random_inside.add(call.parent.func)
             verdicts = judge_random(call.name, args, kwargs, results)
             self._rows(call, "output", verdicts)
+            if self._is_saved(call, verdicts):
+                told = {key: value for key, value in kwargs.items() if not isinstance(value, torch.Generator)}
+                self._save(call, (args, told), results, None, str(call.device))
             return
         reference = Recomputation(call.func, args, kwargs, reference=self.settings.reference)
         if not self._is_computed(call, "output", reference):
@@ -384,11 +387,14 @@ class OpAutoCompare(Tool):
         call: Call,
         inputs: tuple[Any, Any],
         results: Any,
-        reference: Recomputation,
+        reference: Recomputation | None,
         device: str,
         grad_outputs: Any = None,
     ) -> None:
-        """The tensors of a failing call, for replay: <op>/<pid>/autocompare/<id>/<time>/{device,cpu}/."""
+        """The tensors of a failing call, for replay: <op>/<pid>/autocompare/<id>/<time>/{device,cpu}/.
+
+        Without a reference, as for random numbers, only the device's.
+        """
         if self._store is None:
             self._store = CaptureStore(self.settings.results, "files", None, self.say_saved)
         parts: Any = ("input", "output") if grad_outputs is None else ("input", "grad_inputs", "grad_outputs")
@@ -397,7 +403,10 @@ class OpAutoCompare(Tool):
             call_site=self.call_site_text(call), parts=parts, **rank_info(),
         )  # fmt: skip
         self._store.folder_of(both)  # one for the two sides
-        for side, values in (("device", results), ("cpu", reference.own())):
+        sides = [("device", results)]
+        if reference is not None:
+            sides.append(("cpu", reference.own()))
+        for side, values in sides:
             info = dataclasses.replace(both, side=side)
             self._store.put(info, "input", *inputs)
             if grad_outputs is None:

@@ -3,28 +3,27 @@
 An operator's law (`laws`, `picks`, `masks`) looks at every value: NaN, range, what dropout keeps. What is random in the results
 becomes draws, and draws become points of [0, 1] that are uniform and independent exactly if the generator is right
 (`draws`). One battery of tests judges them (`battery`), after a look for numbers that come again (`repeats`). All tests together
-accuse a right generator once in a million calls (`evidence`).
+accuse a right generator once in a million calls (`evidence`). `operators` says which law an operator follows. The files
+beside this one are copied into reproduction files: they need torch alone, and are written for old interpreters too.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from op_tools.categories import base_name
-from op_tools.verdict.distribution import battery, laws, masks, picks, repeats
-from op_tools.verdict.distribution.draws import NotJudged, RandomDraws, points_of, sampler
-from op_tools.verdict.distribution.evidence import LEVEL, Statistic
-from op_tools.verdict.distribution.laws import Law, Named
+from op_tools.verdict.distribution.draws import NotJudged
+from op_tools.verdict.distribution.evidence import LEVEL
+from op_tools.verdict.distribution.operators import LAWS, what_is_wrong
 from op_tools.verdict.judgement import Status, Verdict
 from op_tools.verdict.tolerance import Tolerance
 
-__all__ = ["LEVEL", "judge_random", "knows_distribution", "what_is_wrong"]
+__all__ = ["LEVEL", "judge_random", "knows_distribution", "operator_of"]
 
-# torch.normal(mean, std) makes a tensor, x.normal_(mean, std) and aten.normal_ fill one.
 _IN_PLACE = re.compile(r"[a-z]_(\.|$)")
 
 
@@ -48,7 +47,7 @@ def judge_random(
     if tensors and not any(value.numel() for value in tensors):
         return [Verdict.plain("pass", "draws nothing", tolerance) for _ in results]
     try:
-        wrong = what_is_wrong(name, args, kwargs, results, level)
+        wrong = what_is_wrong(*operator_of(name), args, kwargs, results, level)
     except NotJudged:
         wrong = _not_finite(args, kwargs, tensors)
         if not wrong:
@@ -59,49 +58,14 @@ def judge_random(
     return [Verdict.plain(status, reason, tolerance) for _ in results]
 
 
+def operator_of(name: str) -> tuple[str, bool]:
+    """What `what_is_wrong` calls an operator, and whether it fills its first argument: x.normal_(mean, std) does."""
+    return base_name(name), _IN_PLACE.search(name) is not None
+
+
 def knows_distribution(name: str) -> bool:
     """Whether there is a law for the operator of that name."""
-    return base_name(name) in _LAWS
-
-
-def what_is_wrong(
-    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], results: Sequence[Any], level: float = LEVEL
-) -> str:
-    """What speaks against the results of a random call; empty if nothing does. Raises NotJudged."""
-    base, fills = base_name(name), _IN_PLACE.search(name) is not None
-    law, parameters = _LAWS.get(base, (_unknown, ()))
-    if base == "normal" and not fills:
-        parameters = parameters[1:]
-    named = {**dict(zip(parameters, args, strict=False)), "kind": base[-2:], "fills": fills, **kwargs}
-    named.setdefault("self", named.get("input", args[0] if args else None))
-    found = law(named, results)
-    if isinstance(found, str):
-        return found
-    several = found if isinstance(found, list) else [found]
-    convicting = [
-        evidence
-        for draws in several
-        for evidence in evidence_of(draws)
-        if evidence.convicts(level / len(several))
-    ]
-    return max(convicting, key=lambda evidence: evidence.nats).text if convicting else ""
-
-
-def evidence_of(draws: RandomDraws) -> Iterator[Statistic]:
-    """All that can speak against draws; what is cheap or looks at all elements comes first."""
-    yield from draws.evidence
-    points = points_of(draws)
-    sample = sampler(draws.values.numel(), draws.most)(draws.values)
-    widths = points.high - points.low
-    # A right generator of continuous values may be coarser than its dtype.
-    same, likely = float(widths.mean()), draws.most_likely
-    if not draws.discrete:
-        same, likely = (2 * value + repeats.LEAST_DIFFERENT for value in (same, float(widths.max())))
-    yield from repeats.equal_values(draws.values, sample, same)
-    yield from repeats.stretches(draws.values if draws.told_by is None else draws.told_by, likely)
-    if draws.levels > 2:
-        yield from battery.digits(sample, draws.levels, draws.offset)
-    yield from battery.evidence_of(points)
+    return base_name(name) in LAWS
 
 
 def _not_finite(args: Sequence[Any], kwargs: Mapping[str, Any], results: list[torch.Tensor]) -> str:
@@ -112,42 +76,3 @@ def _not_finite(args: Sequence[Any], kwargs: Mapping[str, Any], results: list[to
     # Only the first result: what else an attention kernel returns (sums padded with Inf, seeds) is its own business.
     broken = sum(int(value.isnan().sum()) for value in results[:1] if value.is_floating_point())
     return f"{broken} values are NaN" if broken else ""
-
-
-def _unknown(named: Named, results: Sequence[Any]) -> Law:
-    raise NotJudged
-
-
-_DROPOUT = ("self", "p")
-_LAWS: dict[str, tuple[Callable[[Named, Sequence[Any]], Law], tuple[str, ...]]] = {
-    "uniform": (laws.uniform, ("self", "from", "to")),
-    "rand": (laws.uniform, ()),
-    "rand_like": (laws.uniform, ()),
-    "normal": (laws.normal, ("self", "mean", "std")),
-    "normal_functional": (laws.normal, ("self", "mean", "std")),
-    "randn": (laws.normal, ()),
-    "randn_like": (laws.normal, ()),
-    "exponential": (laws.exponential, ("self", "lambd")),
-    "cauchy": (laws.cauchy, ("self", "median", "sigma")),
-    "log_normal": (laws.log_normal, ("self", "mean", "std")),
-    "_standard_gamma": (laws.gamma, ("self",)),
-    "geometric": (laws.geometric, ("self", "p")),
-    "bernoulli": (laws.bernoulli, ("self", "p")),
-    "poisson": (laws.poisson, ("self",)),
-    "binomial": (laws.binomial, ("count", "prob")),
-    "randint": (laws.integers_of_factory, ("a", "b", "c")),
-    "randint_like": (laws.integers_of_factory, ("self", "a", "b")),
-    "random": (laws.integers_in_place, ("self", "from", "to")),
-    "randperm": (picks.permutation, ()),
-    "multinomial": (picks.multinomial, ("self", "num_samples", "replacement")),
-    "dropout": (masks.dropout, _DROPOUT),
-    "native_dropout": (masks.dropout, _DROPOUT),
-    "_fused_dropout": (masks.dropout, _DROPOUT),
-    "dropout1d": (masks.channel_dropout, _DROPOUT),
-    "dropout2d": (masks.channel_dropout, _DROPOUT),
-    "dropout3d": (masks.channel_dropout, _DROPOUT),
-    "feature_dropout": (masks.channel_dropout, _DROPOUT),
-    "alpha_dropout": (masks.alpha_dropout, _DROPOUT),
-    "rrelu": (masks.leaky, ("self", "lower", "upper")),
-    "rrelu_with_noise": (masks.leaky, ("self", "noise", "lower", "upper")),
-}

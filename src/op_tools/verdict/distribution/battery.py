@@ -121,7 +121,7 @@ def _tails(points: Points) -> Iterator[Statistic]:
     penalty = math.log(2 * len(TAILS))
     for side, inner, outer in (("lower", low, high), ("upper", 1 - high, 1 - low)):
         most, least = (_below(ends, rates) for ends in (inner, outer))
-        for rate, few, many in zip(TAILS, least, most, strict=True):
+        for rate, few, many in zip(TAILS, least, most):  # noqa: B905
             hits = few if few > rate * count else many
             if min(few, many) <= rate * count <= max(few, many):
                 continue
@@ -183,7 +183,7 @@ def _parameter(points: Points, scores: Tensor, values: Tensor) -> Iterator[Stati
     empty = torch.zeros(total, dtype=torch.float64, device=values.device)
     sums, squares = (empty.index_add(0, keys, terms).tolist() for terms in (scores, scores.square()))
     slack = 4 * points.granule
-    for count, own, square in zip(torch.bincount(keys).tolist(), sums, squares, strict=True):
+    for count, own, square in zip(torch.bincount(keys).tolist(), sums, squares):  # noqa: B905
         shift = max(0.0, abs(own) / math.sqrt(count) - slack * math.sqrt(count))
         nats = normal_nats(shift)
         if points.granule <= COARSE:

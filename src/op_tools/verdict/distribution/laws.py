@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,9 +25,11 @@ from op_tools.verdict.distribution.draws import (
 from op_tools.verdict.distribution.evidence import Statistic, count_nats, rate_nats, squares_nats
 from op_tools.verdict.rounding import Format, format_of
 
-Named = dict[str, Any]
-# What is wrong with some value, or draws to be judged by their distribution.
-Law = str | RandomDraws | list[RandomDraws]
+if TYPE_CHECKING:
+    Named = dict[str, Any]
+    # What is wrong with some value, or draws to be judged by their distribution.
+    Law = str | RandomDraws | list[RandomDraws]
+
 _FLOAT32 = Format(torch.float32, 24, -126, torch.finfo(torch.float32).max)
 
 # Distribution functions that take long to compute are computed for so many draws.
@@ -371,7 +373,8 @@ def _default_end(dtype: torch.dtype) -> int:
 def integers_of_factory(named: Named, results: Sequence[Any]) -> Law:
     """randint(high, size), randint(low, high, size), randint_like(self, high), randint_like(self, low, high)."""
     numbers = [value for value in (named.get("a"), named.get("b"), named.get("c")) if isinstance(value, int)]
-    named = {**dict(zip(("low", "high") if len(numbers) > 1 else ("high",), numbers, strict=False)), **named}
+    ends = ("low", "high") if len(numbers) > 1 else ("high",)
+    named = {**dict(zip(ends, numbers)), **named}  # noqa: B905
     if named.get("high") is None:
         raise NotJudged
     return integers(int(named.get("low", 0)), int(named["high"]), results)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from op_tools.verdict.distribution.draws import NotJudged, flat
-from op_tools.verdict.distribution.laws import Law, Named, flags, uniform_between
+from op_tools.verdict.distribution.laws import flags, uniform_between
 from op_tools.verdict.rounding import Format, format_of, unit_in_last_place
+
+if TYPE_CHECKING:
+    from op_tools.verdict.distribution.laws import Law, Named
 
 # A kept value is x * (1 / (1 - p)), in one or two roundings more than x / (1 - p).
 KEPT_UNITS = 2.5

@@ -7,13 +7,15 @@ kind. A pick without replacement is a draw by weight from what is left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from op_tools.verdict.distribution.draws import NotJudged, RandomDraws, Take, flat, sampler
-from op_tools.verdict.distribution.laws import Law, Named
+
+if TYPE_CHECKING:
+    from op_tools.verdict.distribution.laws import Law, Named
 
 # Permutations are looked at on so many elements: their order among themselves is a random permutation too.
 MOST_ORDERED = 1 << 15
