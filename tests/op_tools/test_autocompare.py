@@ -111,3 +111,13 @@ def test_only_changed_signatures():
         for size in (2, 3, 2, 3, 4):
             F.relu(torch.ones(size, device=D))
     assert sum(compare.counts.values()) == 3
+
+
+def test_what_initialises_parameters_is_judged_by_what_it_draws():
+    x = torch.empty(60, 50, device=D)
+    with op_tools.OpAutoCompare() as compare:
+        torch.nn.init.uniform_(x, a=-1, b=1)
+        torch.nn.init.kaiming_uniform_(x)
+        F.gumbel_softmax(x)
+        assert set(compare.counts) <= {"pass", "same"}
+        assert compare.counts["pass"] >= 3

@@ -28,7 +28,7 @@ from op_tools.tool import Tool
 from op_tools.transfer import Transfer
 from op_tools.trees import flat_results, tensors_of
 from op_tools.verdict import NoiseCache, Verdict, is_label, judge_all, tolerance_for
-from op_tools.verdict.distribution import judge_random
+from op_tools.verdict.distribution import judge_random, knows_distribution
 
 
 @dataclasses.dataclass(frozen=True)
@@ -439,4 +439,4 @@ def _is_elementary(call: Call) -> bool:
     """Whether a random call is one operator that judge_random knows, and not a composite."""
     if call.name.startswith("torch.Tensor.") and call.name.endswith("_"):
         return True
-    return category_of(call.func, call.name) == "random" and "dropout" not in call.name
+    return knows_distribution(call.name) and "dropout" not in call.name
