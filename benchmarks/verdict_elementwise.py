@@ -145,7 +145,7 @@ def logsigmoid(how: How, x: Tensor) -> Tensor:
 
 @subject("mish", functional.mish, lambda d: (d.data(*N),), grads=(0,))
 def mish(how: How, x: Tensor) -> Tensor:
-    if how.backwards:  # tanh(log(1 + e)) = ((1 + e)^2 - 1) / ((1 + e)^2 + 1)
+    if how.backwards and not x.requires_grad:  # tanh(log(1 + e)) = ((1 + e)^2 - 1) / ((1 + e)^2 + 1)
         e = x.clamp(max=15).exp()
         return x * (e * (e + 2)) / (e * (e + 2) + 2)
     return x * torch.tanh(functional.softplus(x))

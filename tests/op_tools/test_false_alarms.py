@@ -38,3 +38,17 @@ def test_no_false_alarm_in_a_train_step(model, dtype, numerics, tmp_path, capfd)
     backward = [row for row in rows if row["phase"] == "backward"]
     assert len(backward) > 50 and any(row["forward_name"] for row in backward)
     assert "could not handle" not in capfd.readouterr().err
+
+
+def test_a_copy_into_part_of_a_tensor_is_not_accused_of_its_gradient(tmp_path):
+    with op_tools.OpAutoCompare(results=str(tmp_path)) as compare:
+        source = torch.randn(2, 8, device=DEVICE, requires_grad=True)
+        target = torch.randn(4, 8, device=DEVICE, requires_grad=True) * 2
+        target[1:3].copy_(source)
+        (target * torch.randn(4, 8, device=DEVICE)).sum().backward()
+    assert "fail" not in compare.counts and compare.counts["same"] > 10
+    [table] = (tmp_path / "op_autocompare_result").glob("*.csv")
+    notes = [
+        row["error_info"] for row in csv.DictReader(table.open(newline="")) if row["verdict"] == "skipped"
+    ]
+    assert len(notes) == 1 and notes[0].endswith("judged at ATen level only")

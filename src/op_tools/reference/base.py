@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from op_tools.reference.perturbation import ROUNDING, Factors, InnerRoundings
+from op_tools.reference.perturbation import ROUNDING, Factors, InnerRoundings, shortened
 from op_tools.trees import map_leaves
 
 __all__ = ["Reference", "upcast"]
@@ -122,6 +122,12 @@ class Reference(ABC):
             return None
         truth = self._upcast_results(inputs, own, upcast)
         return None if truth is None else (own, truth)
+
+    def shortened(self, bits: int, *, nearest: bool) -> list[Any] | None:
+        """The truth of inputs of so many significant bits: what units that multiply short numbers compute."""
+        return self._upcast_results(
+            self._inputs, self.own(), lambda value: shortened(upcast(value), bits, nearest=nearest)
+        )
 
     # --- how ----------------------------------------------------------------------------------------------
 

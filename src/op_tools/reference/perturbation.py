@@ -53,6 +53,18 @@ class Factors:
         return pool.roll(-start).repeat(-(-count // _POOL_SIZE))[:count]
 
 
+def shortened(value: Any, bits: int, *, nearest: bool) -> Any:
+    """A float64 tensor with so many significant bits, rounded to nearest or cut off; anything else as it is."""
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
+        return value
+    lost = 53 - bits
+    pattern = value.contiguous().view(torch.int64)
+    if nearest:
+        pattern = pattern + (1 << (lost - 1))
+    short = (pattern & -(1 << lost)).view(torch.float64)
+    return torch.where(value.isfinite(), short, value)
+
+
 class InnerRoundings(TorchDispatchMode):
     """Moves the result of every operator that makes one, forward and backward, as its rounding would.
 

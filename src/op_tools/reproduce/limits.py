@@ -13,20 +13,16 @@ import torch
 from op_tools.categories import Category
 from op_tools.reference.recompute import Recomputation
 from op_tools.verdict.bounds import (
-    BASE,
-    MULTIPLE,
     RMS_LIMIT,
-    RMS_NOISE,
     RMS_REFERENCE,
     Errors,
     columns_of,
     errors_of_variants,
-    growth,
     measured_noise,
     with_reference_errors,
 )
 from op_tools.verdict.judgement import CONFIRMING_STRICTNESS, RERUNS_TO_CONFIRM, variants_of
-from op_tools.verdict.lengths import summed_terms
+from op_tools.verdict.lengths import kind_of, summed_terms
 from op_tools.verdict.noise import Reruns
 from op_tools.verdict.rounding import format_of, real_parts
 
@@ -54,10 +50,9 @@ def limits_of(reference: Recomputation, index: int, category: Category) -> Error
     form = format_of(own.dtype)
     if form is None or not isinstance(exact, torch.Tensor) or exact.shape != own.shape:
         return None
-    length = summed_terms(category, reference, exact)
-    widening = growth(length) * (2.0 if form.dtype == torch.float64 else 1.0)
     mine = real_parts(own)
-    errors = Errors(mine, mine, real_parts(exact).clone(), form, widening)
+    kind = kind_of(category, reference, exact, summed_terms(category, reference, exact), form)
+    errors = Errors(mine, mine, real_parts(exact).clone(), form, kind)
     columns = columns_of(exact)
     reruns = Reruns(reference)
     reruns.extend(RERUNS_TO_CONFIRM)  # as many as the verdict pays before it reports a failure
@@ -67,10 +62,10 @@ def limits_of(reference: Recomputation, index: int, category: Category) -> Error
     for pooled in (errors.by_rows(measured, columns), errors.reference_noise(columns)):
         noise = torch.maximum(noise, pooled * CONFIRMING_STRICTNESS)
     noise = noise.double()
-    multiple = MULTIPLE * widening / CONFIRMING_STRICTNESS
+    multiple = errors.multiple / CONFIRMING_STRICTNESS
     tiny = form.smallest_normal if form.may_flush else 0.0
-    allowed = (BASE + noise * multiple) * errors.unit + tiny
-    expected = ((noise * (RMS_NOISE * widening)).square() + 1 / 12).sqrt() * errors.unit + tiny
+    allowed = (errors.base + noise * multiple) * errors.unit + tiny
+    expected = ((noise * errors.rms_noise).square() + errors.spread).sqrt() * errors.unit + tiny
     chance = 1 + 4 / math.sqrt(2 * max(1, mine.numel()))
     off = errors.error.double().abs() * errors.unit
     beyond = off > allowed

@@ -9,23 +9,21 @@ the result: what is left are roundings.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from op_tools.categories import Category
 from op_tools.reference.perturbation import ROUNDING
-from op_tools.verdict.bounds import growth
+from op_tools.verdict.bounds import Errors, growth
 from op_tools.verdict.rounding import Format, format_of, unit_in_last_place
+from op_tools.verdict.systematic import common_factor
 
-# The largest rounding of an input, relative to it.
-TF32, BF16 = 2.0**-11, 2.0**-8
 # Uniform roundings up to r have RMS r / sqrt 3 at the bottom of a binade, half of that at its top.
 _UNIFORM = 3**-0.5
 # The RMS error is at most this multiple of the model's: roundings toward zero double it.
 MOST = 2.5
-# Inputs that are cut off instead of rounded shrink a product by up to two roundings; more is no rounding.
-SHRINKS = 2.2
 # The largest error beside their RMS: a million normal errors reach 5, row scales widen that. Up to this many roundings
 # of the model are never an outlier.
 OUTLIER, FEW_ROUNDINGS = 12.0, 5.0
@@ -33,10 +31,12 @@ OUTLIER, FEW_ROUNDINGS = 12.0, 5.0
 # A single wrong element among thousands is a fault; so is that of a tiny result, unless TINY_ROUNDINGS more do it.
 TINY_ROUNDINGS = 2.0
 # Rounded inputs hurt far more than float32 does: this part of its elements at least.
-FEWEST_AFFECTED, BEYOND_NOISE, TINY_RESULT, LEAST_AFFECTED = 3, 5.0, 64, 0.03
-# Roundings do not follow the value: the correlation of error and value stays below this (plus chance), or the share of
-# the value that follows it below half a rounding.
-CORRELATION, FOLLOWING = 0.3, 0.5
+FEWEST_AFFECTED, BEYOND_NOISE, TINY_RESULT, LEAST_AFFECTED = 3, 5.0, 64, 0.05
+# The error of rounded inputs is the computed one, but for what is rounded further inside. Inputs that are cut off make all
+# results smaller, as a wrong scale does: that needs more.
+RECOGNISED, RECOGNISED_CUT = 0.5, 0.9
+# Of an error matrix of independent roundings, the largest singular value squared is at most so many times its expectation.
+STRUCTURED, LEAST_SIDE = 3.0, 8
 # Adding L numbers one after the other in half precision: errors grow to 0.41 sqrt(L) roundings (normal terms). A few
 # roundings inside an operator that adds nothing stay below SEVERAL.
 SEQUENTIAL, SEVERAL = 0.6, 1.0
@@ -56,8 +56,13 @@ class Evidence:
     category: Category
     length: float  # how many terms one element sums
     own: torch.Tensor  # the reference's result in the dtype, flat float64
-    independent: float  # how many errors are not made of each other: running sums share theirs
     inputs: torch.dtype  # the shortest floating type among the inputs
+    columns: int
+    running: bool  # sums of sums: errors along a row contain all earlier ones
+    errors: Errors
+    shortened: Callable[
+        [int, bool], torch.Tensor | None
+    ]  # the exact result of inputs of so many bits, rounded or cut
 
 
 def explanation(evidence: Evidence) -> str | None:
@@ -70,21 +75,6 @@ def explanation(evidence: Evidence) -> str | None:
     return _half_inside(evidence, evidence.form)
 
 
-def _slope(error: torch.Tensor, exact: torch.Tensor) -> float:
-    """The share of the value that the error is, by least squares."""
-    power = float(exact @ exact)
-    return float(error @ exact) / power if power > 0 else 0.0
-
-
-def _follows_value(error: torch.Tensor, exact: torch.Tensor, independent: float) -> bool:
-    """Errors (in roundings) that are a share of the values: a wrong scale, not a rounding."""
-    norms = float(error.norm() * exact.norm())
-    if norms == 0:
-        return False
-    related = abs(float(error @ exact)) / norms > CORRELATION + 3 / math.sqrt(independent)
-    return related and abs(_slope(error, exact)) > FOLLOWING
-
-
 def _widespread(evidence: Evidence) -> bool:
     one_rounding = unit_in_last_place(evidence.exact, evidence.form) * 0.5
     noise = (evidence.noise + evidence.exact.abs() * ROUNDING) * growth(evidence.length)
@@ -93,8 +83,7 @@ def _widespread(evidence: Evidence) -> bool:
     if count < TINY_RESULT:
         # Shorter arithmetic touches every element; a single one that is off among good ones is a fault.
         return affected >= max(1, count / 2)
-    share = LEAST_AFFECTED if evidence.form.dtype == torch.float32 else 0.0
-    return affected >= max(FEWEST_AFFECTED, share * count)
+    return affected >= max(FEWEST_AFFECTED, LEAST_AFFECTED * count)
 
 
 def _has_outliers(shares: torch.Tensor, rms: float, tiny: float = TINY_ROUNDINGS) -> bool:
@@ -122,16 +111,26 @@ def _rounded_inputs(evidence: Evidence) -> str | None:
     """A product of matrices whose inputs were rounded, or cut off, before they were multiplied."""
     if evidence.category != "matmul":
         return None
-    slope = _slope(evidence.error, evidence.exact)
-    for name, roundoff in (("TF32", TF32), ("bfloat16 inputs", BF16)):
-        if abs(slope) > SHRINKS * roundoff:
-            continue
-        rest = evidence.error - evidence.exact * slope
-        share = rest / (evidence.noise * (roundoff / ROUNDING * _UNIFORM)).clamp_(min=1e-300)
-        rms = float(share.norm()) / math.sqrt(share.numel())
-        if rms <= MOST and not _has_outliers(share, rms):
-            return f"behaves like {name}"
+    for name, bits in (("TF32", 11), ("bfloat16 inputs", 8)):
+        for nearest in (True, False):
+            other = evidence.shortened(bits, nearest)
+            least = RECOGNISED if nearest else RECOGNISED_CUT
+            if other is None or not _recognised(evidence.error, other - evidence.exact, least):
+                continue
+            scale = evidence.noise * (2.0**-bits / ROUNDING * _UNIFORM)
+            rest = evidence.error if nearest else evidence.error - (other - evidence.exact)
+            share = rest / scale.clamp_(min=1e-300)
+            rms = float(share.norm()) / math.sqrt(share.numel())
+            if rms <= MOST and not _has_outliers(share, rms):
+                return f"behaves like {name}"
     return None
+
+
+def _recognised(error: torch.Tensor, computed: torch.Tensor, least: float) -> bool:
+    norms = float(error.norm() * computed.norm())
+    if not (0 < norms < math.inf):
+        return False
+    return float(error @ computed) / norms > min(least + 2 / math.sqrt(error.numel()), 0.95)
 
 
 def _half_sums(evidence: Evidence) -> str | None:
@@ -146,12 +145,10 @@ def _half_inside(evidence: Evidence, form: Format) -> str | None:
     magnitude = torch.maximum(evidence.exact.abs(), evidence.noise / ROUNDING)
     magnitude.clamp_(min=form.smallest_normal)
     steps = evidence.error / (magnitude * roundoff)
-    # What is rounded to a unit or two, or to nothing, follows its value by necessity.
-    large = evidence.exact.abs() > form.smallest_normal
-    as_given = evidence.error[large] / roundoff, evidence.exact[large]
-    leveled = steps[large], (evidence.exact / magnitude)[large]
-    # In the large values and in all alike: a few elements, or a few rows, must not decide it.
-    if all(_follows_value(error, exact, evidence.independent) for error, exact in (as_given, leveled)):
+    in_units = (magnitude * roundoff / evidence.errors.unit).float()
+    moves = [move * (roundoff / ROUNDING) for move in evidence.errors.moves]
+    witnesses = 1 if evidence.running else evidence.errors.kind.columns
+    if common_factor(evidence.errors, in_units, witnesses, moves) or _is_product(evidence, steps):
         return None
     rms = float(steps.norm()) / math.sqrt(steps.numel())
     most = max(SEQUENTIAL * math.sqrt(evidence.length), SEVERAL)
@@ -161,6 +158,20 @@ def _half_inside(evidence: Evidence, form: Format) -> str | None:
     if evidence.length >= 2:
         return f"behaves like accumulation in {_name(form.dtype)}"
     return f"behaves like {_name(form.dtype)} inside"
+
+
+def _is_product(evidence: Evidence, steps: torch.Tensor) -> bool:
+    """Whether the errors of a product of matrices are themselves one of a column and a row: a term that was lost."""
+    rows = steps.numel() // max(evidence.columns, 1)
+    if evidence.category != "matmul" or min(rows, evidence.columns) < LEAST_SIDE:
+        return False
+    table = steps.view(rows, evidence.columns)
+    right = table[int(table.square().sum(1).argmax())].clone()
+    for _ in range(8):
+        left = table @ right
+        right = table.t() @ (left / left.norm().clamp(min=1e-300))
+    expected = (math.sqrt(rows) + math.sqrt(evidence.columns)) ** 2 / table.numel()
+    return float(right.norm()) ** 2 > STRUCTURED * expected * float(table.square().sum())
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -21,6 +21,7 @@ import torch
 from op_tools.reference.perturbation import ROUNDING
 from op_tools.verdict.noise import NoiseLevel, Reruns, estimate
 from op_tools.verdict.rounding import Format, error_against, real_parts, unit_in_last_place
+from op_tools.verdict.systematic import LEAN_LEAST, common_factor, truncation
 
 DOUBLE_ROUNDING = 2.0**-53
 
@@ -36,6 +37,8 @@ REFERENCE_CAP = 64.0
 # Errors of a chain of L float32 additions grow with sqrt(L) (0.3 noise units each step, largest of many 4.5 times
 # that); up to this length the multiple covers it, beyond it both limits grow.
 FREE_LENGTH = 121.0
+# Sums of a few terms have less: of one or two this part.
+SHORTEST = 0.35
 # Nobody adds more than this many terms one after the other.
 LONGEST_CHAIN = 16384.0
 # The reference's own errors, sampled: a device may be off by this many of their standard deviations. Where the reference
@@ -47,18 +50,11 @@ REFERENCE_HABIT = 0.02
 RMS_NOISE = 4.0
 RMS_LIMIT = 1.25
 RMS_REFERENCE = 1.5
-# Bias: among errors above a fiftieth of u, the mean sign beside the value's. Truncation gives -1, rounding 0.
-BIAS_LEAST = 0.02
-BIAS_SAMPLES = 64
-BIAS_SIGN = 0.6
-BIAS_DEVIATIONS = 6.0
-# Truncation is half a unit low on average; small one-sided errors of a good approximation are no fault.
-BIAS_SIZE = 0.3
-# Truncation is never off by more than a unit, by 0.58 in the RMS. Larger errors are those of sums, and sums share them.
-BIAS_RMS = 0.75
-# A quotient by a scalar may be a product with its rounded reciprocal: without the common factor, rounding to nearest
-# remains. The factor is a fit: so many units in the last place, over the root of the number of elements, are its error.
-SCALED_ROUNDING = 1.2
+# Functions of a few steps, element by element: so many units of the arithmetic are the libraries' own errors (pow and the
+# like reach four; gradients where the function levels off, half as many again), of so much RMS. Noise counts only beyond that of
+# a well-conditioned function, and fewer times, since nothing adds up.
+DIRECT_UNITS, DIRECT_RMS = 4.0, 1.25
+DIRECT_MULTIPLE, DIRECT_RMS_NOISE, DIRECT_FREE = 4.0, 2.0, 2.0
 # Every value has at least the noise of one rounding of the arithmetic, in the middle of a binade.
 _MIDDLE = 0.75
 # Above this float32 cannot square.
@@ -83,9 +79,22 @@ class ReferenceNeeds:
     rms: float = 0.0
 
 
-def growth(length: float) -> float:
-    """By how much limits widen for sums of `length` terms."""
-    return max(1.0, math.sqrt(min(length, LONGEST_CHAIN) / FREE_LENGTH))
+def growth(length: float, least: float = 1.0) -> float:
+    """By how much limits widen for sums of `length` terms, or narrow if they are short."""
+    return max(least, math.sqrt(min(length, LONGEST_CHAIN) / FREE_LENGTH))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What is known of the arithmetic behind a result."""
+
+    widening: float = 1.0  # by how much limits widen for long sums
+    direct: float = 0.0  # element by element, in a few steps: so many units are its own errors
+    absolute: float = 0.0  # an error that any element may have, whatever its size
+    columns: int = 1  # the length of a row whose elements may share a scale
+
+
+SUMMED = Kind()
 
 
 class Errors:
@@ -97,14 +106,22 @@ class Errors:
         own: torch.Tensor,
         exact: torch.Tensor,
         form: Format,
-        widening: float = 1.0,
+        kind: Kind = SUMMED,
     ) -> None:
-        self.result, self.own, self.exact, self.form, self.widening = result, own, exact, form, widening
+        self.result, self.own, self.exact, self.form, self.kind = result, own, exact, form, kind
+        self.direct = kind.direct > 0
         self.unit = unit_in_last_place(exact, form)
         self.error = self._in_units(result)
-        # One rounding of the arithmetic, float32's or the format's own if that is finer.
-        self.floor = _MIDDLE * 2.0 ** (form.bits - max(24, form.bits))
+        # A unit of the arithmetic, float32's or the format's own if that is finer; and one rounding of it.
+        step = 2.0 ** (form.bits - max(24, form.bits))
+        self.floor = 0.0 if self.direct else _MIDDLE * step
+        self.base = BASE + kind.direct * step
+        self.free = DIRECT_FREE * step if self.direct else 0.0
+        self.multiple = DIRECT_MULTIPLE if self.direct else MULTIPLE * kind.widening
+        self.rms_noise = DIRECT_RMS_NOISE if self.direct else RMS_NOISE * kind.widening
+        self.spread = 1 / 12 + ((DIRECT_RMS * step) ** 2 if self.direct else 0.0)
         self.worst = _largest(self.error)
+        self.moves: list[torch.Tensor] = []  # what reruns with moved inputs change, in units
 
     def _in_units(self, value: torch.Tensor) -> torch.Tensor:
         error = error_against(value, self.exact, self.form.overflow)
@@ -114,31 +131,46 @@ class Errors:
             error[tiny & (error.abs() <= self.form.smallest_normal)] = 0
         return error.div_(self.unit).float()
 
+    @cached_property
+    def value(self) -> torch.Tensor:
+        """The exact values in units of their last place; 0 for what is not finite."""
+        return (self.exact / self.unit).float().nan_to_num_(0, 0, 0)
+
+    def leveled(self, noise: torch.Tensor) -> torch.Tensor:
+        """Noise (in units, float32) as the limits count it."""
+        noise = noise.add_(self.floor) if not self.direct else noise.sub_(self.free).clamp_(min=0)
+        if self.kind.absolute:
+            beyond = (self.kind.absolute / self.unit).float().sub_(self.base).clamp_(min=0)
+            noise += beyond.div_(self.multiple)
+        return noise
+
     def check_without_noise(self) -> BoundCheck:
         """The limits with the noise of one rounding, the least that any arithmetic has."""
-        bound = BASE + MULTIPLE * self.widening * self.floor
+        bound = self.base + self.multiple * self.floor
         if self.worst > bound:
             return BoundCheck("not explained by one rounding", self.worst / bound, math.nan)
-        expected = 1 / 12 + (RMS_NOISE * self.widening * self.floor) ** 2
+        expected = self.spread + (self.rms_noise * self.floor) ** 2
         rms = float(self.error.norm()) / math.sqrt(max(1, self.error.numel()) * expected)
-        return self._average(rms, ReferenceNeeds(), self.worst / bound)
+        return self._average(rms, ReferenceNeeds(), self.worst / bound, None)
 
     def needs(self, noise: torch.Tensor) -> ReferenceNeeds:
         """What the reference needs under this noise (in units)."""
-        error = self._reference_error()
-        multiple = float(error.abs().sub_(BASE).div_(noise).amax()) if error.numel() else 0.0
+        error = self.reference_error
+        multiple = 0.0
+        if error.numel() and not self.direct:
+            multiple = float(error.abs().sub_(BASE).div_(noise).amax())
         if self.form.bits > 16:
             multiple = min(multiple, MULTIPLE * REFERENCE_CAP)
         return ReferenceNeeds(max(multiple, 0.0), self._rms(error, noise))
 
     def reference_excess(self) -> torch.Tensor:
         """By how much the reference's own errors exceed one rounding, in units."""
-        return self._reference_error().abs_().sub_(BASE).clamp_(min=0)
+        return self.reference_error.abs().sub_(self.base).clamp_(min=0)
 
     def reference_noise(self, columns: int) -> torch.Tensor:
         """Noise as the reference's own errors show it row by row, beyond what one rounding explains."""
         noise = self.by_rows(self.reference_excess(), columns)
-        return noise.mul_(REFERENCE_DEVIATIONS / (MULTIPLE * self.widening)).add_(self.floor)
+        return noise.mul_(REFERENCE_DEVIATIONS / self.multiple).add_(self.floor)
 
     def by_rows(self, noise: torch.Tensor, columns: int) -> torch.Tensor:
         """The RMS of a row's noise for each of its elements: sums and their roundings are of one size along a row."""
@@ -148,18 +180,19 @@ class Errors:
         rms = noise.view(-1, columns).mul(unit).square_().mean(1, keepdim=True).sqrt_()
         return (rms / unit).reshape(-1).to(noise.dtype)
 
-    def _reference_error(self) -> torch.Tensor:
+    @cached_property
+    def reference_error(self) -> torch.Tensor:
         """Where the reference itself overflowed, it excuses nothing but the same."""
         return torch.where(self.own.isfinite(), self._in_units(self.own), 0.0)
 
     def check(self, noise: torch.Tensor, needs: ReferenceNeeds, strictness: float = 1.0) -> BoundCheck:
-        """Hold the errors against the three limits; `strictness` narrows the first."""
-        multiple = max(MULTIPLE * self.widening / strictness, REFERENCE_SHARE * needs.multiple)
-        share = self.error.abs().div_(noise.mul(multiple).add_(BASE))
+        """Hold the errors against the limits; `strictness` narrows the first."""
+        multiple = max(self.multiple / strictness, REFERENCE_SHARE * needs.multiple)
+        share = self.error.abs().div_(noise.mul(multiple).add_(self.base))
         worst = _largest(share)
         if math.isnan(worst):
             # Where t is zero its unit is so small that error and noise overflow float32: infinity over infinity.
-            limit = noise.double().mul_(multiple).add_(BASE).mul_(self.unit)
+            limit = noise.double().mul_(multiple).add_(self.base).mul_(self.unit)
             again = (self.result - self.exact).abs_().div_(limit).nan_to_num_(math.inf, math.inf).float()
             share = torch.where(share.isnan(), again, share)
             worst = float(share.amax())
@@ -168,49 +201,33 @@ class Errors:
             share[(self.result == self.own) | (self.result.isnan() & self.own.isnan())] = 0
             worst = float(share.amax())
         if worst > 1:
-            return BoundCheck(self._worst_reason(share, worst), worst, math.nan, self._bias is not None)
-        return self._average(self._rms(self.error, noise), needs, worst)
+            return BoundCheck(self._worst_reason(share, worst), worst, math.nan, bool(self._lean))
+        return self._average(self._rms(self.error, noise), needs, worst, noise)
 
-    def _average(self, rms: float, needs: ReferenceNeeds, worst: float) -> BoundCheck:
+    def _average(
+        self, rms: float, needs: ReferenceNeeds, worst: float, noise: torch.Tensor | None
+    ) -> BoundCheck:
+        """The limits for all elements together: how large errors are on average, and whether they lean."""
         chance = 1 + 4 / math.sqrt(2 * max(1, self.error.numel()))
         share = rms / (max(RMS_LIMIT, RMS_REFERENCE * needs.rms) * chance)
-        reason = self._bias or ""
         if share > 1:
             reason = f"errors are {share:.3g} times as large on average as rounding explains"
-        return BoundCheck(reason, worst, share, self._bias is not None)
+            return BoundCheck(reason, worst, share, bool(self._lean))
+        reason = self._lean or common_factor(self, noise, self.kind.columns, self.moves)
+        return BoundCheck(reason, worst, share, bool(reason))
+
+    @cached_property
+    def _lean(self) -> str:
+        return truncation(self, self.kind.columns)
 
     def _rms(self, error: torch.Tensor, noise: torch.Tensor) -> float:
         if not error.numel():
             return 0.0
-        scale = RMS_NOISE * self.widening
-        expected = noise.mul(scale).clamp_(max=_LARGEST_SQUARED).square_().add_(1 / 12).sqrt_()
+        expected = noise.mul(self.rms_noise).clamp_(max=_LARGEST_SQUARED).square_().add_(self.spread).sqrt_()
         # Where noise is that far above the unit, its own size says the same.
-        if _largest(noise) > _LARGEST_SQUARED / scale:
-            expected = torch.maximum(expected, noise * scale)
+        if _largest(noise) > _LARGEST_SQUARED / self.rms_noise:
+            expected = torch.maximum(expected, noise * self.rms_noise)
         return float(error.div(expected).norm()) / math.sqrt(error.numel())
-
-    @cached_property
-    def _bias(self) -> str | None:
-        """Truncation: errors on one side of the values, half a unit of it on average."""
-        side = _side(self.error, self.exact)
-        if side is None or abs(side.size) <= BIAS_SIZE:
-            return None
-        own = _side(self._in_units(self.own), self.exact)
-        if own is not None and abs(side.deviation) <= 2 * abs(own.deviation):
-            return None
-        if side.mean > 0 or self._is_scaled():
-            return None
-        return f"errors lean towards zero ({abs(side.mean):.0%} more on that side), as truncation does"
-
-    def _is_scaled(self) -> bool:
-        """Rounded to nearest, but of a value that is off by one rounding throughout: a product with a rounded reciprocal."""
-        error = self.error.double() * self.unit
-        power = float(self.exact @ self.exact)
-        slope = float(error @ self.exact) / power if power > 0 else 0.0
-        if abs(slope) > 2.0**-self.form.bits:
-            return False
-        rest = self.error - (self.exact * slope / self.unit).float()
-        return _largest(rest) <= BASE + SCALED_ROUNDING / math.sqrt(rest.numel())
 
     def _worst_reason(self, share: torch.Tensor, worst: float) -> str:
         index = int(share.argmax())
@@ -233,42 +250,15 @@ def with_reference_errors(
     habits = []
     for sample in samples:
         excess = sample.reference_excess()
-        habits.append(excess[excess > BIAS_LEAST])
+        habits.append(excess[excess > LEAN_LEAST])
         squares += (excess * sample.unit).square_()
     variation, _ = estimate(squares.div_(len(samples)), len(samples), errors.exact, columns, 1.0)
     in_units = (variation / errors.unit).float()
     beyond = torch.cat(habits)
     if beyond.numel() >= REFERENCE_HABIT * len(samples) * max(1, squares.numel()):
         in_units = in_units.clamp(min=float(beyond.median()))
-    noise = noise + in_units * (REFERENCE_DEVIATIONS / (MULTIPLE * errors.widening))
+    noise = noise + in_units * (REFERENCE_DEVIATIONS / errors.multiple)
     return noise, ReferenceNeeds(0.0, max(sample.needs(noise).rms for sample in samples))
-
-
-@dataclass(frozen=True, slots=True)
-class _Side:
-    mean: float
-    deviation: float
-    size: float
-
-
-def _side(error: torch.Tensor, exact: torch.Tensor) -> _Side | None:
-    """The mean sign of errors beside their values', how surprising it is, and their mean; None if unremarkable."""
-    if error.numel() < BIAS_SAMPLES:
-        return None
-    outward = exact.float().sign_().mul_(error).nan_to_num_(0, 2, -2).clamp_(-2, 2)
-    # A mean of BIAS_SIZE over errors of at most 2 leaves a sum of at least this part of their squares.
-    if abs(float(outward.sum())) < BIAS_SIZE / 4 * float(outward @ outward):
-        return None
-    used = outward[outward.abs() > BIAS_LEAST]
-    count = used.numel()
-    if count < BIAS_SAMPLES:
-        return None
-    mean = float(used.sign().mean())
-    deviation = mean * math.sqrt(count)
-    sums_share_them = float(used.norm()) > BIAS_RMS * math.sqrt(count)
-    if abs(mean) <= BIAS_SIGN or abs(deviation) <= BIAS_DEVIATIONS or sums_share_them:
-        return None
-    return _Side(mean, deviation, float(used.mean()))
 
 
 def _largest(values: torch.Tensor) -> float:
@@ -289,10 +279,11 @@ def measured_noise(
     """The noise of the reruns made so far, in units of the last place, and what of it is worth keeping."""
     variance = reruns.variance(index)
     if variance is None or variance.numel() != errors.exact.numel():
-        return torch.full_like(errors.error, errors.floor), None
+        return errors.leveled(torch.zeros_like(errors.error)), None
     scale = DOUBLE_ROUNDING / ROUNDING if errors.form.dtype == torch.float64 else 1.0
+    errors.moves = [(change / errors.unit).float().mul_(scale) for change in reruns.changes(index)]
     noise, level = estimate(variance, reruns.count, errors.exact, columns, scale)
-    return noise.div_(errors.unit).float().add_(errors.floor), level
+    return errors.leveled(noise.div_(errors.unit).float()), level
 
 
 def errors_of_variants(
@@ -303,5 +294,5 @@ def errors_of_variants(
     for own, exact in variants:
         parts, expected = real_parts(own[index]), real_parts(exact[index])
         if parts.numel() == expected.numel() == errors.exact.numel():
-            samples.append(Errors(parts, parts, expected, errors.form, errors.widening))
+            samples.append(Errors(parts, parts, expected, errors.form, errors.kind))
     return samples

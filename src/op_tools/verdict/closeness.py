@@ -73,6 +73,13 @@ def equal(result: torch.Tensor, reference: torch.Tensor) -> bool:
     return bool(((result == reference) | (nan(result) & nan(reference))).all())
 
 
+def other_zeros(result: torch.Tensor, reference: torch.Tensor) -> int:
+    """How many zeros of two equal tensors have another sign."""
+    if not reference.is_floating_point() or _same_bytes(result, reference):
+        return 0
+    return int(((reference == 0) & (result.signbit() != reference.signbit())).sum())
+
+
 def identical(left: Any, right: Any) -> bool:
     """Two values of any kind, equal bit for bit but for the sign of zero; every NaN is like every other."""
     if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):

@@ -27,15 +27,14 @@ from op_tools.verdict.bounds import (
     ReferenceNeeds,
     columns_of,
     errors_of_variants,
-    growth,
     measured_noise,
     with_reference_errors,
 )
-from op_tools.verdict.closeness import compared, equal, identical, nan
-from op_tools.verdict.lengths import independent_errors, shortest_input, summed_terms
+from op_tools.verdict.closeness import compared, equal, identical, nan, other_zeros
+from op_tools.verdict.lengths import is_copy, is_scan, kind_of, shortest_input, summed_terms
 from op_tools.verdict.noise import NoiseCache, Reruns, product_variance
 from op_tools.verdict.rounding import Format, format_of, real_parts
-from op_tools.verdict.ties import ties
+from op_tools.verdict.ties import pairs_differ, ties, unordered
 from op_tools.verdict.tolerance import NO_TOLERANCE, Tolerance
 
 Status = Literal["same", "pass", "lower_precision", "fail", "skipped"]
@@ -150,7 +149,11 @@ def judge_all(
     if len(own) != len(results):
         reason = f"{len(results)} results where the reference has {len(own)}"
         return [Verdict.plain("fail", reason, tolerance) for _ in results]
-    return [call.judged(result, own[index], index) for index, result in enumerate(results)]
+    verdicts = [call.judged(result, own[index], index) for index, result in enumerate(results)]
+    wrong = pairs_differ(reference.func, reference.args, reference.kwargs, results)
+    if wrong and len(verdicts) == 2 and all(verdict.ok for verdict in verdicts):
+        verdicts[1] = Verdict.plain("fail", wrong, tolerance)
+    return verdicts
 
 
 @lru_cache(maxsize=256)
@@ -210,11 +213,20 @@ class _Call:
         if result.layout != torch.strided:
             result, own = result.to_dense(), own.to_dense()
         if equal(result, own):
-            return _same(self._tolerance)
+            return self._equal(result, own)
         form = format_of(own.dtype)
         if form is None or (self._category in _EXACT and not self._reference.is_gradient):
             return self._exact(result, own)
         return self._arithmetic(result, own, index, form)
+
+    def _equal(self, result: torch.Tensor, own: torch.Tensor) -> Verdict:
+        """Right, unless a copy does not keep the sign of a zero."""
+        if self._category == "movement" and not self._reference.is_gradient and is_copy(self._reference):
+            count = other_zeros(result, own)
+            if count:
+                reason = f"{count} zeros of another sign where results must be bit-exact"
+                return self._with_columns("fail", reason, result, own)
+        return _same(self._tolerance)
 
     def _number(self, result: Any, own: Any) -> Verdict:
         if isinstance(result, torch.Tensor) or isinstance(own, torch.Tensor):
@@ -242,16 +254,19 @@ class _Call:
 
     def _exact(self, result: torch.Tensor, own: torch.Tensor) -> Verdict:
         """Nothing may differ: a copy is a copy. Positions may, where the values tie."""
-        differs = (result != own) & ~(nan(result) & nan(own))
-        count = int(differs.sum())
+        call = self._reference
         if self._category == "index" and not own.is_floating_point():
-            call = self._reference
             wrong = "positions differ"
             if call.func is not None:
                 wrong = ties(call.func, call.args, call.kwargs, result, own)
             if not wrong:
                 return self._with_columns("pass", "other positions of equal values", result, own)
             return self._with_columns("fail", wrong, result, own)
+        dim = unordered(call.func, call.args, call.kwargs)
+        if dim is not None and equal(result.sort(dim).values, own.sort(dim).values):
+            return self._with_columns("pass", "the same values in another order", result, own)
+        differs = (result != own) & ~(nan(result) & nan(own))
+        count = int(differs.sum())
         reason = f"{count} of {own.numel()} elements differ where results must be bit-exact"
         return self._with_columns("fail", reason, result, own)
 
@@ -263,9 +278,8 @@ class _Call:
         if exact.layout != torch.strided:
             exact = exact.to_dense()
         length = summed_terms(self._category, self._reference, exact)
-        # In double precision the truth has errors of the same size.
-        widening = growth(length) * (2.0 if form.dtype == torch.float64 else 1.0)
-        errors = Errors(real_parts(result), real_parts(own), real_parts(exact), form, widening)
+        kind = kind_of(self._category, self._reference, exact, length, form)
+        errors = Errors(real_parts(result), real_parts(own), real_parts(exact), form, kind)
         status, outcome, raw = self._staged(errors, exact, index, length)
         verdict = self._with_columns(status, outcome.reason, result, own)
         return replace(
@@ -297,7 +311,8 @@ class _Call:
         if not outcome.reason:
             return "pass", outcome, False
         if outcome.over_bound <= POOLED_AT_MOST:
-            outcome = errors.check(torch.maximum(noise, errors.by_rows(noise, columns)), ReferenceNeeds())
+            pooled = torch.maximum(noise, errors.by_rows(noise, columns))
+            outcome = errors.check(pooled, ReferenceNeeds())
             if not outcome.reason:
                 return "pass", outcome, False
         raw = bool(errors.check(noise, errors.needs(noise)).reason) and bool(
@@ -311,7 +326,7 @@ class _Call:
         )
         if not confirmed.reason:
             return "pass", confirmed, raw
-        label = None if confirmed.biased else self._explained(errors, noise, length)
+        label = None if confirmed.biased else self._explained(errors, noise, length, index, columns)
         if label is not None:
             reason = f"lower precision than its dtype: {label}"
             return "lower_precision", replace(confirmed, reason=reason), True
@@ -329,7 +344,7 @@ class _Call:
             return None
         rounding = DOUBLE_ROUNDING if errors.form.dtype == torch.float64 else ROUNDING
         noise = variance.reshape(-1).sqrt().mul_(rounding)
-        return noise.div_(errors.unit).float().add_(errors.floor)
+        return errors.leveled(noise.div_(errors.unit).float())
 
     def _without_reruns(self, errors: Errors, index: int, columns: int) -> BoundCheck:
         """Bounds from the value alone, from the reference's errors, then from the cache; all only ever let pass."""
@@ -339,7 +354,7 @@ class _Call:
         level = self._cache.level(self._key, index) if outcome.reason and self._cache is not None else None
         if level is None:
             return outcome
-        noise = level.in_units(errors.exact, errors.unit).add_(errors.floor)
+        noise = errors.leveled(level.in_units(errors.exact, errors.unit))
         return errors.check(noise, ReferenceNeeds(), CACHED_STRICTNESS)
 
     def _measured(self, errors: Errors, index: int, columns: int, *, store: bool = False) -> torch.Tensor:
@@ -352,7 +367,13 @@ class _Call:
     def _variants(self) -> list[tuple[list[Any], list[Any]]]:
         return variants_of(self._reference)
 
-    def _explained(self, errors: Errors, noise: torch.Tensor, length: float) -> str | None:
+    def _explained(
+        self, errors: Errors, noise: torch.Tensor, length: float, index: int, columns: int
+    ) -> str | None:
+        def shortened(bits: int, nearest: bool) -> torch.Tensor | None:
+            found = self._reference.shortened(bits, nearest=nearest)
+            return None if found is None else real_parts(found[index])
+
         evidence = Evidence(
             errors.result,
             errors.exact,
@@ -362,8 +383,11 @@ class _Call:
             self._category,
             length,
             errors.own,
-            independent_errors(self._reference, errors.exact, length),
             shortest_input(self._reference),
+            columns,
+            is_scan(self._reference),
+            errors,
+            shortened,
         )
         return explanation(evidence)
 

@@ -30,16 +30,19 @@ MODEL_FITS = 1.8
 USES_BEFORE_REMEASURING = 64
 # The cached level is a low quantile of what was seen: it may only let pass what a measurement would let pass.
 CACHED_QUANTILE = 0.1
+# So many reruns are kept as they are: what they scale shows in few.
+KEPT_CHANGES = 4
 # Models are compared on a sample of this size.
 _SAMPLE = 1 << 12
 
 
 class Reruns:
-    """The reruns of one call, shared by all its results: sums of squared changes."""
+    """The reruns of one call, shared by all its results: the changes, and sums of their squares."""
 
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
         self._squares: dict[int, torch.Tensor] = {}
+        self._changes: dict[int, list[torch.Tensor]] = {}
         self.count = 0
         self.possible = True
 
@@ -60,10 +63,17 @@ class Reruns:
 
     def _add(self, index: int, change: torch.Tensor) -> None:
         so_far = self._squares.get(index)
-        squares = change.square_() if so_far is None else so_far.addcmul_(change, change)
+        squares = change.square() if so_far is None else so_far.addcmul_(change, change)
+        changes = self._changes.setdefault(index, [])
+        if len(changes) < KEPT_CHANGES:
+            changes.append(change)
         if not bool(torch.isfinite(squares.sum())):
             squares.nan_to_num_(0, 0, 0)
         self._squares[index] = squares
+
+    def changes(self, index: int) -> list[torch.Tensor]:
+        """What the first reruns changed, flat float64."""
+        return self._changes.get(index, [])
 
     def variance(self, index: int) -> torch.Tensor | None:
         squares = self._squares.get(index)

@@ -44,9 +44,35 @@ def ties(
     if name in _ALL_DIFFERENT and bool((got.sort(dim).values.diff(dim=dim) == 0).any()):
         return "a position is picked twice"
     picked, wanted = values.gather(dim, got), values.gather(dim, expected)
+    if unordered(func, args, kwargs) is not None:
+        picked, wanted = picked.sort(dim).values, wanted.sort(dim).values
     wrong = (picked != wanted) & ~(nan(picked) & nan(wanted))
     count = int(wrong.sum())
     return f"{count} of {got.numel()} positions pick another value" if count else ""
+
+
+def unordered(func: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+    """The dimension along which the results may come in any order; None where their order is given."""
+    if func is None or function_name(func) != "topk":
+        return None
+    sort = kwargs.get("sorted", args[4] if len(args) > 4 else True)
+    return None if sort else int(kwargs.get("dim", args[2] if len(args) > 2 else -1))
+
+
+def pairs_differ(
+    func: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any], results: Sequence[Any]
+) -> str:
+    """What is wrong if results in an order of their own do not stand beside their positions."""
+    dim = unordered(func, args, kwargs)
+    if dim is None or len(results) != 2 or not all(isinstance(value, torch.Tensor) for value in results):
+        return ""
+    source = args[0] if args else kwargs.get("input", kwargs.get("self"))
+    values, positions = results
+    if not isinstance(source, torch.Tensor) or not source.dim() or positions.shape != values.shape:
+        return ""
+    picked = source.gather(dim, positions.clamp(0, source.shape[dim] - 1))
+    differ = (picked != values) & ~(nan(picked) & nan(values))
+    return f"{int(differ.sum())} values do not stand beside their positions" if bool(differ.any()) else ""
 
 
 def flattened(

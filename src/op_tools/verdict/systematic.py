@@ -1,0 +1,213 @@
+"""Errors that have a direction: a common factor, one row of another scale, truncation.
+
+Rounding to nearest leans nowhere. The share of the value that the error is, by weighted least squares over many elements,
+shows a wrong factor long before any single element leaves its bound. Elements that were multiplied by one rounded number
+(the scale of a normalised row, a rounded reciprocal) are no independent witnesses, so standard errors are taken over
+rows and columns, and what one rounding, or the reference itself, does is allowed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from op_tools.verdict.bounds import Errors
+
+# A common factor of so many roundings is no fault: one of a short format; in a wide one elementary functions of 2 units,
+# and scales made of a few of them, lean by up to four.
+SHORT_ROUNDINGS, WIDE_ROUNDINGS = 1.01, 4.0
+# One row may lean by more: its scale is one number.
+ROW_ROUNDINGS = 2.0
+# Standard errors beyond that: for the whole, and for the worst of many rows.
+FACTOR_DEVIATIONS, ROW_DEVIATIONS = 6.0, 9.0
+# The reference's own share excuses this many times itself, and so does that of each rerun with moved inputs.
+REFERENCE_TIMES, MOVED_TIMES = 2.0, 3.0
+# Rows shorter than this, and results smaller than this, say nothing of a factor.
+LEAST_ELEMENTS = 16
+# How much the noise of an element counts against its weight.
+_NOISE_WEIGHT = 2.0
+
+# Lean: among errors above a fiftieth of a unit, the mean sign beside the value's. Truncation gives -1, rounding 0.
+LEAN_LEAST = 0.02
+LEAN_SAMPLES = 64
+LEAN_SIGN = 0.6
+LEAN_DEVIATIONS = 6.0
+# Truncation is half a unit low on average; small one-sided errors of a good approximation are no fault.
+LEAN_SIZE = 0.3
+# Truncation is never off by more than a unit, by 0.58 in the RMS. Larger errors are those of sums, and sums share them.
+LEAN_RMS = 0.75
+# What truncation of an otherwise exact result leaves: no error outward, none of a unit or more inward.
+TRUNCATED = (-1.02, 0.02)
+TRUNCATED_EXCEPTIONS = 0.005
+# So many rows have to agree where rows have scales of their own.
+LEAN_ROWS = 8
+# A quotient by a scalar may be a product with its rounded reciprocal: without the common factor, rounding to nearest
+# remains. The factor is a fit: so many units in the last place, over the root of the number of elements, are its error.
+SCALED_ROUNDING = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The error as a share of the value: of all elements, and of each row; with standard errors."""
+
+    whole: float
+    whole_error: float  # elements of a row, or of a column, taken as one witness
+    rows: torch.Tensor | None
+    row_errors: torch.Tensor | None
+
+
+def witness_length(shape: torch.Size) -> int:
+    """How many neighbouring elements make a row long enough to be judged: the last dimension, or a few of them."""
+    length = 1
+    for size in reversed(shape):
+        length *= size
+        if length >= LEAST_ELEMENTS:
+            break
+    return length
+
+
+def shares(
+    error: torch.Tensor, value: torch.Tensor, weight: torch.Tensor | None, columns: int
+) -> Shares | None:
+    """Of flat float32 errors and values in units of the last place."""
+    if error.numel() < LEAST_ELEMENTS:
+        return None
+    weighted = value if weight is None else value * weight
+    power = float(weighted @ value)
+    if not (0 < power < math.inf):
+        return None
+    top, bottom = weighted * error, weighted * value
+    whole = float(top.sum()) / power
+    rest = top - bottom * whole
+    squares = [float(rest @ rest)]
+    rows = row_errors = None
+    if columns >= LEAST_ELEMENTS and error.numel() >= 2 * columns and error.numel() % columns == 0:
+        table = rest.view(-1, columns)
+        squares += [float(table.sum(1).square().sum()), float(table.sum(0).square().sum())]
+        powers = bottom.view(-1, columns).sum(1)
+        rows = top.view(-1, columns).sum(1) / powers
+        left = top.view(-1, columns) - bottom.view(-1, columns) * rows.unsqueeze(1)
+        row_errors = left.square_().sum(1).sqrt_() / powers
+    return Shares(whole, math.sqrt(max(squares)) / power, rows, row_errors)
+
+
+def common_factor(
+    errors: Errors, noise: torch.Tensor | None, columns: int, moves: Sequence[torch.Tensor] = ()
+) -> str:
+    """What is wrong if results, or a row of them, are off by a factor; empty if nothing is.
+
+    `moves` are changes (in units) that roundings of the inputs make: where one of them scales a row, so may the device.
+    """
+    weight = None if noise is None else noise.mul(_NOISE_WEIGHT).square_().add_(1 / 12).reciprocal_()
+    found = shares(errors.error, errors.value, weight, columns)
+    if found is None:
+        return ""
+    rounding = errors.form.roundoff * (WIDE_ROUNDINGS if errors.form.bits > 16 else SHORT_ROUNDINGS)
+    whole = abs(found.whole) - rounding - FACTOR_DEVIATIONS * found.whole_error
+    rows = None
+    if found.rows is not None and found.row_errors is not None:
+        rows = found.rows.abs() - found.row_errors * ROW_DEVIATIONS - rounding * ROW_ROUNDINGS
+        rows = rows.nan_to_num_(-1.0) if bool((rows > 0).any()) else None
+    if whole <= 0 and rows is None:
+        return ""
+    # Something leans. What the reference's own errors, and roundings of the inputs, do may the device do as well.
+    # Without noise to weigh them by, elements next to zero would decide: then nothing is excused yet.
+    samples = [(REFERENCE_TIMES, errors.reference_error), *((MOVED_TIMES, move) for move in moves)]
+    if noise is None:
+        samples = []
+    for times, sample in samples:
+        other = shares(sample, errors.value, weight, columns)
+        if other is None:
+            continue
+        whole -= times * abs(other.whole)
+        if rows is not None and other.rows is not None:
+            excuses = other.rows.nan_to_num(0, 0, 0).abs_()
+            rows = rows - (excuses + excuses.square().mean().sqrt()).mul_(times)
+    if whole > 0:
+        return f"all results are off by a common factor of 1 {found.whole:+.3g}"
+    if rows is None or found.rows is None or float(rows.amax()) <= 0:
+        return ""
+    worst = int(rows.argmax())
+    return f"row {worst} is off by a common factor of 1 {float(found.rows[worst]):+.3g}"
+
+
+# --- truncation ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    mean: float
+    deviation: float
+    size: float
+
+
+def truncation(errors: Errors, columns: int) -> str:
+    """What is wrong if errors lie on the inner side of the values, half a unit of it on average; empty if they do not."""
+    side = _side(errors.error, errors.exact)
+    if side is None or side.mean > 0 or abs(side.size) <= LEAN_SIZE:
+        return ""
+    own = _side(errors.reference_error, errors.exact)
+    if own is not None and abs(side.deviation) <= 2 * abs(own.deviation):
+        return ""
+    outward = _outward(errors.error, errors.exact)
+    cut = _is_cut(outward) or (not errors.direct and _rows_agree(outward, columns))
+    if not cut or _is_scaled(errors):
+        return ""
+    return f"errors lean towards zero ({abs(side.mean):.0%} more on that side), as truncation does"
+
+
+def _side(error: torch.Tensor, exact: torch.Tensor) -> _Side | None:
+    """The mean sign of errors beside their values', how surprising it is, and their mean; None if unremarkable."""
+    if error.numel() < LEAN_SAMPLES:
+        return None
+    outward = _outward(error, exact)
+    # A mean of LEAN_SIZE over errors of at most 2 leaves a sum of at least this part of their squares.
+    if abs(float(outward.sum())) < LEAN_SIZE / 4 * float(outward @ outward):
+        return None
+    used = outward[outward.abs() > LEAN_LEAST]
+    count = used.numel()
+    if count < LEAN_SAMPLES:
+        return None
+    mean = float(used.sign().mean())
+    deviation = mean * math.sqrt(count)
+    sums_share_them = float(used.norm()) > LEAN_RMS * math.sqrt(count)
+    if abs(mean) <= LEAN_SIGN or abs(deviation) <= LEAN_DEVIATIONS or sums_share_them:
+        return None
+    return _Side(mean, deviation, float(used.mean()))
+
+
+def _outward(error: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    return exact.float().sign_().mul_(error).nan_to_num_(0, 2, -2).clamp_(-2, 2)
+
+
+def _is_cut(outward: torch.Tensor) -> bool:
+    """Nothing beyond the value, nothing a unit short of it: exact results that were cut off."""
+    low, high = TRUNCATED
+    outside = (outward < low) | (outward > high)
+    return float(outside.float().mean()) <= TRUNCATED_EXCEPTIONS
+
+
+def _rows_agree(outward: torch.Tensor, columns: int) -> bool:
+    """Each row by itself leans inward. The elements of one row may share one rounded scale, and lean with it by chance."""
+    rows = outward.numel() // max(columns, 1)
+    if columns < 2 or rows < LEAN_ROWS or outward.numel() % columns:
+        return False
+    means = outward.view(rows, columns).mean(1)
+    deviation = float(means.mean()) * math.sqrt(rows) / max(float(means.std()), 1e-6)
+    return deviation < -LEAN_DEVIATIONS
+
+
+def _is_scaled(errors: Errors) -> bool:
+    """Rounded to nearest, but of a value that is off by one rounding throughout: a product with a rounded reciprocal."""
+    error = errors.error.double() * errors.unit
+    power = float(errors.exact @ errors.exact)
+    slope = float(error @ errors.exact) / power if power > 0 else 0.0
+    if abs(slope) > errors.form.roundoff:
+        return False
+    rest = errors.error - (errors.exact * slope / errors.unit).float()
+    return float(rest.abs().amax()) <= 0.502 + SCALED_ROUNDING / math.sqrt(rest.numel())
