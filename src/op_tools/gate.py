@@ -23,6 +23,7 @@ import msgspec
 from dicore.files import write_bytes
 from op_tools.runs import NOTHING, BadInput, Run, kind_of_path, open_run
 from op_tools.storage.log import SUFFIX
+from op_tools.tables import figure
 from op_tools.verdict import WORST_FIRST
 
 __all__ = [
@@ -335,7 +336,7 @@ def _compare_accuracy(
             elif now.verdict == "fail":
                 outcome.known_failures += 1
             elif now.error > max(_NEAR_BOUND, rules.accuracy_ratio * old.error):
-                found = "WORSE", f"error {old.error:.3g} -> {now.error:.3g} of its bound"
+                found = "WORSE", f"error {figure(old.error)} -> {figure(now.error)} of its bound"
         if found is not None:
             what, text = found
             weight = rank * 1e6 + min(now.error, 1e6)
@@ -344,7 +345,7 @@ def _compare_accuracy(
 
 
 def _judged(one: Accuracy) -> str:
-    return f"{one.verdict} (error {one.error:.3g} of its bound)" if one.error else one.verdict
+    return f"{one.verdict} (error {figure(one.error)} of its bound)" if one.error else one.verdict
 
 
 def _compare_time(
@@ -371,7 +372,7 @@ def _compare_time(
         median, noise = now.median / outcome.factor, max(old.mad, now.mad / outcome.factor)
         ratio = median / old.median
         if ratio > rules.time_ratio and median - old.median > _MADS * noise:
-            text = f"{old.median:.4g} -> {median:.4g} ms, {ratio:.2f} times, {now.calls} calls"
+            text = f"{figure(old.median)} -> {figure(median)} ms, {ratio:.2f} times, {now.calls} calls"
             lost = (median - old.median) * now.calls
             finding = Regression("time", "SLOWER", Signature.of_key(key), text, lost, now.where)
             outcome.findings.append(finding)

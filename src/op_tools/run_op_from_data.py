@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 __all__ = ["main"]
@@ -16,7 +17,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     program = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     program.command()(replay_command)
-    run(program, arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    run(program, ["--documented", *words])
 
 
 if __name__ == "__main__":

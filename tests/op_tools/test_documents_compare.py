@@ -63,8 +63,9 @@ def compared(table: Table) -> dict[str, list[str]]:
     return {line["name"]: [line[column] for column in COMPARED[1:]] for line in table.rows}
 
 
-BFLOAT16 = row("True", "0.001000000", RAISED.format("bfloat16"))
-FLOAT32 = row("True", "0.000010000", RAISED.format("float32"))
+# The documents print on every row that the reference is in float64. The heading says it; a row only where it is wrong.
+BFLOAT16 = row("True", "0.001000000")
+FLOAT32 = row("True", "0.000010000")
 WHOLE = row("True", "0.001000000")  # tensors of integers
 NUMBER = row("True", "0.000001000")
 NOTHING = row("True", "0.000000000")

@@ -40,6 +40,7 @@ _GRADIENTS = PARTS[1:]
 _WHY_MISSING = "It was removed, or the run ended before it was saved: capture the call again."
 _SIDES = ("device_", "cpu_")
 _LARGEST_DESCRIPTION = 1 << 20
+_LONGEST_NUMBER = 19
 GENERATOR = "torch._C.Generator"
 _OPERATOR = re.compile(r"(?:[A-Za-z_]\w*\.)+\w+")
 
@@ -71,6 +72,7 @@ class CapturedCall:
     grad_outputs: tuple[Any, ...] | None
     header: Mapping[str, Any]
     written: tuple[Any, ...] = ()  # what the call wrote to and did not give back, after the call
+    forward_id: int | None = None  # as its header or its folder says
     unread: Mapping[str, str] = field(default_factory=dict)  # parts that are damaged or missing, and why
 
     @property
@@ -188,8 +190,20 @@ def read_item(item: Item, parts: Container[str] = PARTS) -> CapturedCall:
         grad_outputs=values.get("grad_outputs"),
         header=header,
         written=_written(found.get("output", {}).get("kwargs")),
+        forward_id=_forward_id(item, header),
         unread=unread,
     )
+
+
+def _forward_id(item: Item, header: Mapping[str, Any]) -> int | None:
+    """The number of the call. Older layouts have it only in the folders: the last number below the operator's name."""
+    said = header.get("forward_id")
+    if type(said) is int:
+        return said
+    folders = list(item.folder.parts)
+    operator = next((n for n, part in enumerate(folders) if _OPERATOR.fullmatch(part)), len(folders))
+    numbers = [part for part in folders[operator:] if part.isdecimal() and len(part) < _LONGEST_NUMBER]
+    return int(numbers[-1]) if numbers else None
 
 
 def _promised(item: Item, headers: Sequence[Mapping[str, Any]]) -> set[str]:

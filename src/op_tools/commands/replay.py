@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 
 from dicore.console import ProgressBar, progress_bar
+from dicore.settings import variables_of
 from op_tools import tables
 from op_tools.describe import printable
 from op_tools.replay import ExecutorError, ItemReport, Options, WorkerStartError, find_items, replay, summary
-from op_tools.replay.printing import report_line
+from op_tools.replay.printing import report_line, wrapped
 from op_tools.replay.report import FAILED
 from op_tools.runs import BadInput, size_option
+from op_tools.settings import ToolSettings
 
 __all__ = ["check_device", "normalised", "replay_command"]
 
@@ -90,8 +92,14 @@ def replay_command(
     ] = "0",
     out: Annotated[str, typer.Option(help="Folder for the log and the CSV files.")] = "op_tools_results",
     verbose: Annotated[
-        bool | None, typer.Option("--verbose/--quiet", help="Tables for every call; default: for few calls.")
+        bool | None,
+        typer.Option(
+            "--verbose/--quiet",
+            help="The wide tables of the documents for every call, as with OP_TOOLS_VERBOSE=1; default: a short table, "
+            "for few calls.",
+        ),
     ] = None,
+    documented: Annotated[bool, typer.Option("--documented", hidden=True)] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document instead of tables.")
     ] = False,
@@ -104,6 +112,8 @@ def replay_command(
     if not directory.exists():
         raise typer.BadParameter(f"{directory} does not exist", param_hint="DIR")
     items = find_items(directory)
+    if verbose is None and variables_of(ToolSettings)["verbose"].get_or_default():
+        verbose = True
     compare = acc_check if acc_check is not None else not sync_time_measure
     options = Options(
         acc_check=compare,
@@ -114,6 +124,7 @@ def replay_command(
         reference=reference,
         allow=tuple(allow or ()),
         verbose=(len(items) <= _MOST_PRINTED_ITEMS if verbose is None else verbose) and not as_json,
+        documented=documented if verbose is None else verbose,
         memory_limit=size_option(memory_limit, "--memory-limit"),
     )
     if ray in (None, "local"):  # elsewhere the machines of the cluster have devices of their own
@@ -188,14 +199,17 @@ class _Show:
                     typer.echo(text)
 
     def _text(self, report: ItemReport) -> str:
-        lines = []
-        if report.text and (self.options.verbose or report.status == "fail"):
-            lines.append(report.text)
-        elif self.options.verbose:
-            lines.append(printable(report.item))
-        if report.status in FAILED or report.status == "not replayable":
-            lines.append(report_line(report))
-        return "\n".join(lines)
+        attention = report.status in FAILED or report.status == "not replayable"
+        tabled = self.options.documented or self.options.acc_check
+        if report.text and tabled and (self.options.verbose or report.status in FAILED):
+            if not self.options.documented:  # the short table says why
+                return report.text + "\n"
+            return "\n".join([report.text, *([report_line(report)] if attention else [])])
+        if not attention:
+            return printable(report.item) if self.options.verbose and tabled else ""
+        if not self.options.documented:
+            return "\n".join(wrapped(report_line(report))) + "\n"
+        return "\n".join([*([printable(report.item)] if self.options.verbose else []), report_line(report)])
 
     def _close(self, reports: list[ItemReport], out: str) -> None:
         times = [row for report in reports for row in report.times]
@@ -207,7 +221,8 @@ class _Show:
         if self.quiet:
             return
         if self.options.sync_time_measure and times:
-            typer.echo(tables.time_table(times))
+            shorten = not self.options.documented
+            typer.echo(tables.time_table(times, shorten=shorten))
         if timed is not None:
             typer.echo(f"op elasped info saved to {timed}")
         if compared is not None:

@@ -8,7 +8,7 @@ from op_tools.describe import printable
 from op_tools.diff.pairing import PairedCall
 from op_tools.diff.report import Report
 from op_tools.diff.sequence import RecordedCall
-from op_tools.tables import plain_table
+from op_tools.tables import figure, plain_table
 
 __all__ = ["headline", "next_step", "text_of"]
 
@@ -151,7 +151,7 @@ def _operators(report: Report) -> str:
         (
             _cut(row["name"], _OPERATOR_WIDTH),
             *map(row.get, counts),
-            f"{row['worst']:.3g}" if row["worst"] else "",
+            figure(row["worst"]) if row["worst"] else "",
         )
         for row in rows[:_MOST_ROWS]
     ]

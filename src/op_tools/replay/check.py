@@ -72,6 +72,7 @@ def compare(
             _backward(judge, execution, found)
         if not only_forward:
             found.backward += _misfits(judge.captured, execution)
+    (found.backward or found.forward).extend(unread_rows(judge.captured, forward_id))
     for row in (*found.forward, *found.backward):
         row["forward_id"] = forward_id
     return found
@@ -156,7 +157,10 @@ def _briefs(tensors: Sequence[torch.Tensor]) -> str:
 
 
 def _unusable(name: str, why: str) -> Row:
-    return {**_row(name, Verdict.plain("fail", why)), "verdict": "error"}
+    """A row without figures: there was nothing to compare."""
+    row = _row(name, Verdict.plain("fail", why))
+    kept = ("name", "allclose", "verdict", "reason", "error_info", "counts")
+    return {**{key: row[key] for key in kept}, "verdict": "error"}
 
 
 def _judged(judge: CallJudge, values: list[Any], reference: Recomputation | None) -> list[Verdict]:

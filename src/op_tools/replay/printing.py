@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dicore.console import WIDTH
 from op_tools import describe, tables
 from op_tools.captured.judge import CallJudge
 from op_tools.captured.load import CapturedCall
 from op_tools.captured.run import Execution
 from op_tools.comparison.printing import cast_text, dtypes_note, upcast_inputs, upcast_results
 from op_tools.reference.recompute import Recomputation
-from op_tools.replay.check import ReplayComparison
+from op_tools.replay.check import ReplayComparison, overall
 from op_tools.replay.report import ItemReport, Row
 from op_tools.trees import flat_results
 
-__all__ = ["comparison_text", "report_line", "time_text"]
+__all__ = ["comparison_table", "comparison_text", "report_line", "time_text", "wrapped"]
 
 _GAP = "\n\n\n"
 
@@ -52,6 +54,30 @@ def comparison_text(judge: CallJudge, execution: Execution, found: ReplayCompari
     return "\n".join([*lines, *_verdicts([*found.forward, *found.backward]), *found.notes])
 
 
+def comparison_table(judge: CallJudge, execution: Execution, found: ReplayComparison, forward_id: int) -> str:
+    """The call on a line, each value with its verdict in a table of 100 columns, and what is to be said of the verdicts."""
+    captured = judge.captured
+    rows = [*found.forward, *found.backward]
+    shown = [{**row, "name": row["name"].removeprefix(captured.name).strip()} for row in rows]
+    called = f"{captured.name}{describe.brief_call(execution.args, execution.kwargs)}"
+    lines = [
+        f"{captured.name} forward_id: {forward_id}    verdict: {overall(rows)}",
+        *(line for text in _call_site(captured) for line in wrapped(f"at {text}")),
+        *wrapped(describe.printable(f"{called} -> {describe.brief(execution.result)}")),
+        tables.verdict_table(shown),
+    ]
+    for text in (*_verdicts(shown), *found.notes):
+        lines += wrapped(describe.printable(text))
+    return "\n".join(lines)
+
+
+def wrapped(text: str) -> list[str]:
+    """Lines of 100 columns, the first at the left."""
+    return textwrap.wrap(
+        text, WIDTH, subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
+    )
+
+
 def _both(reference: Recomputation | None) -> tuple[list[Any], list[Any] | None]:
     """What the reference gave in the call's own dtype, and in float64."""
     return ([], None) if reference is None else (reference.own(), reference.truth())
@@ -60,7 +86,7 @@ def _both(reference: Recomputation | None) -> tuple[list[Any], list[Any] | None]
 def _noted(
     rows: Sequence[Row], name: str, values: Mapping[str, Sequence[Any]], exact: list[Any] | None
 ) -> list[Row]:
-    """Rows for the table: the heading has the number already, and a dtype of the reference's own is said."""
+    """Rows for the table: the heading has the number already, and where one is wrong the reference's dtype is said."""
     notes = {
         row_name: dtypes_note(value, exact)
         for what, items in values.items()
@@ -68,7 +94,8 @@ def _noted(
     }
     shown = [{key: value for key, value in row.items() if key != "forward_id"} for row in rows]
     for row in shown:
-        row["error_info"] = row["error_info"] or notes.get(row["name"], "")
+        if row["verdict"] == "fail":
+            row["error_info"] = row["error_info"] or notes.get(row["name"], "")
     return shown
 
 

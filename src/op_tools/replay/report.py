@@ -34,7 +34,8 @@ class Options:
     device: str = ""  # empty: the accelerator of this machine, or the CPU
     reference: str = "cpu"
     allow: tuple[str, ...] = ()
-    verbose: bool = True
+    verbose: bool = True  # a table for every call
+    documented: bool = False  # the tables as the product documents print them, however wide
     memory_limit: int = 0  # bytes one operator may ask for; 0: by the size of its capture
 
 

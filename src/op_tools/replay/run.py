@@ -14,8 +14,8 @@ from op_tools.captured.move import resolve_device
 from op_tools.captured.run import CallRunner, Execution
 from op_tools.names import RefusedName
 from op_tools.replay.check import compare, overall, unread_rows
-from op_tools.replay.printing import comparison_text, time_text
-from op_tools.replay.report import ItemReport, ItemStatus, Options, Row
+from op_tools.replay.printing import comparison_table, comparison_text, time_text
+from op_tools.replay.report import FAILED, ItemReport, ItemStatus, Options, Row
 from op_tools.storage import CaptureDamaged, CaptureError, CaptureMissing, CaptureRefused
 from op_tools.trees import flat_results
 from op_tools.verdict.closeness import identical
@@ -28,7 +28,7 @@ _LONGEST_REASON = 500
 
 
 def replay_item(item: Item, options: Options, first_id: int = 1) -> ItemReport:
-    """Load, admit, run and judge one call. `first_id` numbers its first run."""
+    """Load, admit, run and judge one call. `first_id` numbers its first run where the capture has no number."""
     report = ItemReport(item.label)
     try:
         captured = read_item(item, PARTS[:1] if options.only_run_forward else PARTS)
@@ -66,29 +66,37 @@ class _Replay:
     first_values: list[Any] | None = None
 
     def go(self) -> None:
-        self.texts = [describe.printable(self.report.item), ""]
+        self.texts = [describe.printable(self.report.item), *([""] if self.options.documented else [])]
         self.notes: list[str] = []
         with warnings.catch_warnings():
             # Beta layouts, deprecated calls: they were the model's business when it was captured.
             warnings.simplefilter("ignore")
             for number in range(self.options.run_times):
-                self._once(self.first_id + number, printed=number < _MOST_PRINTED_RUNS)
-        self.report.rows += unread_rows(self.runner.captured, self.first_id)
+                self._once(number)
+        if self.judge is None:
+            self.report.rows += unread_rows(self.runner.captured, self._forward_id(0))
         self.report.text = "\n".join(self.texts)
         self.report.status = overall(self.report.rows)
         self.report.reason = self._reason()
 
-    def _once(self, forward_id: int, *, printed: bool) -> None:
+    def _forward_id(self, number: int) -> int:
+        said = self.runner.captured.forward_id
+        return self.first_id + number if said is None else said
+
+    def _once(self, number: int) -> None:
+        forward_id = self._forward_id(number)
         execution = self.runner.run()
         if self.judge is not None and self._is_news(self.judge, execution):
             found = compare(self.judge, execution, forward_id, only_forward=self.options.only_run_forward)
-            self.report.rows += [*found.forward, *found.backward]
+            self.report.rows += [{**row, "run": number + 1} for row in (*found.forward, *found.backward)]
             self.notes += found.notes
-            if self.options.verbose or any(row["verdict"] == "fail" for row in self.report.rows):
-                self.texts.append(comparison_text(self.judge, execution, found, forward_id))
-        row = self._time_row(execution, forward_id)
+            if self.options.verbose or any(row["verdict"] in FAILED for row in self.report.rows):
+                shown = comparison_text if self.options.documented else comparison_table
+                self.texts.append(shown(self.judge, execution, found, forward_id))
+        row = self._time_row(execution, forward_id, first=number == 0)
         self.report.times.append(row)
-        if self.options.verbose and self.options.sync_time_measure and printed:
+        printed = self.options.verbose and self.options.documented and number < _MOST_PRINTED_RUNS
+        if self.options.sync_time_measure and printed:
             self.texts.append(time_text(self.runner.captured, execution, row))
 
     def _is_news(self, judge: CallJudge, execution: Execution) -> bool:
@@ -99,7 +107,7 @@ class _Replay:
         first, self.first_values = self.first_values, self.first_values or values
         return first is None or not all(map(identical, first, values))
 
-    def _time_row(self, execution: Execution, forward_id: int) -> Row:
+    def _time_row(self, execution: Execution, forward_id: int, *, first: bool) -> Row:
         row: Row = {
             "name": self.runner.captured.name,
             "forward_id": forward_id,
@@ -108,7 +116,7 @@ class _Replay:
         }
         if execution.backward_ms is not None:
             row["backward_elasped"] = execution.backward_ms
-        if forward_id == self.first_id:
+        if first:
             row["input"] = describe.as_plain({"args": execution.args, "kwargs": execution.kwargs})
             row["output"] = describe.as_plain({"args": (execution.result,)})
             if execution.wants_grad:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
@@ -13,16 +12,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dicore.files import replaced
 from op_tools.replay.report import FAILED, GOOD, ItemReport, Row
 from op_tools.results import COMPARISON_CSV_COLUMNS, TIME_CSV_COLUMNS
 from op_tools.runs import DERIVED_LOGS
 from op_tools.storage.log import Log
+from op_tools.storage.views import CsvView
 
 __all__ = ["ReplayLog", "as_json", "counted", "exit_code", "write_comparisons", "write_times"]
 
 SAME, DIFFERS, USAGE, INTERNAL, NOTHING_COMPARED, INTERRUPTED = 0, 1, 2, 3, 5, 130
-_EXTRA_COLUMNS = ("verdict", "reason", "item")
+_EXTRA_COLUMNS = ("verdict", "reason", "item", "run")
 _TIMES = ("forward_id", "forward_elasped", "backward_elasped", "unit")
 
 
@@ -91,12 +90,11 @@ def write_times(results: str, reports: Iterable[ItemReport]) -> Path | None:
 def _write(folder: Path, name: str, columns: Sequence[str], rows: Sequence[Row]) -> Path | None:
     if not rows:
         return None
-    path = folder / f"{name}_pid{os.getpid()}_{time.strftime('%Y-%m-%d-%H-%M-%S')}.csv"
-    with replaced(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
+    view = CsvView(
+        folder / f"{name}_pid{os.getpid()}_{time.strftime('%Y-%m-%d-%H-%M-%S')}.csv", list(columns)
+    )
+    view.append(rows)
+    return folder / view.path.name
 
 
 def as_json(reports: Sequence[ItemReport], code: int) -> str:

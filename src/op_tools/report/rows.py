@@ -10,12 +10,14 @@ from typing import Any, get_args
 
 import torch
 
+from op_tools import tables
 from op_tools.categories import base_name, names_in
 from op_tools.registry import by_section
 from op_tools.runs import DERIVED_LOGS
 from op_tools.verdict import is_label
 from op_tools.verdict.judgement import Status
 
+_NOT_FINITE = {"nan": "NaN", "inf": "∞", "-inf": "-∞"}
 _WHOLE_NUMBERS = ("pid", "rank", "step", "forward_id", "world_size")
 # Verdicts of rows that say: this is wrong.
 WRONG = frozenset({"fail", "error", "refused", "NaN", "Inf"})
@@ -73,18 +75,9 @@ def is_internal(operator: str) -> bool:
 
 
 def figure(value: Any) -> str:
-    """A number as the page writes it: four digits, thousands apart, an exponent for the very small and the very large."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "" if value is None else str(value)
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
-    size = abs(value)
-    if value == int(value) and size < 1e9:
-        return f"{int(value):,}"
-    if size >= 1e6 or size < 1e-3:
-        mantissa, exponent = f"{value:.2e}".split("e")
-        return f"{mantissa}e{int(exponent):+d}"
-    return f"{math.floor(value + 0.5):,}" if size >= 1000 else f"{float(f'{value:.4g}'):.10g}"
+    """A number as the page writes it."""
+    text = tables.figure(value)
+    return _NOT_FINITE.get(text, text)
 
 
 def operator_of(row: Mapping[str, Any]) -> str:

@@ -26,6 +26,7 @@ from op_tools.reproduce.limits import ErrorLimits
 from op_tools.reproduce.rendering import NotWritable
 from op_tools.reproduce.script import REPEAT, Builder, Script, build, failures_on, is_faithful, tried
 from op_tools.runs import BadInput
+from op_tools.tables import figure
 
 __all__ = [
     "NotReproduced",
@@ -287,8 +288,8 @@ def _fact(name: str, text: str) -> str:
 def _verdict_text(verdict: Any) -> str:
     text = f"{verdict.status}{': ' + verdict.reason if verdict.reason else ''}"
     if math.isfinite(verdict.max_abs_diff) and verdict.status != "same":
-        text += f"; max_abs_diff {verdict.max_abs_diff:.6g}"
-        text += f", max_relative_diff {verdict.max_relative_diff:.6g}"
+        text += f"; max_abs_diff {figure(verdict.max_abs_diff)}"
+        text += f", max_relative_diff {figure(verdict.max_relative_diff)}"
     return text
 
 

@@ -342,7 +342,7 @@ class OpAutoCompare(Tool):
             f"    at {row['call_site']}",
             f"    {reason}",
             f"    {example}" if example else "",
-            f"    max_abs_diff {verdict.max_abs_diff:.9f}, forward_id {call.id}, step {call.step}",
+            f"    max_abs_diff {tables.figure(verdict.max_abs_diff)}, forward_id {call.id}, step {call.step}",
         ]
         self.say("\n".join(filter(None, lines)))
 

@@ -25,7 +25,7 @@ const data = (text, tag = "span", kind = "") => el(tag, { class: ("data " + kind
 
 const count = (number) => Number(number).toLocaleString("en-US");
 
-// One way to write a number, on the page and in tables without scripts (report/rows.py).
+// One way to write a number, on the page and on the console (figure of op_tools/tables.py).
 function figure(value) {
   if (value === null || value === undefined || value === "") return "";
   if (typeof value === "string") return { nan: "NaN", inf: "∞", "-inf": "-∞" }[value] ?? value;
