@@ -121,3 +121,36 @@ def test_what_initialises_parameters_is_judged_by_what_it_draws():
         F.gumbel_softmax(x)
         assert set(compare.counts) <= {"pass", "same"}
         assert compare.counts["pass"] >= 3
+
+
+def test_a_generator_that_starts_again_is_told_from_one_that_was_set_back():
+    def drawn(x, low=0.0, high=1.0, generator=None):
+        return x.copy_(torch.rand(x.shape, generator=torch.Generator().manual_seed(3)))
+
+    x = torch.empty(500, device=D)
+    with op_tools.OpAutoCompare() as compare:
+        for _ in range(2):  # a program that repeats itself on purpose
+            torch.manual_seed(5)
+            x.uniform_()
+        x.uniform_()
+        assert compare.counts == {"pass": 3}
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("uniform_", drawn, "PrivateUse1", allow_override=True)
+        try:
+            x.uniform_()
+            assert compare.counts == {"pass": 4}
+            x.uniform_()
+            assert compare.counts == {"pass": 4, "fail": 1}
+        finally:
+            library._destroy()
+
+
+def test_dropout_that_is_computed_again_draws_the_same():
+    from torch.utils.checkpoint import checkpoint
+
+    x = torch.randn(40, 50).to(D).requires_grad_()
+    with op_tools.OpAutoCompare() as compare:
+        for reentrant in (False, True):
+            checkpoint(lambda x: F.dropout(x, 0.3), x, use_reentrant=reentrant).sum().backward()
+        assert "fail" not in compare.counts
+        assert compare.counts["pass"] >= 4

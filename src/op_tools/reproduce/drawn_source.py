@@ -34,11 +34,21 @@ def gathered(*args, **kwargs):
     return args, kwargs
 
 
+FINGERPRINTS = set()
+
+
+def again(fingerprint):
+    """What speaks against the numbers of an earlier call."""
+    known = fingerprint in FINGERPRINTS
+    FINGERPRINTS.add(fingerprint)
+    return "the same numbers as in an earlier call" if known else ""
+
+
 def drawn(x, results):
     """What speaks against the results of the call, which are drawn at random: they are judged by their distribution."""
     args, kwargs = {arguments}
     operators = loaded(SOURCES)["{home}.distribution.operators"]
-    return operators.what_is_wrong({operator!r}, {fills!r}, args, kwargs, results)
+    return operators.what_is_wrong({operator!r}, {fills!r}, args, kwargs, results, seen=again)
 '''
 
 

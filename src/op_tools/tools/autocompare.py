@@ -18,6 +18,7 @@ from dicore.settings import flag, setting
 from op_tools import describe, tables
 from op_tools.categories import category_of, is_random
 from op_tools.comparison import calls, printing
+from op_tools.comparison.earlier_draws import EarlierDraws, generator_states
 from op_tools.engine import ENGINE, Call, private
 from op_tools.engine.call import device_types, signature_of
 from op_tools.reference.recompute import Recomputation, RecomputeError
@@ -93,6 +94,7 @@ class OpAutoCompare(Tool):
         self.counts: dict[str, int] = {}
         self.failed_names: dict[str, int] = {}
         self._random_inside: set[Any] = set()
+        self._draws = EarlierDraws()
         self._store: CaptureStore | None = None
         self._saved: Counter[tuple[bool, str]] = Counter()
         self._shown: printing.Rows = []
@@ -144,6 +146,8 @@ class OpAutoCompare(Tool):
                 return
         # A view computes nothing: that it shows the right part of its input needs no values.
         view = category_of(call.func, call.name) == "view"
+        if is_random(call.func, call.name, call.args, call.kwargs):
+            call.notes[self, "generators"] = generator_states(call)
         call.notes[self] = Transfer(self.settings.reference, values=not view).call(call.args, call.kwargs)
         if call.level == "api" and self.only is not None:
             call.as_origin().marks[self] = True
@@ -159,6 +163,7 @@ class OpAutoCompare(Tool):
 
     def failed(self, call: Call) -> None:
         call.notes.pop(self, None)
+        call.notes.pop((self, "generators"), None)
 
     def after(self, call: Call, result: Any) -> None:
         copies = call.notes.pop(self, None)
@@ -173,7 +178,9 @@ class OpAutoCompare(Tool):
         if is_random(call.func, call.name, call.args, call.kwargs):
             if call.parent is not None:
                 self._random_inside.add(call.parent.func)
-            verdicts = judge_random(call.name, args, kwargs, results)
+            before = call.notes.pop((self, "generators"), None)
+            seen = self._draws.seen(call.name, before, generator_states(call))
+            verdicts = judge_random(call.name, args, kwargs, results, seen=seen)
             self._rows(call, "output", verdicts)
             if self._is_saved(call, verdicts):
                 told = {key: value for key, value in kwargs.items() if not isinstance(value, torch.Generator)}

@@ -10,7 +10,7 @@ beside this one are copied into reproduction files: they need torch alone, and a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,10 +37,11 @@ def judge_random(
     *,
     tolerance: Tolerance | None = None,
     level: float = LEVEL,
+    seen: Callable[[int], str] | None = None,
 ) -> list[Verdict]:
     """Judge the flat results of one random call; `args` and `kwargs` hold the inputs as before the call.
 
-    `level`: the share of right calls that may be accused.
+    `level`: the share of right calls that may be accused. `seen`: what knows earlier calls (`what_is_wrong`).
     """
     tolerance = tolerance or Tolerance(0.0, 0.0)
     tensors = [value for value in results if isinstance(value, torch.Tensor)]
@@ -51,7 +52,7 @@ def judge_random(
     try:
         if not knows_distribution(name):
             raise NotJudged
-        wrong = what_is_wrong(*operator_of(name), args, kwargs, results, level)
+        wrong = what_is_wrong(*operator_of(name), args, kwargs, results, level, seen)
     except NotJudged:
         wrong = _not_finite(args, kwargs, tensors)
         if not wrong:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,9 @@ from op_tools.verdict.distribution.evidence import LEVEL, Statistic
 if TYPE_CHECKING:
     from op_tools.verdict.distribution.laws import Law, Named
 
+# In nats: draws of so small a probability are not made twice.
+NEVER_TWICE = 50.0
+
 
 def what_is_wrong(
     operator: str,
@@ -20,10 +24,12 @@ def what_is_wrong(
     kwargs: Mapping[str, Any],
     results: Sequence[Any],
     level: float = LEVEL,
+    seen: Callable[[int], str] | None = None,
 ) -> str:
     """What speaks against the flat results of a call of `operator`; empty if nothing does. Raises NotJudged.
 
-    `fills`: whether it writes to its first argument. `args` and `kwargs` are as before the call.
+    `fills`: whether it writes to its first argument. `args` and `kwargs` are as before the call. `seen` gets a fingerprint of
+    what was drawn, where no right generator draws that twice, and answers what speaks against it.
     """
     law, parameters = LAWS.get(operator, (_unknown, ()))
     if operator == "normal" and not fills:  # torch.normal(mean, std) makes a tensor
@@ -37,18 +43,22 @@ def what_is_wrong(
     convicting = [
         statistic
         for draws in several
-        for statistic in evidence_of(draws)
+        for statistic in evidence_of(draws, seen)
         if statistic.convicts(level / len(several))
     ]
     return max(convicting, key=lambda statistic: statistic.nats).text if convicting else ""
 
 
-def evidence_of(draws: RandomDraws) -> Iterator[Statistic]:
+def evidence_of(draws: RandomDraws, seen: Callable[[int], str] | None = None) -> Iterator[Statistic]:
     """All that can speak against draws; what is cheap or looks at all elements comes first."""
     yield from draws.evidence
     points = points_of(draws)
     sample = sampler(draws.values.numel(), draws.most)(draws.values)
     widths = points.high - points.low
+    if seen is not None and float(-widths.clamp(1e-9, 1).log().sum()) > NEVER_TWICE:
+        text = seen(repeats.fingerprint(sample))
+        if text:
+            yield Statistic("repeats", math.inf, text)
     # A right generator of continuous values may be coarser than its dtype.
     same, likely = float(widths.mean()), draws.most_likely
     if not draws.discrete:

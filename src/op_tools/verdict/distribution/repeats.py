@@ -45,6 +45,11 @@ def _bits(values: Tensor) -> Tensor:
     return values.contiguous().view(_WHOLE[values.element_size()])
 
 
+def fingerprint(values: Tensor) -> int:
+    """The same number for the same values."""
+    return hash(_bits(values).cpu().numpy().tobytes())
+
+
 def _coincidences(bits: Tensor, same: float) -> Iterator[Statistic]:
     """Pairs of equal values, all against all."""
     count = bits.numel()
