@@ -298,6 +298,11 @@ def cat(how: How, parts: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat(parts)
 
 
+@subject("masked_fill", torch.masked_fill, lambda d: (d.data(37, 113), d.index(2, 37, 113).bool(), 0.0))
+def masked_fill(how: How, x: Tensor, mask: Tensor, value: float) -> Tensor:
+    return torch.where(mask, torch.tensor(value), x)
+
+
 @subject("relu", torch.relu, lambda d: (d.data(37, 113),), grads=(0,))
 def relu(how: How, x: Tensor) -> Tensor:
     return x * (x > 0)

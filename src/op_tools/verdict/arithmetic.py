@@ -39,7 +39,7 @@ RECOGNISED, RECOGNISED_CUT = 0.5, 0.9
 STRUCTURED, LEAST_SIDE = 3.0, 8
 # Adding L numbers one after the other in half precision: errors grow to 0.41 sqrt(L) roundings (normal terms). A few
 # roundings inside an operator that adds nothing stay below SEVERAL.
-SEQUENTIAL, SEVERAL = 0.6, 1.0
+SEQUENTIAL, SEVERAL, FEW_STEPS = 0.6, 1.5, 3.0
 # A value that is stored with few bits on purpose may be off by so many of their steps.
 CARRIED_STEPS = 4.0
 
@@ -60,17 +60,18 @@ class Evidence:
     columns: int
     running: bool  # sums of sums: errors along a row contain all earlier ones
     errors: Errors
-    shortened: Callable[
-        [int, bool], torch.Tensor | None
-    ]  # the exact result of inputs of so many bits, rounded or cut
+    # The exact result of inputs of so many bits, rounded to nearest or cut off.
+    shortened: Callable[[int, bool], torch.Tensor | None]
 
 
 def explanation(evidence: Evidence) -> str | None:
     """Which arithmetic the error looks like; None where none explains it."""
     error = evidence.error
-    if not error.numel() or not bool(torch.isfinite(error).all()) or not _widespread(evidence):
+    if not error.numel() or not bool(torch.isfinite(error).all()):
         return None
     if evidence.form.dtype == torch.float32:
+        if not _widespread(evidence):
+            return None
         return _carried(evidence) or _rounded_inputs(evidence) or _half_sums(evidence)
     return _half_inside(evidence, evidence.form)
 
@@ -145,6 +146,10 @@ def _half_inside(evidence: Evidence, form: Format) -> str | None:
     magnitude = torch.maximum(evidence.exact.abs(), evidence.noise / ROUNDING)
     magnitude.clamp_(min=form.smallest_normal)
     steps = evidence.error / (magnitude * roundoff)
+    # A rounding or two may show in a few elements only; whatever is larger is everywhere.
+    few = steps.numel() >= TINY_RESULT and float(steps.abs().max()) <= FEW_STEPS
+    if not few and not _widespread(evidence):
+        return None
     in_units = (magnitude * roundoff / evidence.errors.unit).float()
     moves = [move * (roundoff / ROUNDING) for move in evidence.errors.moves]
     witnesses = 1 if evidence.running else evidence.errors.kind.columns

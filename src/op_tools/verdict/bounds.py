@@ -21,7 +21,7 @@ import torch
 from op_tools.reference.perturbation import ROUNDING
 from op_tools.verdict.noise import NoiseLevel, Reruns, estimate
 from op_tools.verdict.rounding import Format, error_against, real_parts, unit_in_last_place
-from op_tools.verdict.systematic import LEAN_LEAST, common_factor, truncation
+from op_tools.verdict.systematic import LEAN_LEAST, common_factor, one_lane, truncation
 
 DOUBLE_ROUNDING = 2.0**-53
 
@@ -46,6 +46,8 @@ LONGEST_CHAIN = 16384.0
 # device, in any element.
 REFERENCE_DEVIATIONS = 6.0
 REFERENCE_HABIT = 0.02
+# ... by a rounding or two; what cancels by more does so where it does, and not in any element.
+HABIT_UNITS = 2.0
 # The RMS of errors, in units of u^2/12 (rounding to nearest) and RMS_NOISE times the noise.
 RMS_NOISE = 4.0
 RMS_LIMIT = 1.25
@@ -55,6 +57,9 @@ RMS_REFERENCE = 1.5
 # a well-conditioned function, and fewer times, since nothing adds up.
 DIRECT_UNITS, DIRECT_RMS = 4.0, 1.25
 DIRECT_MULTIPLE, DIRECT_RMS_NOISE, DIRECT_FREE = 4.0, 2.0, 2.0
+# Elementary functions of 2 units, and scales made of a few of them, lean by up to four roundings; attention is divided by
+# a sum of exponentials that lean, and by more (six were seen on a card).
+WIDE_ROUNDINGS, ATTENTION_ROUNDINGS = 4.0, 6.75
 # Every value has at least the noise of one rounding of the arithmetic, in the middle of a binade.
 _MIDDLE = 0.75
 # Above this float32 cannot square.
@@ -92,6 +97,7 @@ class Kind:
     direct: float = 0.0  # element by element, in a few steps: so many units are its own errors
     absolute: float = 0.0  # an error that any element may have, whatever its size
     columns: int = 1  # the length of a row whose elements may share a scale
+    leaning: float = WIDE_ROUNDINGS  # roundings of a wide format by which all results may be off together
 
 
 SUMMED = Kind()
@@ -213,7 +219,9 @@ class Errors:
         if share > 1:
             reason = f"errors are {share:.3g} times as large on average as rounding explains"
             return BoundCheck(reason, worst, share, bool(self._lean))
-        reason = self._lean or common_factor(self, noise, self.kind.columns, self.moves)
+        reason = (
+            self._lean or common_factor(self, noise, self.kind.columns, self.moves) or one_lane(self, noise)
+        )
         return BoundCheck(reason, worst, share, bool(reason))
 
     @cached_property
@@ -256,7 +264,7 @@ def with_reference_errors(
     in_units = (variation / errors.unit).float()
     beyond = torch.cat(habits)
     if beyond.numel() >= REFERENCE_HABIT * len(samples) * max(1, squares.numel()):
-        in_units = in_units.clamp(min=float(beyond.median()))
+        in_units = in_units.clamp(min=min(float(beyond.median()), HABIT_UNITS))
     noise = noise + in_units * (REFERENCE_DEVIATIONS / errors.multiple)
     return noise, ReferenceNeeds(0.0, max(sample.needs(noise).rms for sample in samples))
 

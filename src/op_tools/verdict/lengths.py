@@ -12,7 +12,7 @@ from op_tools.categories import ATTENTION, Category, base_name
 from op_tools.reference.base import Reference
 from op_tools.reference.perturbation import ROUNDING
 from op_tools.trees import flat_tensors
-from op_tools.verdict.bounds import DIRECT_UNITS, SHORTEST, Kind, growth
+from op_tools.verdict.bounds import ATTENTION_ROUNDINGS, DIRECT_UNITS, SHORTEST, WIDE_ROUNDINGS, Kind, growth
 from op_tools.verdict.rounding import Format
 from op_tools.verdict.systematic import witness_length
 
@@ -28,8 +28,8 @@ _CROWDING = 4.0
 # Functions that level off on one side, and their gradients: what is left there may be a difference of near numbers.
 _SATURATING = frozenset(
     (
-        "sigmoid", "silu", "gelu", "mish", "elu", "selu", "celu", "glu", "logsigmoid", "log_sigmoid", "softplus",
-        "binary_cross_entropy_with_logits",
+        "sigmoid", "silu", "gelu", "mish", "elu", "selu", "celu", "glu", "logsigmoid", "log_sigmoid", "softplus", "logaddexp",
+        "logaddexp2", "binary_cross_entropy_with_logits",
     )
 )  # fmt: skip
 # Functions that hand on bits: the sign of a zero is one of them. (relu, maximum and the like may give either zero.)
@@ -121,4 +121,5 @@ def kind_of(
         absolute = SATURATED * ROUNDING * float(exact.abs().nan_to_num_(0, 0, 0).amax())
     # What a plain reduction sums is known; in what consists of several steps, shapes tell only the least.
     known = category == "reduction" and not reference.is_gradient
-    return Kind(growth(length, SHORTEST if known else 1.0), direct, absolute, columns)
+    leaning = ATTENTION_ROUNDINGS if ATTENTION in function_name(reference.func) else WIDE_ROUNDINGS
+    return Kind(growth(length, SHORTEST if known else 1.0), direct, absolute, columns, leaning)

@@ -18,15 +18,17 @@ import torch
 if TYPE_CHECKING:
     from op_tools.verdict.bounds import Errors
 
-# A common factor of so many roundings is no fault: one of a short format; in a wide one elementary functions of 2 units,
-# and scales made of a few of them, lean by up to four.
-SHORT_ROUNDINGS, WIDE_ROUNDINGS = 1.01, 4.0
+# A common factor of so many roundings is no fault in a short format; in a wide one see `bounds.Kind.leaning`.
+SHORT_ROUNDINGS = 1.01
 # One row may lean by more: its scale is one number.
 ROW_ROUNDINGS = 2.0
 # Standard errors beyond that: for the whole, and for the worst of many rows.
 FACTOR_DEVIATIONS, ROW_DEVIATIONS = 6.0, 9.0
-# The reference's own share excuses this many times itself, and so does that of each rerun with moved inputs.
-REFERENCE_TIMES, MOVED_TIMES = 2.0, 3.0
+# The reference's own share excuses this many times itself, and so does what reruns with moved inputs do (RMS).
+REFERENCE_TIMES, MOVED_TIMES = 2.0, 2.5
+# One position out of so many, as threads and vector lanes have them: its errors are this many times those elsewhere, by
+# the median, and no smaller than so many units; each lane has this many elements at least.
+LANES, LANE_TIMES, LANE_UNITS, LANE_ELEMENTS = 32, 4.0, 3.0, 8
 # Rows shorter than this, and results smaller than this, say nothing of a factor.
 LEAST_ELEMENTS = 16
 # How much the noise of an element counts against its weight.
@@ -107,7 +109,7 @@ def common_factor(
     found = shares(errors.error, errors.value, weight, columns)
     if found is None:
         return ""
-    rounding = errors.form.roundoff * (WIDE_ROUNDINGS if errors.form.bits > 16 else SHORT_ROUNDINGS)
+    rounding = errors.form.roundoff * (errors.kind.leaning if errors.form.bits > 16 else SHORT_ROUNDINGS)
     whole = abs(found.whole) - rounding - FACTOR_DEVIATIONS * found.whole_error
     rows = None
     if found.rows is not None and found.row_errors is not None:
@@ -117,23 +119,47 @@ def common_factor(
         return ""
     # Something leans. What the reference's own errors, and roundings of the inputs, do may the device do as well.
     # Without noise to weigh them by, elements next to zero would decide: then nothing is excused yet.
-    samples = [(REFERENCE_TIMES, errors.reference_error), *((MOVED_TIMES, move) for move in moves)]
-    if noise is None:
-        samples = []
-    for times, sample in samples:
-        other = shares(sample, errors.value, weight, columns)
-        if other is None:
-            continue
-        whole -= times * abs(other.whole)
-        if rows is not None and other.rows is not None:
-            excuses = other.rows.nan_to_num(0, 0, 0).abs_()
-            rows = rows - (excuses + excuses.square().mean().sqrt()).mul_(times)
+    if noise is not None:
+        own = shares(errors.reference_error, errors.value, weight, columns)
+        moved = [shares(move, errors.value, weight, columns) for move in moves]
+        for times, samples in ((REFERENCE_TIMES, [own]), (MOVED_TIMES, moved)):
+            known = [sample for sample in samples if sample is not None]
+            if not known:
+                continue
+            whole -= times * math.sqrt(sum(sample.whole**2 for sample in known) / len(known))
+            by_rows = [sample.rows.nan_to_num(0, 0, 0) for sample in known if sample.rows is not None]
+            if rows is not None and by_rows:
+                squares = torch.stack(by_rows).square_().mean(0)
+                rows = rows - (squares.sqrt() + squares.mean().sqrt()).mul_(times)
     if whole > 0:
         return f"all results are off by a common factor of 1 {found.whole:+.3g}"
     if rows is None or found.rows is None or float(rows.amax()) <= 0:
         return ""
     worst = int(rows.argmax())
     return f"row {worst} is off by a common factor of 1 {float(found.rows[worst]):+.3g}"
+
+
+def one_lane(errors: Errors, noise: torch.Tensor | None) -> str:
+    """What is wrong if errors are large at one position of every 32 and small elsewhere; empty if they are not."""
+    count = errors.error.numel() // LANES
+    if count < LANE_ELEMENTS or errors.worst < LANE_UNITS:
+        return ""
+    scale = None if noise is None else noise.square().add_(1 / 12).sqrt_()
+    typical = _by_lane(errors.error, scale, count)
+    lane = int(typical.argmax())
+    if float(typical[lane]) <= LANE_TIMES * float(typical.median()):
+        return ""
+    if float(_by_lane(errors.error, None, count)[lane]) < LANE_UNITS:
+        return ""
+    own = _by_lane(errors.reference_error, scale, count)
+    if float(own[lane]) * LANE_TIMES > float(typical[lane]):
+        return ""
+    return f"elements {lane}, {lane + LANES}, {lane + 2 * LANES} and so on are off where their neighbours are not"
+
+
+def _by_lane(error: torch.Tensor, scale: torch.Tensor | None, count: int) -> torch.Tensor:
+    size = error.abs() if scale is None else error.abs() / scale
+    return size[: count * LANES].view(count, LANES).nan_to_num(0, 0, 0).median(0).values
 
 
 # --- truncation ---------------------------------------------------------------------------------------------
