@@ -5,12 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from small_trainings import DEVICE, TRAININGS, Outcome
 
 import op_tools
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import noninterference
+import small_models
 
 pytestmark = pytest.mark.device
 STEPS = 20
@@ -70,6 +76,24 @@ def test_all_watching_tools_together_are_bit_identical(model, capfd):
         watched = TRAININGS[model].run(STEPS, False)
     assert watched.differences(expected) == []
     assert "could not handle" not in capfd.readouterr().err
+
+
+@pytest.mark.skipif(DEVICE != "dipu", reason="made for dipu")
+@pytest.mark.parametrize("model", ["double_backward", "hooks", "graph", "checkpoint_not_reentrant", "lbfgs"])
+def test_unusual_trainings_are_bit_identical_and_nothing_is_accused(model):
+    """All trainings with all tools, also on two ranks: `benchmarks/noninterference.py`."""
+    tools = ["autocompare", "layers", "together"]
+    found = noninterference.compare(model, "float32", tools, torch.device(DEVICE, 0))
+    assert [(o.tool, o.differing, o.accused, o.trouble) for o in found] == [
+        (tool, [], 0, "") for tool in tools
+    ]
+
+
+def test_a_bit_of_difference_is_seen():
+    one = {"weight": torch.tensor([0.0, 1.0]), "state": torch.tensor([1, 2])}
+    assert small_models.differing(one, {name: value.clone() for name, value in one.items()}) == []
+    assert small_models.differing(one, {**one, "weight": torch.tensor([-0.0, 1.0])}) == ["weight"]
+    assert small_models.differing(one, {"weight": one["weight"]}) == ["only in one run: state"]
 
 
 computes_as_the_cpu = pytest.mark.skipif(
