@@ -26,7 +26,7 @@ GRID_BITS, BINS, LEAST_IN_BIN = 12, 256, 32
 # Independence is looked at from so many draws on: its statistics are normal then, far into their tails.
 LEAST_FOR_DEPENDENCE = 256
 MOST_BITS = 18
-GROUPS = 16
+GROUPS, MOST_RANKED = 16, 1024
 TAILS = tuple(2.0**-power for power in (40, 28, 20, 16, 14, 12, 10, 9, 8, 7, 6, 5, 4, 3))
 # Lanes are looked at from so many draws of each on.
 LEAST_ROWS = 4
@@ -120,7 +120,8 @@ def _tails(points: Points) -> Iterator[Statistic]:
     rates = torch.tensor(TAILS, dtype=torch.float64, device=low.device)
     penalty = math.log(2 * len(TAILS))
     for side, inner, outer in (("lower", low, high), ("upper", 1 - high, 1 - low)):
-        most, least = (_below(ends, rates) for ends in (inner, outer))
+        most = _below(inner, rates)
+        least = most if points.discrete else _below(outer, rates)
         for rate, few, many in zip(TAILS, least, most):  # noqa: B905
             hits = few if few > rate * count else many
             if min(few, many) <= rate * count <= max(few, many):
@@ -170,20 +171,18 @@ def _parameter(points: Points, scores: Tensor, values: Tensor) -> Iterator[Stati
     groups = min(GROUPS, points.count // LEAST_IN_BIN)
     if groups < 2:
         return
-    penalty = math.log(2 * groups * max(1, len(points.parameters)))
-    order = values.argsort()
-    ranked = values[order]
-    changes = (ranked[1:] != ranked[:-1]).long().cumsum(0)
-    # Equal parameters stay together; many different ones are cut into groups of equal numbers.
-    keys = torch.cat([changes.new_zeros(1), changes])
-    if int(keys[-1]) >= GROUPS:
-        keys = torch.arange(points.count, device=values.device) * groups // points.count
-    scores = scores[order]
-    total = int(keys[-1]) + 1
+    penalty = math.log(2 * (GROUPS + 1) * len(points.parameters))
+    # Few different parameters have a group each; many are cut at quantiles.
+    some = values[:: -(-points.count // MOST_RANKED)].unique()
+    edges = some if len(some) <= GROUPS else some[:: -(-len(some) // groups)].contiguous()
+    keys = torch.bucketize(values, edges)
+    total = len(edges) + 1
     empty = torch.zeros(total, dtype=torch.float64, device=values.device)
     sums, squares = (empty.index_add(0, keys, terms).tolist() for terms in (scores, scores.square()))
     slack = 4 * points.granule
-    for count, own, square in zip(torch.bincount(keys).tolist(), sums, squares):  # noqa: B905
+    for count, own, square in zip(torch.bincount(keys, minlength=total).tolist(), sums, squares):  # noqa: B905
+        if not count:
+            continue
         shift = max(0.0, abs(own) / math.sqrt(count) - slack * math.sqrt(count))
         nats = normal_nats(shift)
         if points.granule <= COARSE:

@@ -21,7 +21,7 @@ KEPT_UNITS = 2.5
 # A value of alpha dropout is a * x + b, in up to four roundings of terms of that size.
 SHIFTED_UNITS = 8.0
 # Dependence within masks is looked at on so many elements: training draws many of them.
-MASK_SAMPLES = 1 << 15
+MASK_SAMPLES = 1 << 14
 # The value that alpha dropout puts in for what it drops: -scale * alpha of SELU.
 DROPPED = -1.7580993408473766
 
