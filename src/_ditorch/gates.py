@@ -154,7 +154,7 @@ class GateChecker:
             if found:
                 code = FAILED
                 lines.append(f"gate {gate.tool} failed: {len(found)} finding{'s' if len(found) > 1 else ''}")
-                lines += [f"    {text}" for text in found[:_SHOWN]]
+                lines += [f"    {text}" for text in _each_operator_first(found)[:_SHOWN]]
                 if len(found) > _SHOWN:
                     lines.append(f"    and {len(found) - _SHOWN} more")
                 if gate.allowances is not None and not tool_named(gate.tool).faults(rows, gate.limit):
@@ -213,6 +213,14 @@ class GateChecker:
         return (
             header.get("world_size") != self.launched.world_size or header.get("rank") == self.launched.rank
         )
+
+
+def _each_operator_first(found: Sequence[str]) -> list[str]:
+    """One finding of each operator, in the order they happened, before more of the same."""
+    first: dict[str, str] = {}
+    for text in found:
+        first.setdefault(text.split(" ", 1)[0], text)
+    return [*first.values(), *(text for text in found if first[text.split(" ", 1)[0]] is not text)]
 
 
 def _unfinished_children(seconds: float) -> str:

@@ -134,6 +134,12 @@ def test_a_strict_gate_fails_on_labels_that_nobody_has_allowed(tmp_path: Path) -
     assert "gate autocompare" not in declared.stderr
 
 
+def test_one_operator_that_always_fails_does_not_hide_the_others() -> None:
+    found = [f"torch.silu output is wrong, step {step}" for step in range(9)] + ["torch.mm output is wrong"]
+    assert gates._each_operator_first(found)[:3] == [found[0], found[9], found[1]]
+    assert sorted(gates._each_operator_first(found)) == sorted(found)
+
+
 def test_what_other_threads_and_processes_find_fails_the_gate(tmp_path: Path) -> None:
     write_programs(tmp_path)
     names = ("fork", "not_joined", "pool", "late_thread", "other_world", "killed_worker")

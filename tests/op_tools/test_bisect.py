@@ -186,6 +186,7 @@ def test_a_fault_that_the_loss_does_not_show_is_named(script: Callable[[str], Pa
     assert "searched by verdict: the result is the same with every operator on the CPU" in printed
     assert "1 operator is judged wrong; 3 runs:\n    aten.sigmoid_backward.default\n" in printed
     assert "with aten.sigmoid_backward.default on the CPU no other operator is judged wrong" in printed
+    assert f"at {train}:9 <module>: y = x.sigmoid().sum()" in " ".join(printed.split()), "of the forward call"
     assert max(map(len, printed.split("\n\n")[0].splitlines())) <= 100
 
 

@@ -131,9 +131,19 @@ class OperatorsSeen(_Silent, OpFallback):
 
 
 class AtenCompare(_Silent, OpAutoCompare):
-    """OpAutoCompare for every operator at ATen level, so that its rows name kernels and not API calls."""
+    """OpAutoCompare for every operator at ATen level, so that its rows name kernels and not API calls.
 
-    aten_everywhere = True
+    API calls are context: a kernel of backward knows the line of the program that its forward call stands in.
+    """
+
+    uses_api = True
+    aten_everywhere = api_is_context = True
+
+    def wants_api(self, name: str, func: Any) -> bool:
+        return False
+
+    def wants_parent(self, name: str) -> bool:
+        return True
 
 
 def _tools(job: BisectJob) -> list[Any]:
