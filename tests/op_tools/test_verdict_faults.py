@@ -83,6 +83,40 @@ def test_elementary_functions_may_be_off_by_two_units_and_not_by_eight(func: Any
     assert verdicts([eight], func, x, category="elementwise")[0].status == "fail"
 
 
+def test_one_lane_that_is_off_is_found_inside_the_bounds_of_sums() -> None:
+    a, b = torch.randn(48, 300), torch.randn(300, 64)
+    right = (a.double() @ b.double()).float()
+    wrong = right.clone().view(-1)
+    lane = wrong[5::32]
+    lane += 8 * torch.finfo(torch.float32).eps * lane.abs().log2().floor().exp2()
+    [good] = verdicts([right], torch.mm, a, b, category="matmul")
+    [bad] = verdicts([wrong.view_as(right)], torch.mm, a, b, category="matmul")
+    assert good.ok
+    assert bad.status == "fail"
+    assert "elements 5, 37, 69" in bad.reason or "bound" in bad.reason
+
+
+def test_what_the_reference_cancels_in_one_tail_excuses_nothing_elsewhere() -> None:
+    x = torch.randn(37, 113) * 64
+    exact = functional.gelu(x.double())
+    assert verdicts([exact.float()], functional.gelu, x, category="elementwise")[0].ok
+    wrong = (exact * (1 + 2.0**-20)).float()
+    assert verdicts([wrong], functional.gelu, x, category="elementwise")[0].status == "fail"
+
+
+def test_a_row_that_is_nothing_but_noise_has_no_factor() -> None:
+    """The first row of causal attention looks at one key: its gradients are zero but for roundings."""
+    q, k, v, grad = (torch.randn(2, 2, 40, 32) for _ in range(4))
+    leaf = q.clone().requires_grad_()
+    scores = (leaf @ k.transpose(-1, -2)) * 32**-0.5
+    scores = scores.masked_fill(~torch.ones(40, 40).tril().bool(), -torch.inf)
+    result = torch.autograd.grad((scores.exp() / scores.exp().sum(-1, keepdim=True)) @ v, leaf, grad)[0]
+    attention = functional.scaled_dot_product_attention
+    reference = Recomputation(attention, (q, k, v), {"is_causal": True}, grad_outputs=[grad], wants_grad=[0])
+    [verdict] = judge_all([result], reference, category="matmul", tolerance=TOLERANCE)
+    assert verdict.ok, verdict.reason
+
+
 # --- rows that share one rounded scale ----------------------------------------------------------------------
 
 

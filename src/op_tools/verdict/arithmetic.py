@@ -39,7 +39,9 @@ RECOGNISED, RECOGNISED_CUT = 0.5, 0.9
 STRUCTURED, LEAST_SIDE = 3.0, 8
 # Adding L numbers one after the other in half precision: errors grow to 0.41 sqrt(L) roundings (normal terms). A few
 # roundings inside an operator that adds nothing stay below SEVERAL.
-SEQUENTIAL, SEVERAL, FEW_STEPS = 0.6, 1.5, 3.0
+SEQUENTIAL, SEVERAL = 0.6, 1.5
+# So many roundings may be all there is, in so many elements; in fewer of them less. Equal values are rounded alike.
+FEW_STEPS, SEVERAL_ELEMENTS, ONE_STEP, SHARED = 3.0, 8, 1.5, 1.0
 # A value that is stored with few bits on purpose may be off by so many of their steps.
 CARRIED_STEPS = 4.0
 
@@ -76,11 +78,15 @@ def explanation(evidence: Evidence) -> str | None:
     return _half_inside(evidence, evidence.form)
 
 
-def _widespread(evidence: Evidence) -> bool:
+def _affected(evidence: Evidence) -> int:
+    """How many elements are off by more than one rounding and the noise."""
     one_rounding = unit_in_last_place(evidence.exact, evidence.form) * 0.5
     noise = (evidence.noise + evidence.exact.abs() * ROUNDING) * growth(evidence.length)
-    affected = int((evidence.error.abs() > one_rounding + noise * BEYOND_NOISE).sum())
-    count = evidence.error.numel()
+    return int((evidence.error.abs() > one_rounding + noise * BEYOND_NOISE).sum())
+
+
+def _widespread(evidence: Evidence) -> bool:
+    affected, count = _affected(evidence), evidence.error.numel()
     if count < TINY_RESULT:
         # Shorter arithmetic touches every element; a single one that is off among good ones is a fault.
         return affected >= max(1, count / 2)
@@ -147,13 +153,15 @@ def _half_inside(evidence: Evidence, form: Format) -> str | None:
     magnitude.clamp_(min=form.smallest_normal)
     steps = evidence.error / (magnitude * roundoff)
     # A rounding or two may show in a few elements only; whatever is larger is everywhere.
-    few = steps.numel() >= TINY_RESULT and float(steps.abs().max()) <= FEW_STEPS
+    affected = _affected(evidence)
+    most_of_few = FEW_STEPS if affected >= SEVERAL_ELEMENTS else ONE_STEP
+    few = steps.numel() >= TINY_RESULT and float(steps.abs().max()) <= most_of_few
     if not few and not _widespread(evidence):
         return None
     in_units = (magnitude * roundoff / evidence.errors.unit).float()
     moves = [move * (roundoff / ROUNDING) for move in evidence.errors.moves]
     witnesses = 1 if evidence.running else evidence.errors.kind.columns
-    if common_factor(evidence.errors, in_units, witnesses, moves) or _is_product(evidence, steps):
+    if common_factor(evidence.errors, in_units, witnesses, moves, SHARED) or _is_product(evidence, steps):
         return None
     rms = float(steps.norm()) / math.sqrt(steps.numel())
     most = max(SEQUENTIAL * math.sqrt(evidence.length), SEVERAL)

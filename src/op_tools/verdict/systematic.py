@@ -25,12 +25,14 @@ ROW_ROUNDINGS = 2.0
 # Standard errors beyond that: for the whole, and for the worst of many rows.
 FACTOR_DEVIATIONS, ROW_DEVIATIONS = 6.0, 9.0
 # The reference's own share excuses this many times itself, and so does what reruns with moved inputs do (RMS).
-REFERENCE_TIMES, MOVED_TIMES = 2.0, 2.5
+REFERENCE_TIMES, MOVED_TIMES = 2.0, 2.0
 # One position out of so many, as threads and vector lanes have them: its errors are this many times those elsewhere, by
 # the median, and no smaller than so many units; each lane has this many elements at least.
 LANES, LANE_TIMES, LANE_UNITS, LANE_ELEMENTS = 32, 4.0, 3.0, 8
 # Rows shorter than this, and results smaller than this, say nothing of a factor.
 LEAST_ELEMENTS = 16
+# A row is judged where its values are far above the noise: by the root of this, for the average element.
+SIGNAL = 100.0
 # How much the noise of an element counts against its weight.
 _NOISE_WEIGHT = 2.0
 
@@ -59,7 +61,7 @@ class Shares:
 
     whole: float
     whole_error: float  # elements of a row, or of a column, taken as one witness
-    rows: torch.Tensor | None
+    rows: torch.Tensor | None  # NaN where a row is nothing but noise
     row_errors: torch.Tensor | None
 
 
@@ -92,18 +94,23 @@ def shares(
         table = rest.view(-1, columns)
         squares += [float(table.sum(1).square().sum()), float(table.sum(0).square().sum())]
         powers = bottom.view(-1, columns).sum(1)
-        rows = top.view(-1, columns).sum(1) / powers
+        rows = (top.view(-1, columns).sum(1) / powers).masked_fill_(powers < SIGNAL * columns, math.nan)
         left = top.view(-1, columns) - bottom.view(-1, columns) * rows.unsqueeze(1)
         row_errors = left.square_().sum(1).sqrt_() / powers
     return Shares(whole, math.sqrt(max(squares)) / power, rows, row_errors)
 
 
 def common_factor(
-    errors: Errors, noise: torch.Tensor | None, columns: int, moves: Sequence[torch.Tensor] = ()
+    errors: Errors,
+    noise: torch.Tensor | None,
+    columns: int,
+    moves: Sequence[torch.Tensor] = (),
+    shared: float = 0.0,
 ) -> str:
     """What is wrong if results, or a row of them, are off by a factor; empty if nothing is.
 
     `moves` are changes (in units) that roundings of the inputs make: where one of them scales a row, so may the device.
+    `shared` is how many times the noise all elements of a row may be off together: equal values are rounded alike.
     """
     weight = None if noise is None else noise.mul(_NOISE_WEIGHT).square_().add_(1 / 12).reciprocal_()
     found = shares(errors.error, errors.value, weight, columns)
@@ -114,7 +121,15 @@ def common_factor(
     rows = None
     if found.rows is not None and found.row_errors is not None:
         rows = found.rows.abs() - found.row_errors * ROW_DEVIATIONS - rounding * ROW_ROUNDINGS
-        rows = rows.nan_to_num_(-1.0) if bool((rows > 0).any()) else None
+        rows = rows.nan_to_num_(-1.0, -1.0) if bool((rows > 0).any()) else None
+    if shared and noise is not None and weight is not None:
+        together = (weight * noise).mul_(noise)
+        whole -= shared * math.sqrt(
+            float(together.sum()) / max(float((weight * errors.value) @ errors.value), 1e-300)
+        )
+        if rows is not None:
+            powers = (weight * errors.value).mul_(errors.value).view(-1, columns).sum(1)
+            rows = rows - together.view(-1, columns).sum(1).div_(powers).sqrt_().mul_(shared)
     if whole <= 0 and rows is None:
         return ""
     # Something leans. What the reference's own errors, and roundings of the inputs, do may the device do as well.
