@@ -47,12 +47,17 @@ def together() -> Iterator[Any]:
         yield tools[1]
 
 
-# Falling back computes with other kernels, which may round otherwise: it is not among them.
 TOOLS: dict[str, Callable[[], Any]] = {
     **OBSERVING,
+    "fallback": op_tools.OpFallback,
     "dtype_cast": lambda: op_tools.OpDtypeCast(dict="torch.float32->torch.float32"),
     "together": together,
 }
+
+
+# Replaces what runs: shown, and held to no target. Gradients of a first step were seen to differ in their last place
+# (1e-7 of the largest in float32, 0.4 % in bfloat16), random states not at all; which kernel it is is not known.
+REPLACING = frozenset({"fallback"})
 
 
 @dataclasses.dataclass
@@ -182,7 +187,8 @@ def as_report(outcomes: list[Outcome]) -> Report:
         bad = [f"{o.model} {o.dtype}" for o in mine if o.differing or o.trouble]
         accused = sum(outcome.accused for outcome in mine)
         cells = [str(len(mine)), str(len(mine) - len(bad)), str(accused)]
-        cases.append(Case(tool or "(no tool)", len(bad), cells, 0, raw={"differing": bad}))
+        target = None if tool in REPLACING else 0
+        cases.append(Case(tool or "(no tool)", len(bad), cells, target, raw={"differing": bad}))
     return Report(
         f"Trainings that a tool leaves as they are, {DEVICE}", ["trainings", "the same", "accused"], cases
     )
