@@ -29,6 +29,8 @@ REFERENCE_TIMES, MOVED_TIMES = 2.0, 2.0
 # One position out of so many, as threads and vector lanes have them: its errors are this many times those elsewhere, by
 # the median, and no smaller than so many units; each lane has this many elements at least.
 LANES, LANE_TIMES, LANE_UNITS, LANE_ELEMENTS = 32, 4.0, 3.0, 8
+# Where the reference's errors at that position are larger than elsewhere too, by so much, the data are the cause.
+LANE_EXCUSED = 2.0
 # Rows shorter than this, and results smaller than this, say nothing of a factor.
 LEAST_ELEMENTS = 16
 # A row is judged where its values are far above the noise: by the root of this, for the average element.
@@ -167,7 +169,7 @@ def one_lane(errors: Errors, noise: torch.Tensor | None) -> str:
     if float(_by_lane(errors.error, None, count)[lane]) < LANE_UNITS:
         return ""
     own = _by_lane(errors.reference_error, scale, count)
-    if float(own[lane]) * LANE_TIMES > float(typical[lane]):
+    if float(own[lane]) > LANE_EXCUSED * float(own.median()) > 0:
         return ""
     return f"elements {lane}, {lane + LANES}, {lane + 2 * LANES} and so on are off where their neighbours are not"
 
