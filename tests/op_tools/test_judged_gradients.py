@@ -301,3 +301,16 @@ def test_a_wrong_kernel_of_backward_is_found(name: str, rows: Any) -> None:
     # Only the kernel itself and the calls that it is the backward of.
     owners = ("aten.tanh_backward", "torch.tanh", "torch.lstm", "torch.Tensor.tanh")
     assert all(row.startswith(owners) for row in failed), failed
+
+
+@pytest.mark.parametrize("name", ["checkpoint_reentrant", "checkpoint_not_reentrant"])
+def test_a_kernel_that_is_wrong_only_when_a_checkpoint_computes_again_is_found(name: str, rows: Any) -> None:
+    library = install("tanh", one_element, only_in_backward=True)
+    try:
+        watched(PROGRAMS[name])
+    finally:
+        library._destroy()
+    failed = [row for row in rows("op_autocompare_result") if row["verdict"] == "fail"]
+    # Its gradient too, where the wrong output is what autograd has saved.
+    assert "torch.tanh output" in {row["name"] for row in failed} <= {"torch.tanh output", "torch.tanh grad"}
+    assert {row["phase"] for row in failed} == {"backward"}
