@@ -161,8 +161,12 @@ class Results:
         columns: Sequence[str],
         cache_size: int = 1000,
         about: Mapping[str, Any] | None = None,
+        *,
+        tells: bool = True,
     ) -> None:
+        """`tells`: whether it is said here that rows cannot be written, or by who asks for `problem`."""
         self.folder = folder
+        self.tells = tells
         # Now and not with the first row: children may start before there is one.
         self.about = {**(about or {}), "run_id": run_id()}
         self.name = name
@@ -201,7 +205,8 @@ class Results:
         with self._lock:
             if self.log is None:
                 where = rank_info()
-                self.log = Log(self.folder, self.name, about=self.about, **where)
+                quiet = None if self.tells else lambda _: None
+                self.log = Log(self.folder, self.name, about=self.about, on_problem=quiet, **where)
             self.log.extend(rows)
             self._waiting += rows
             self.count += len(rows)
@@ -224,7 +229,8 @@ class Results:
             self._csv.append(rows)
         except OSError as error:
             self.problem = f"{error.strerror or error}: {self.csv_path}"
-            tell_disk_problem(error, self.csv_path)
+            if self.tells:
+                tell_disk_problem(error, self.csv_path)
 
     def close(self) -> None:
         """Write everything and close the log."""

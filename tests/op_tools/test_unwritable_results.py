@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from captures import capture
 
 import op_tools
+from op_tools import cli
 from op_tools.storage import CsvView, errors, read_log
 
 pytestmark = pytest.mark.unit
@@ -130,3 +133,33 @@ def test_two_processes_of_one_number_have_two_tables(tmp_path: Path) -> None:
     again.append([{"name": "more of mine"}])
     assert path.read_text() == "name\nof the other container\n"
     assert mine.path.read_text() == "name\nmine\nmore of mine\n"
+
+
+def command(capfd: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([str(word) for word in words])
+    return int(str(ended.value.code)), *capfd.readouterr()
+
+
+@pytest.mark.parametrize(("factor", "expected", "counted"), [(1, 2, "1 same"), (2, 1, "1 fail")])
+def test_a_replay_says_what_it_found(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], factor: int, expected: int, counted: str
+) -> None:
+    folder = capture(tmp_path, torch.exp, (torch.rand(9),), change=lambda y: y * factor)
+    here = ("--device", "cpu", "--workers", "0", "--out", NOWHERE)
+    code, out, err = command(capfd, "replay", folder, *here)
+    assert (code, out.splitlines()[-1]) == (expected, f"1 call: {counted}")
+    assert len(err.splitlines()) == 1 and NOWHERE in err and "--out names another folder" in err
+    code, out, _ = command(capfd, "replay", folder, "--json", *here)
+    assert code == expected == json.loads(out)["exit_code"]
+
+
+def test_an_export_that_cannot_be_written_is_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    capture(tmp_path / "data", torch.exp, (torch.rand(9),), kind="blobs")
+    code, _, err = command(capfd, "export", tmp_path / "data", f"{NOWHERE}/e")
+    assert code == 2 and len(err.splitlines()) == 1 and "cannot be written" in err
+    code, out, _ = command(capfd, "export", tmp_path / "data" / "op_capture_results", tmp_path / "e")
+    assert (code, out.split()[0]) == (0, "2")
+    assert [path.name for path in (tmp_path / "e").iterdir()] == ["torch.exp"]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from op_tools.runs import BadInput
 from op_tools.storage import CaptureError, export
 
 __all__ = ["export_command"]
@@ -27,5 +28,9 @@ def export_command(
     except CaptureError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None
+    except OSError as error:
+        raise BadInput(
+            f"{error.filename or target} cannot be written: {error.strerror or error}. Give another folder, or free some space."
+        ) from error
     typer.echo(f"{count} files written to {target}")
     raise typer.Exit(0 if count else 5)

@@ -185,10 +185,25 @@ class _Show:
         reports = [self.reports[index] for index in sorted(self.reports)]
         code = summary.exit_code(reports, compared=self.options.acc_check)
         code = summary.INTERRUPTED if interrupted else code
+        saved, lost = self._saved(reports, out, log.problem)
+        code = code or (summary.USAGE if lost else summary.SAME)
         if as_json:
             typer.echo(summary.as_json(reports, code))
-        self._close(reports, out)
+        if not self.quiet:
+            self._close(reports, saved)
         return code
+
+    def _saved(self, reports: list[ItemReport], out: str, problem: str) -> tuple[list[str], str]:
+        """Write the CSV files: what to say of them, and why they could not be written."""
+        try:
+            compared = summary.write_comparisons(out, reports)
+            timed = summary.write_times(out, reports) if self.options.sync_time_measure else None
+        except OSError as error:
+            if not problem:
+                summary.tell_unwritten(f"results cannot be written: {error}")
+            return [], problem or str(error)
+        files = (("op elasped info", timed), ("op autocompare info", compared))
+        return [f"{what} saved to {path}" for what, path in files if path is not None], problem
 
     def _print_ready(self, bar: ProgressBar) -> None:
         while self.printed in self.reports:
@@ -211,21 +226,12 @@ class _Show:
             return "\n".join(wrapped(report_line(report))) + "\n"
         return "\n".join([*([printable(report.item)] if self.options.verbose else []), report_line(report)])
 
-    def _close(self, reports: list[ItemReport], out: str) -> None:
+    def _close(self, reports: list[ItemReport], saved: list[str]) -> None:
         times = [row for report in reports for row in report.times]
-        try:
-            compared = summary.write_comparisons(out, reports)
-            timed = summary.write_times(out, reports) if self.options.sync_time_measure else None
-        except OSError as error:
-            raise BadInput(f"results cannot be written: {error}. --out names another folder.") from error
-        if self.quiet:
-            return
         if self.options.sync_time_measure and times:
             shorten = not self.options.documented
             typer.echo(tables.time_table(times, shorten=shorten))
-        if timed is not None:
-            typer.echo(f"op elasped info saved to {timed}")
-        if compared is not None:
-            typer.echo(f"op autocompare info saved to {compared}")
+        for line in saved:
+            typer.echo(line)
         if reports and (self.options.acc_check or any(report.status in FAILED for report in reports)):
             typer.echo(summary.counted(reports))

@@ -172,7 +172,7 @@ COLUMNS = (
 
 def write_rows(report: Report, out: Path) -> str:
     """Write one row per entry below `out`; the path of the CSV file. Raises OSError."""
-    results = Results(os.path.join(out, FOLDER), NAME, COLUMNS)
+    results = Results(os.path.join(out, FOLDER), NAME, COLUMNS, tells=False)
     results.extend([described(entry) for entry in report.entries])
     results.close()
     if results.problem:

@@ -18,7 +18,9 @@ from op_tools.runs import DERIVED_LOGS
 from op_tools.storage.log import Log
 from op_tools.storage.views import CsvView
 
-__all__ = ["ReplayLog", "as_json", "counted", "exit_code", "write_comparisons", "write_times"]
+__all__ = [
+    "ReplayLog", "as_json", "counted", "exit_code", "tell_unwritten", "write_comparisons", "write_times",
+]  # fmt: skip
 
 SAME, DIFFERS, USAGE, INTERNAL, NOTHING_COMPARED, INTERRUPTED = 0, 1, 2, 3, 5, 130
 _EXTRA_COLUMNS = ("verdict", "reason", "item", "run")
@@ -46,8 +48,13 @@ class ReplayLog:
     """`<results>/op_replay_result/op_replay_info_pid<pid>_<time>.oplog`: keeps what was done, whatever ends the replay."""
 
     def __init__(self, results: str, *, times: bool) -> None:
-        self._log = Log(Path(results, "op_replay_result"), DERIVED_LOGS["replay"], on_problem=_say)
+        self._log = Log(Path(results, "op_replay_result"), DERIVED_LOGS["replay"], on_problem=tell_unwritten)
         self._times = times
+
+    @property
+    def problem(self) -> str:
+        """Why rows could not be written; it has been said."""
+        return self._log.problem
 
     def add(self, report: ItemReport) -> None:
         """Write the rows of a report; they are in the file when this returns."""
@@ -58,8 +65,10 @@ class ReplayLog:
         self._log.close()
 
 
-def _say(problem: str) -> None:
-    print(f"op-tools: {problem.partition(';')[0]}; the replay goes on", file=sys.stderr)
+def tell_unwritten(problem: str) -> None:
+    """Say that results are lost, which is no reason to stop."""
+    what = problem.partition(";")[0]
+    print(f"op-tools: {what}; the replay goes on. --out names another folder.", file=sys.stderr)
 
 
 def _log_rows(report: ItemReport, *, times: bool) -> list[Row]:

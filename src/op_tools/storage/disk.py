@@ -44,11 +44,11 @@ class FileTree:
     call, takes the file system about twice as long, and what a killed process leaves behind lies in one folder.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, incoming: str = INCOMING) -> None:
         self.root = root
         self.direct = bool(_DIRECT) and file_system_of(root) in _DIRECT_FILE_SYSTEMS
         self._folders: dict[str, None] = {}
-        self._incoming = f"{root}/{INCOMING}"
+        self._incoming = f"{root}/{incoming}"
         # Two containers may have host, process and thread in common.
         self._token = secrets.token_hex(4)
         self.restarts = 0  # how often the results were removed while the run went on

@@ -180,16 +180,18 @@ class _Blobs:
 def export(source: str | Path, target: str | Path) -> int:
     """Copy a tree of captures to `target`, every .pth complete in itself; the number of files written."""
     source, target = Path(source), Path(target)
-    output = FileTree(str(target.absolute()))
+    output = FileTree(str(target.absolute()), incoming=".incoming")
     count = 0
-    for folder, folders, names in os.walk(source):
-        folders[:] = sorted(name for name in folders if name != FOLDER and not name.startswith("."))
-        for name in sorted(names):
-            if name.endswith(".pth") and not name.startswith("."):
-                path = Path(folder) / name
-                _export_one(path, path.relative_to(source).as_posix(), output)
-                count += 1
-    output.close()
+    try:
+        for folder, folders, names in os.walk(source):
+            folders[:] = sorted(name for name in folders if name != FOLDER and not name.startswith("."))
+            for name in sorted(names):
+                if name.endswith(".pth") and not name.startswith("."):
+                    path = Path(folder) / name
+                    _export_one(path, path.relative_to(source).as_posix(), output)
+                    count += 1
+    finally:
+        output.close()
     return count
 
 
