@@ -236,6 +236,8 @@ class MadeUp(Runner):
         self.outcome = outcome
         self.suspected: dict[str, Suspicion] = {}
         self.hidden: dict[str, Suspicion] = {}  # found once the suspects are on the CPU
+        self.now_and_then: dict[str, Suspicion] = {}  # found where every call is judged
+        self.seconds = 0.5
         self.rounding = 0.0  # what one rounding in each operator adds to the result
         self.judged_every_call = False
 
@@ -254,7 +256,7 @@ class MadeUp(Runner):
         outcome = self.outcome(set(names))
         if perturb and isinstance(outcome, tuple):
             outcome = tuple(value + self.rounding for value in outcome)
-        done = ScriptRun(self.count, None if fallback is None else names, 0, 0.5, perturbed=perturb)
+        done = ScriptRun(self.count, None if fallback is None else names, 0, self.seconds, perturbed=perturb)
         if isinstance(outcome, tuple):
             done.result = outcome
         elif outcome:
@@ -266,7 +268,11 @@ class MadeUp(Runner):
         done.seen = SEEN if observe else ()
         if compare:
             failing = {name for name, found in self.suspected.items() if found.verdict == "fail"}
-            found = {**self.suspected, **(self.hidden if failing <= set(names) else {})}
+            found = {
+                **self.suspected,
+                **(self.now_and_then if every else {}),
+                **(self.hidden if failing <= set(names) else {}),
+            }
             done.found = {name: suspicion for name, suspicion in found.items() if name not in names}
         return done
 

@@ -64,7 +64,9 @@ def test_a_difference_that_rounding_explains_is_no_question_for_the_loss() -> No
     assert hunt.noise == pytest.approx(1e-5)
     assert "differs by 3.0e-05, and rounding alone makes it differ by 1.0e-05" in printing.answer(hunt)
     runner.suspected = {}
-    with pytest.raises(BadInput, match="--by verdict judges every call") as caught:
+    with pytest.raises(
+        BadInput, match=r"makes it differ by 1\.0e-05; .* judged every call .* found none wrong"
+    ) as caught:
         hunt_for(runner).run()
     assert caught.value.code == 5
 
@@ -103,3 +105,19 @@ def test_by_verdict_needs_no_result_and_judges_every_call() -> None:
         pattern = MadeUp(lambda on: (), Reading(pattern_of("accuracy (.*)")))
         pattern.suspected = runner.suspected
         hunt_for(pattern).run()
+
+
+def test_every_call_is_judged_where_nothing_else_shows_what_is_wrong() -> None:
+    """A kernel that is wrong in every second call: the first call of each signature is right, and so is the loss."""
+    runner = MadeUp(lambda on: (2.0,))
+    runner.now_and_then = {SEEN[3]: OFF}
+    hunt = hunt_for(runner)
+    assert hunt.run() == (SEEN[3],)
+    assert (len(hunt.runs), hunt.every) == (4, True)
+    with pytest.raises(BadInput, match="--by verdict judges every call"):
+        hunt_for(runner, prior=False).run()
+    runner.seconds = 3600.0
+    with pytest.raises(BadInput, match="--by verdict judges every call"):
+        hunt_for(runner).run()
+    with pytest.raises(BadInput, match="nothing to search: the result is the same"):
+        hunt_for(runner, by="loss").run()

@@ -46,7 +46,7 @@ def test_a_wrong_draw_is_saved_and_reproduced(run: Path, capsys: pytest.CaptureF
     assert item.folder.name == "device" and not (item.folder.parent / "cpu").exists()
     made = write(ReproduceOptions(item, run / "repro.py", verify=False, must_fail=True, repeat=3))
     assert made.operator == "aten.native_dropout.default"
-    assert made.confirmed.startswith("failed in 3 of 3 calls")
+    assert made.confirmed == "on dipu:0: failed in 3 of 3 calls"
     assert "a rate of 0.7" in made.wrong[0]
     text = made.path.read_text()
     assert (

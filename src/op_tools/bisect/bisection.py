@@ -25,6 +25,8 @@ By = Literal["", "loss", "verdict"]
 DOUBTFUL = 1e-2
 # Rounding that was drawn once may be so many times larger the next time.
 NOISE_MARGIN = 4.0
+# A first run of at most so many seconds is made again to judge every call, where nothing else shows what is wrong.
+SHORT = 60.0
 # Each operator that goes to the CPU may show the program the way to other wrong ones; there is an end to that.
 MOST_ROUNDS = 5
 
@@ -52,14 +54,16 @@ class Bisection:
     stays: tuple[str, ...] = ()  # judged wrong too, but OpFallback cannot take them to the CPU
     found: dict[str, Suspicion] = field(default_factory=dict)  # what OpAutoCompare found, by operator
     without_loss: str = ""  # why the search went by verdict, if it was not asked to
+    every: bool = False  # whether every call is judged, and not the first of each signature only
     judge: ResultJudge | None = None
     noise: float | None = None  # the relative difference that rounding alone makes, where it was asked
     search: Search | None = None
 
     def run(self) -> tuple[str, ...] | None:
         """The smallest list that restores the result; None if there is none. Raises BadInput if there is no question."""
+        self.every = self.by == "verdict"
         bad = self._done(
-            self.runner.run((), observe=True, compare=self.prior, every=self.by == "verdict"), keep_found=True
+            self.runner.run((), observe=True, compare=self.prior, every=self.every), keep_found=True
         )
         if self.by == "verdict":
             if not self.judged_wrong:
@@ -68,11 +72,21 @@ class Bisection:
         try:
             self._ask(bad)
         except NoQuestion as problem:
-            if self.by == "loss" or not self.judged_wrong:
+            if self.by == "loss":
                 raise
+            self._judge_every_call(bad)
+            if not self.judged_wrong:
+                told = _NONE_WRONG if self.every else _ASK_FOR_EVERY
+                raise NoQuestion(f"{problem} {told}", problem.short) from None
             self.without_loss = problem.short
             return self._by_verdict()
         return self._by_loss()
+
+    def _judge_every_call(self, bad: ScriptRun) -> None:
+        """Where the first call of each signature is right: faults come and go."""
+        if self.prior and not self.judged_wrong and bad.ended_well and bad.seconds <= SHORT:
+            self.every = True
+            self._done(self.runner.run((), observe=True, compare=True, every=True), keep_found=True)
 
     @property
     def seen(self) -> int:
@@ -173,8 +187,8 @@ class Bisection:
         return NoQuestion(
             f"nothing to search: {short}. If it is wrong all the same, look at data, seeds and settings, and at what stays on "
             "the device: copies, and operators that take no tensor such as arange. Results printed with few digits hide small "
-            "differences; --expect gives the right result from elsewhere, and --by verdict judges every call of every operator, "
-            "random ones by their distribution." + (f" The CPU could not run {stayed}." if stayed else ""),
+            "differences; --expect gives the right result from elsewhere."
+            + (f" The CPU could not run {stayed}." if stayed else ""),
             short,
         )
 
@@ -195,8 +209,7 @@ class Bisection:
         if self.judge.gap <= NOISE_MARGIN * self.noise:
             raise NoQuestion(
                 f"nothing to search: the result differs by {self.judge.gap:.1e} from that of the CPU, and one rounding in each "
-                f"operator makes it differ by {self.noise:.1e}. No operator is judged wrong at the first call of each "
-                "signature; --by verdict judges every call, --by loss searches all the same.",
+                f"operator makes it differ by {self.noise:.1e}; --by loss searches all the same.",
                 f"the result differs by {self.judge.gap:.1e}, and rounding alone makes it differ by {self.noise:.1e}",
             )
 
@@ -228,7 +241,7 @@ class Bisection:
             self.stays = tuple(name for name in known if name not in movable)
             if not self.operators:
                 break
-            run = self.runner.run(self.operators, observe=True, compare=True, every=self.by == "verdict")
+            run = self.runner.run(self.operators, observe=True, compare=True, every=self.every)
             new = [name for name, found in run.found.items() if found.verdict == "fail" and name not in known]
             run.restored = run.ended_well and not new
             self._done(run, keep_found=True)
@@ -237,6 +250,10 @@ class Bisection:
         return self.operators
 
 
+_NONE_WRONG = "OpAutoCompare judged every call on the device as well, random ones by their distribution, and found none wrong."
+_ASK_FOR_EVERY = (
+    "No operator is known to be wrong; --by verdict judges every call, random ones by their distribution."
+)
 _NOTHING_WRONG = (
     "nothing to search: OpAutoCompare judged every call on the device, random ones by their distribution, and found none "
     "wrong. If the result is wrong all the same, look at data, seeds and settings; `ditorch run --tool overflow SCRIPT` finds "

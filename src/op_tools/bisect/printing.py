@@ -31,7 +31,9 @@ def found_lines(run: ScriptRun) -> list[str]:
     """What OpAutoCompare found in a run, the worst first: it counts also where the result does not show it."""
     bad = {name: found for name, found in run.found.items() if found.weight[0]}
     order = sorted(bad, key=lambda name: bad[name].weight, reverse=True)
-    lines = [f"     {_word(bad[name])}: {name}: {bad[name].reason}"[:_WIDTH] for name in order[:_MOST_FOUND]]
+    lines = [
+        f"     {_word(bad[name])}: {name}: {_reason(bad[name])}"[:_WIDTH] for name in order[:_MOST_FOUND]
+    ]
     if len(order) > _MOST_FOUND:
         lines.append(f"     and {len(order) - _MOST_FOUND} more")
     return lines
@@ -39,6 +41,11 @@ def found_lines(run: ScriptRun) -> list[str]:
 
 def _word(found: Suspicion) -> str:
     return "judged wrong" if found.verdict == "fail" else found.verdict.replace("_", " ")
+
+
+def _reason(found: Suspicion) -> str:
+    """The reason of a verdict, without the label that many begin with."""
+    return found.reason.removeprefix(f"{_word(found)} than its dtype: ")
 
 
 def _on_cpu(run: ScriptRun) -> str:
@@ -118,7 +125,7 @@ def _why(bisection: Bisection, name: str) -> list[str]:
     suspicion = bisection.found.get(name)
     if suspicion is None or not suspicion.weight[0]:
         return []
-    lines = [f"{_word(suspicion)}: {suspicion.reason}"] + (
+    lines = [f"{_word(suspicion)}: {_reason(suspicion)}"] + (
         [f"at {suspicion.call_site}"] if suspicion.call_site else []
     )
     wrapper = textwrap.TextWrapper(_WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 12)

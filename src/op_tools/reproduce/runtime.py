@@ -318,12 +318,14 @@ def summary(calls: list[list[CheckedValue]]) -> str:
     text = f"failed in {sum(failed)} of {len(calls)} call{'s' if len(calls) > 1 else ''}"
     if all(failed) or not any(failed):
         return text
-    kinds: dict[str, set[bool]] = {}
+    on: dict[str, list[bool]] = {
+        content: [] for content in (NANS, ZEROS)
+    }  # other memory holds what was left there by chance
     for content, wrong in zip(contents(len(calls)), failed):  # noqa: B905
-        kinds.setdefault(content, set()).add(wrong)
-    always = [content for content, outcomes in kinds.items() if outcomes == {True}]
-    if always and all(len(outcomes) == 1 for outcomes in kinds.values()):
-        return f"{text}, each time on {' or '.join(always)}: it reads memory that it never wrote"
+        on.get(content, []).append(wrong)
+    for always, never in ((NANS, ZEROS), (ZEROS, NANS)):
+        if min(len(on[always]), len(on[never])) >= 3 and all(on[always]) and not any(on[never]):
+            return f"{text}, always on {always} and never on {never}: it reads memory that it never wrote"
     return f"{text}, first in call {failed.index(True) + 1}"
 
 

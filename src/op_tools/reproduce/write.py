@@ -185,7 +185,7 @@ def _confirmed(request: ReproduceOptions, call: JudgedCall, script: Script) -> s
         raise NotReproduced(
             f"{call.name} at {request.item.label}: captured wrong, right in {counted(request.repeat, 'call')} on {device} now"
         )
-    return f"{said} on {device}"
+    return f"on {device}: {said}"
 
 
 def _written(request: ReproduceOptions, call: JudgedCall) -> Reproduction:
