@@ -8,7 +8,7 @@ SHELL := /bin/sh
 .SHELLFLAGS := -ec
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env demo test lint generated unit sweep conformance bench format clean
+.PHONY: help env demo test lint generated unit sweep conformance bench bench-check format clean
 
 PYTHON ?=
 TORCH ?=
@@ -65,6 +65,10 @@ conformance: env ## the conformance suites: DIOPI on the simulated chip (quick f
 bench: env ## time per operator and per training step, relative to the CPU
 	@echo "==> bench: benchmarks/device_overhead.py, one thread"
 	@$(ONE_THREAD) $(BIN)/python benchmarks/run.py device_overhead --json benchmarks/results/device_overhead.json
+
+bench-check: env ## the cheap benchmarks against their stored figures: a fifth worse, or a target missed, fails
+	@echo "==> bench-check: benchmarks/check.py, one thread"
+	@$(ONE_THREAD) $(BIN)/python benchmarks/check.py
 
 format: env ## rewrite the Python sources in the house's format
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .

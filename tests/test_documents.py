@@ -70,7 +70,7 @@ def load(name: str) -> ModuleType:
 
 
 def make_targets() -> set[str]:
-    return set(re.findall(r"^([a-z]+):", text("Makefile"), re.M))
+    return set(re.findall(r"^([a-z-]+):", text("Makefile"), re.M))
 
 
 def document_id(path: Path) -> str:
