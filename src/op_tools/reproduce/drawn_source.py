@@ -12,7 +12,8 @@ __all__ = ["drawn_source"]
 _HOME, _NEW_HOME = "op_tools.verdict", "reproduction"
 # As they are loaded: each imports only those before it.
 _MODULES = (
-    "rounding", "distribution", "distribution.evidence", "distribution.draws", "distribution.laws", "distribution.picks",
+    "rounding", "distribution", "distribution.evidence", "distribution.draws", "distribution.laws",
+    "distribution.discrete_laws", "distribution.picks",
     "distribution.masks", "distribution.repeats", "distribution.battery", "distribution.operators",
 )  # fmt: skip
 

@@ -1,10 +1,10 @@
 """Judges random operators by their distribution and their algebra, since no reference gives the same values.
 
-An operator's law (`laws`, `picks`, `masks`) looks at every value: NaN, range, what dropout keeps. What is random in the results
-becomes draws, and draws become points of [0, 1] that are uniform and independent exactly if the generator is right
-(`draws`). One battery of tests judges them (`battery`), after a look for numbers that come again (`repeats`). All tests together
-accuse a right generator once in a million calls (`evidence`). `operators` says which law an operator follows. The files
-beside this one are copied into reproduction files: they need torch alone, and are written for old interpreters too.
+An operator's law (`laws`, `discrete_laws`, `picks`, `masks`) looks at every value: NaN, range, what dropout keeps. What is
+random in the results becomes draws, and draws become points of [0, 1] that are uniform and independent exactly if the generator
+is right (`draws`). One battery of tests judges them (`battery`), after a look for numbers that come again (`repeats`). All
+tests together accuse a right generator once in a million calls (`evidence`). `operators` says which law an operator follows.
+The files beside this one are copied into reproduction files: they need torch alone, and are written for old interpreters too.
 """
 
 from __future__ import annotations

@@ -80,9 +80,11 @@ def sampler(count: int, most: int) -> Take:
     """Takes the same sample of any tensor with `count` elements."""
     if count <= most:
         return lambda tensor: tensor
-    length = most // STRETCHES
-    # What repeats every 2, 4, ... LANES elements keeps its phase.
-    starts = [(count - length) * index // (STRETCHES - 1) // LANES * LANES for index in range(STRETCHES)]
+    length, half = most // STRETCHES, count // 2
+    # Two of either half, the same distance apart: what the halves have to do with each other shows. Between the two what repeats
+    # every 2, 4, ... LANES elements keeps its phase.
+    second = (half - length) // LANES * LANES
+    starts = [0, second, half, half + second]
     return lambda tensor: torch.cat([tensor[start : start + length] for start in starts])
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from op_tools.verdict.distribution.discrete_laws import flags
 from op_tools.verdict.distribution.draws import NotJudged, flat
-from op_tools.verdict.distribution.laws import flags, uniform_between
+from op_tools.verdict.distribution.laws import uniform_between
 from op_tools.verdict.rounding import Format, format_of, unit_in_last_place
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from op_tools.verdict.distribution import battery, laws, masks, picks, repeats
+from op_tools.verdict.distribution import battery, discrete_laws, laws, masks, picks, repeats
 from op_tools.verdict.distribution.draws import NotJudged, RandomDraws, points_of, sampler
 from op_tools.verdict.distribution.evidence import LEVEL, Statistic
 
@@ -87,13 +87,13 @@ LAWS: dict[str, tuple[Callable[[Named, Sequence[Any]], Law], tuple[str, ...]]] =
     "cauchy": (laws.cauchy, ("self", "median", "sigma")),
     "log_normal": (laws.log_normal, ("self", "mean", "std")),
     "_standard_gamma": (laws.gamma, ("self",)),
-    "geometric": (laws.geometric, ("self", "p")),
-    "bernoulli": (laws.bernoulli, ("self", "p")),
-    "poisson": (laws.poisson, ("self",)),
-    "binomial": (laws.binomial, ("count", "prob")),
-    "randint": (laws.integers_of_factory, ("a", "b", "c")),
-    "randint_like": (laws.integers_of_factory, ("self", "a", "b")),
-    "random": (laws.integers_in_place, ("self", "from", "to")),
+    "geometric": (discrete_laws.geometric, ("self", "p")),
+    "bernoulli": (discrete_laws.bernoulli, ("self", "p")),
+    "poisson": (discrete_laws.poisson, ("self",)),
+    "binomial": (discrete_laws.binomial, ("count", "prob")),
+    "randint": (discrete_laws.integers_of_factory, ("a", "b", "c")),
+    "randint_like": (discrete_laws.integers_of_factory, ("self", "a", "b")),
+    "random": (discrete_laws.integers_in_place, ("self", "from", "to")),
     "randperm": (picks.permutation, ()),
     "multinomial": (picks.multinomial, ("self", "num_samples", "replacement")),
     "dropout": (masks.dropout, _DROPOUT),
