@@ -85,16 +85,18 @@ class Run:
     def rows(self, tool: str) -> Iterator[dict[str, Any]]:
         """The rows of a tool in the order they were written, each with its process in `pid`, `rank` and `started`."""
         for path in self.logs.get(tool, ()):
-            try:
-                with LogReader(path) as reader:
-                    origin = {
-                        key: reader.header.get(key)
-                        for key in ("pid", "rank", "world_size", "host", "started")
-                    }
-                    for row in reader.rows():
-                        yield {**origin, **row}
-            except (CaptureError, OSError) as error:
-                raise BadInput(f"{path} cannot be read: {error}") from error
+            yield from rows_of_log(path)
+
+
+def rows_of_log(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of one log as `Run.rows` has them. Raises BadInput."""
+    try:
+        with LogReader(path) as reader:
+            origin = {key: reader.header.get(key) for key in ("pid", "rank", "world_size", "host", "started")}
+            for row in reader.rows():
+                yield {**origin, **row}
+    except (CaptureError, OSError) as error:
+        raise BadInput(f"{path} cannot be read: {error}") from error
 
 
 def _read(path: Path) -> LogContents:

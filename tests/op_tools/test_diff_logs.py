@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from small_trainings import TRAININGS
 
 import op_tools
 from op_tools.cli import app, run
+from op_tools.diff import report as diff_report
 from op_tools.diff.compare import open_either
-from op_tools.diff.printing import headline, next_step
+from op_tools.diff.printing import headline, next_step, text_of
 from op_tools.diff.report import Report
 from op_tools.diff.suspects import compare_logs
 from op_tools.runs import open_run
@@ -152,3 +154,91 @@ def test_verdicts_more_than_a_class_apart_are_suspect(tmp_path: Path) -> None:
     assert headline(far).startswith("B is suspect: y output")
     both = compared(autocompared(tmp_path / "D", "same", "fail", "same"), tmp_path / "C")
     assert [(e.call.name, e.side) for e in both.reported] == [("y output", "both")]
+
+
+# --- many ranks -------------------------------------------------------------------------------------------------
+
+
+def ranks_autocompared(folder: Path, ranks: int, rows: int = 100, wrong: int = -1, strange: int = -1) -> Path:
+    """Logs of several ranks; in rank `wrong` the last call of every ten fails, rank `strange` runs another program."""
+    for rank in range(ranks):
+        found = [
+            {
+                "name": f"{'other' if rank == strange else 'op'}{n % 10} output", "call_site": f"/a/b.py:1 f: op{n % 10}",
+                "verdict": "fail" if rank == wrong and n % 10 == 9 else "lower_precision" if n % 50 == 7 else "same",
+                "reason": "off", "step": n // 10, "level": "api", "error_over_bound": 2.0 + n, "rank": rank,
+                "world_size": ranks,
+            }
+            for n in range(rows)
+        ]  # fmt: skip
+        with Log(folder, "op_autocompare_info", rank=rank, world_size=ranks) as log:
+            log.extend(found)
+    return folder
+
+
+def test_calls_that_are_only_counted_change_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = ranks_autocompared(tmp_path / "A", 6), ranks_autocompared(tmp_path / "B", 6, wrong=4)
+    whole = compared(a, b)
+    assert len(whole.entries) == 600 and whole.counts()["suspect"] == 10
+    monkeypatch.setattr(diff_report, "MOST_HELD", 40)
+    cut = compared(a, b)
+    assert len(cut.entries) <= 180
+    assert (cut.counts(), cut.exit_code, cut.judged) == (whole.counts(), whole.exit_code, whole.judged)
+    assert cut.operators() == whole.operators() and cut.operators()[0]["name"] == "op9 output"
+    assert [entry.order for entry in cut.reported] == [entry.order for entry in whole.reported]
+    assert text_of(cut) == text_of(whole)
+    monkeypatch.setattr(diff_report, "MOST_HELD", 3)
+    fewest = compared(a, b)
+    assert fewest.counts() == whole.counts() and fewest.operators() == whole.operators()
+    assert fewest.first is not None and whole.first is not None and fewest.first.order == whole.first.order
+
+
+def test_memory_does_not_grow_with_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diff_report, "MOST_HELD", 50)
+    peaks = []
+    for ranks in (2, 8):
+        a = ranks_autocompared(tmp_path / f"A{ranks}", ranks, rows=200)
+        b = ranks_autocompared(tmp_path / f"B{ranks}", ranks, rows=200, wrong=1)
+        compared(a, b)  # what is loaded once is not counted
+        tracemalloc.start()
+        assert compared(a, b).counts()["aligned"] == 200 * ranks
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
+
+
+def test_every_call_has_a_row_and_half_a_comparison_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(diff_report, "MOST_HELD", 10)
+    a, b = ranks_autocompared(tmp_path / "A", 5), ranks_autocompared(tmp_path / "B", 5, wrong=2)
+    with pytest.raises(SystemExit) as ended:
+        run(app, ["diff", str(a), str(b), "--out", str(tmp_path / "out")])
+    assert ended.value.code == 1
+    rows = list(open_run(tmp_path / "out").rows("diff"))
+    assert len(rows) == 500 and sum(row["status"] == "suspect" for row in rows) == 10
+    strange = ranks_autocompared(tmp_path / "C", 5, strange=3)
+    with pytest.raises(SystemExit) as ended:
+        run(app, ["diff", str(a), str(strange), "--out", str(tmp_path / "half")])
+    assert ended.value.code == 5 and "two different scripts" in capsys.readouterr().err
+    assert [path for path in (tmp_path / "half").rglob("*") if path.is_file()] == []
+
+
+def test_a_rank_without_rows_is_said(tmp_path: Path) -> None:
+    a, b = ranks_autocompared(tmp_path / "A", 3), ranks_autocompared(tmp_path / "B", 2)
+    with Log(b, "op_autocompare_info", rank=2, world_size=3) as log:
+        log.flush()
+    report = compared(a, b)
+    assert report.counts()["aligned"] == 200
+    assert "only A has rows of rank 2: not compared." in report.notes
+
+
+def test_a_log_that_was_begun_before_there_were_ranks(tmp_path: Path) -> None:
+    for side in "AB":
+        for rank in range(2):
+            with Log(tmp_path / side, "op_autocompare_info") as log:  # says rank 0 of 1
+                log.append({"name": f"op{rank}", "verdict": "same", "rank": rank, "world_size": 2, "step": 0})
+    report = compared(tmp_path / "A", tmp_path / "B")
+    assert [(entry.rank, entry.call.name) for entry in report.entries] == [(0, "op0"), (1, "op1")]

@@ -7,11 +7,14 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dicore.console import progress_bar
+
+if TYPE_CHECKING:
+    from op_tools.diff.report import Rows
 
 __all__ = ["diff_command"]
 
@@ -51,10 +54,17 @@ def diff_command(
     if layers:
         raise typer.Exit(_layers(a, b, as_json))
     from op_tools.diff.printing import headline, next_step, text_of
+    from op_tools.diff.report import Rows
 
+    folder = out or (b if b.is_dir() else b.parent)
+    rows = Rows(folder)
     with progress_bar("judging", quiet=as_json) as bar:
-        report = _compared(a, b, workers, ray, tuple(allow or ()), first, bar.update)
-    written = _written(report, out or (b if b.is_dir() else b.parent))
+        try:
+            report = _compared(a, b, workers, ray, tuple(allow or ()), first, rows, bar.update)
+        except BaseException:
+            rows.discard()
+            raise
+    written = _written(rows, folder)
     if as_json:
         document = {**report.as_dict(), "headline": headline(report), "next": next_step(report)}
         typer.echo(json.dumps(_finite(document), indent=2, default=str))
@@ -83,6 +93,7 @@ def _compared(
     ray: str | None,
     allow: tuple[str, ...],
     only_first: bool,
+    rows: Rows,
     progress: Callable[[int, int], None] | None,
 ) -> Any:
     from op_tools.diff.compare import compare_captures, open_either
@@ -90,12 +101,13 @@ def _compared(
 
     (run_a, calls_a), (run_b, calls_b) = open_either(a), open_either(b)
     if not calls_a.count or not calls_b.count:
-        return compare_logs((a, b), (run_a, run_b), (calls_a.count, calls_b.count))
+        counts = (calls_a.count, calls_b.count)
+        return compare_logs((a, b), (run_a, run_b), counts, rows=rows, progress=progress)
     if workers is None:
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         # A process takes seconds to start; a few thousand calls are judged sooner than that.
         workers = min(cpus, _MOST_WORKERS) if ray or calls_a.count + calls_b.count > _MANY_CALLS else 0
-    return compare_captures(
+    report = compare_captures(
         (a, b),
         calls_a,
         calls_b,
@@ -105,13 +117,13 @@ def _compared(
         only_first=only_first,
         progress=progress,
     )
+    rows.add(report.entries)
+    return report
 
 
-def _written(report: Any, folder: Path) -> str:
-    from op_tools.diff.report import write_rows
-
+def _written(rows: Rows, folder: Path) -> str:
     try:
-        return write_rows(report, folder)
+        return rows.close()
     except OSError as error:  # a read-only run can be compared all the same
         typer.echo(
             f"op-tools: the rows could not be written to {folder}: {error}; --out gives another folder",

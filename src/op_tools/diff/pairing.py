@@ -12,7 +12,7 @@ from op_tools.diff.alignment import Fits, Script, align, matches, possible_share
 from op_tools.diff.sequence import RecordedCall, Sequences, shapes_of
 from op_tools.runs import NOTHING, BadInput
 
-__all__ = ["PairedCall", "pair_up"]
+__all__ = ["PairedCall", "check_levels", "common_ranks", "pair_rank", "pair_up"]
 
 # Two runs of one program have more than this share of the shorter one's calls in common.
 LEAST_SHARE = 0.25
@@ -63,32 +63,42 @@ class PairedCall:
 
 def pair_up(a: Sequences, b: Sequences, notes: list[str]) -> list[PairedCall]:
     """All entries in order. Raises BadInput where the two are not runs of one program."""
-    _check_levels(a, b)
-    ranks = sorted(a.by_rank.keys() & b.by_rank.keys())
+    check_levels(a.levels, b.levels)
+    ranks = common_ranks(a.by_rank.keys(), b.by_rank.keys(), notes)
+    return [entry for rank in ranks for entry in pair_rank(rank, a.by_rank[rank], b.by_rank[rank])]
+
+
+def pair_rank(rank: int, first: Calls, second: Calls) -> list[PairedCall]:
+    """The entries of one rank. Raises BadInput where the two are not runs of one program."""
+    script = _script(first, second)
+    steps = _steps_of(script, first, second)
+    entries: list[PairedCall] = []
+    for position, ((i, j), step) in enumerate(zip(script, steps, strict=True)):
+        calls = None if i is None else first[i], None if j is None else second[j]
+        entries.append(PairedCall(rank, position, *calls, step=step))
+    return entries
+
+
+def common_ranks(a: Collection[int], b: Collection[int], notes: list[str]) -> list[int]:
+    """The ranks of both runs; what only one has is noted. Raises BadInput where there is none."""
     for name, mine, other in (("A", a, b), ("B", b, a)):
-        if missing := sorted(mine.by_rank.keys() - other.by_rank.keys()):
+        if missing := sorted(set(mine) - set(other)):
             shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
             word = "rank" if len(missing) == 1 else "ranks"
             notes.append(f"only {name} has {word} {shown}: not compared.")
+    ranks = sorted(set(a) & set(b))
     if not ranks:
         raise BadInput(
             "the two runs have no rank in common. Compare runs of the same number of processes.", NOTHING
         )
-    entries: list[PairedCall] = []
-    for rank in ranks:
-        first, second = a.by_rank[rank], b.by_rank[rank]
-        script = _script(first, second)
-        steps = _steps_of(script, first, second)
-        for position, ((i, j), step) in enumerate(zip(script, steps, strict=True)):
-            calls = None if i is None else first[i], None if j is None else second[j]
-            entries.append(PairedCall(rank, position, *calls, step=step))
-    return entries
+    return ranks
 
 
-def _check_levels(a: Sequences, b: Sequences) -> None:
-    if a.levels.isdisjoint(b.levels):
+def check_levels(a: set[str], b: set[str]) -> None:
+    """Raises BadInput where the calls of two runs were recorded at different levels."""
+    if a.isdisjoint(b):
         raise BadInput(
-            f"A was recorded at level {_joined(a.levels)}, B at level {_joined(b.levels)}: their calls cannot be paired. "
+            f"A was recorded at level {_joined(a)}, B at level {_joined(b)}: their calls cannot be paired. "
             f"Record both at one level: OP_CAPTURE_LEVEL=aten (or api), OP_OBSERVE_LEVEL=aten (or api)."
         )
 

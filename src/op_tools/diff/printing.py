@@ -6,7 +6,7 @@ import shlex
 
 from op_tools.describe import printable
 from op_tools.diff.pairing import PairedCall
-from op_tools.diff.report import Report
+from op_tools.diff.report import REPORTED, Report
 from op_tools.diff.sequence import RecordedCall
 from op_tools.tables import figure, plain_table
 
@@ -167,7 +167,9 @@ def _reported(report: Report) -> str:
     for entry in found[:_MOST_ROWS]:
         name, step, where = _cells(entry.call)
         cells.append((name, entry.side, step, where))
-    return plain_table((found[0].status, "in", "step", "where"), cells) + _more(len(found), "calls")
+    return plain_table((found[0].status, "in", "step", "where"), cells) + _more(
+        sum(report.counts()[status] for status in REPORTED), "calls"
+    )
 
 
 def _unpaired(report: Report, side: str) -> str:
@@ -175,7 +177,9 @@ def _unpaired(report: Report, side: str) -> str:
     if not entries:
         return ""
     cells = [_cells(entry.call) for entry in entries[:_MOST_ROWS]]
-    return plain_table((f"only in {side}", "step", "where"), cells) + _more(len(entries), "calls")
+    return plain_table((f"only in {side}", "step", "where"), cells) + _more(
+        report.counts()[f"only in {side}"], "calls"
+    )
 
 
 def _more(count: int, what: str) -> str:

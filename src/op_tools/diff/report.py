@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import math
 import os
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -13,17 +16,60 @@ from op_tools.diff.pairing import PairedCall
 from op_tools.diff.sequence import RecordedCall
 from op_tools.results import Results
 
-__all__ = ["STATUSES", "Mode", "Report", "described", "write_rows"]
+__all__ = ["STATUSES", "Mode", "Report", "Rows", "described"]
 
 Mode = Literal["captures", "autocompare", "observe"]
 STATUSES = ("same", "pass", "lower_precision", "wrong", "suspect", "not judged")
 REPORTED = frozenset({"wrong", "suspect"})
 _MOST_LISTED = 100
+# Entries that a report holds. Of more it holds what is to be shown and counts the rest.
+MOST_HELD = 20_000
+
+
+@dataclass
+class _Operator:
+    """The calls of one operator: how many, and what is to be said of them."""
+
+    calls: int = 0
+    wrong: int = 0
+    lower_precision: int = 0
+    sides: set[str] = field(default_factory=set)
+    worst: float = 0.0
+
+    def add(self, entry: PairedCall) -> None:
+        self.calls += 1
+        reported = entry.status in REPORTED
+        if not reported and entry.status != "lower_precision":
+            return
+        self.wrong += reported
+        self.lower_precision += not reported
+        self.sides.update({"both": "AB"}.get(entry.side, entry.side))
+        size = entry.figures.get("error_over_bound", math.nan)
+        self.worst = self.worst if math.isnan(size) else max(size, self.worst)
+
+
+@dataclass
+class _Counted:
+    """Entries that are counted and no longer held."""
+
+    pairings: Counter[str] = field(default_factory=Counter)
+    statuses: Counter[str] = field(default_factory=Counter)
+    lost: int = 0
+    operators: dict[str, _Operator] = field(default_factory=dict)
+    parted: PairedCall | None = None
+
+    def add(self, entry: PairedCall) -> None:
+        self.pairings[entry.pairing] += 1
+        self.statuses[entry.status] += 1
+        self.lost += entry.is_lost
+        self.operators.setdefault(entry.call.name, _Operator()).add(entry)
+        if entry.same_outputs is False and (self.parted is None or entry.order < self.parted.order):
+            self.parted = entry
 
 
 @dataclass
 class Report:
-    """All entries of a comparison; what is printed, logged and returned is derived from them."""
+    """The entries of a comparison; what is printed, logged and returned is derived from them."""
 
     a: Path
     b: Path
@@ -31,6 +77,17 @@ class Report:
     entries: list[PairedCall]
     notes: list[str] = field(default_factory=list)
     unread: int = 0  # captures that are no entry because they do not even say which call they are of
+    _counted: _Counted = field(default_factory=_Counted)
+
+    def add(self, entries: Iterable[PairedCall]) -> None:
+        """More entries, which are judged. Of very many those are held that are to be shown, the first of each kind."""
+        self.entries += entries
+        if len(self.entries) <= 2 * MOST_HELD:
+            return
+        self.entries.sort(key=lambda entry: (entry.status not in REPORTED, _is_right(entry), entry.order))
+        for entry in self.entries[MOST_HELD:]:
+            self._counted.add(entry)
+        del self.entries[MOST_HELD:]
 
     @property
     def reported(self) -> list[PairedCall]:
@@ -47,17 +104,19 @@ class Report:
 
         Inputs alone do not tell: what a call writes to may hold anything before it.
         """
-        differing = (e for e in self.entries if e.same_outputs is False)
-        return min(differing, key=lambda e: e.order, default=None)
+        differing = [entry for entry in self.entries if entry.same_outputs is False]
+        differing += [self._counted.parted] if self._counted.parted is not None else []
+        return min(differing, key=lambda entry: entry.order, default=None)
 
     def only_in(self, side: str) -> list[PairedCall]:
         """Calls that one of the runs has alone."""
-        return [entry for entry in self.entries if entry.pairing == f"only in {side}"]
+        alone = (entry for entry in self.entries if entry.pairing == f"only in {side}")
+        return sorted(alone, key=lambda entry: (entry.rank, entry.position))
 
     def counts(self) -> dict[str, int]:
         """Calls by pairing and by status."""
-        pairings = Counter(entry.pairing for entry in self.entries)
-        statuses = Counter(entry.status for entry in self.entries)
+        pairings = self._counted.pairings + Counter(entry.pairing for entry in self.entries)
+        statuses = self._counted.statuses + Counter(entry.status for entry in self.entries)
         return {
             **{name: pairings[name] for name in ("aligned", "only in A", "only in B")},
             **{name: statuses[name] for name in STATUSES},
@@ -75,21 +134,24 @@ class Report:
     @property
     def judged(self) -> int:
         """How many calls were judged."""
-        return sum(entry.status != "not judged" for entry in self.entries)
+        counts = self.counts()
+        return sum(counts[status] for status in STATUSES if status != "not judged")
 
     @property
     def lost(self) -> int:
         """How many calls were not judged because a run has not what is needed: it is missing, damaged or incomplete."""
-        return self.unread + sum(entry.is_lost for entry in self.entries)
+        return self.unread + self._counted.lost + sum(entry.is_lost for entry in self.entries)
 
     def operators(self) -> list[dict[str, Any]]:
         """Operators with wrong or suspect calls, or lower precision: worst first."""
-        found: dict[str, list[PairedCall]] = {}
+        found = copy.deepcopy(self._counted.operators)
         for entry in self.entries:
-            if entry.status in REPORTED or entry.status == "lower_precision":
-                found.setdefault(entry.call.name, []).append(entry)
-        calls = Counter(entry.call.name for entry in self.entries)
-        rows = [_operator(name, entries, calls[name]) for name, entries in found.items()]
+            found.setdefault(entry.call.name, _Operator()).add(entry)
+        rows = [
+            {**vars(one), "name": name, "sides": "".join(sorted(one.sides))}
+            for name, one in found.items()
+            if one.wrong or one.lower_precision
+        ]
         return sorted(rows, key=lambda row: (-row["wrong"], -row["worst"], row["name"]))
 
     def as_dict(self) -> dict[str, Any]:
@@ -112,16 +174,9 @@ class Report:
         }
 
 
-def _operator(name: str, entries: list[PairedCall], calls: int) -> dict[str, Any]:
-    sizes = [entry.figures.get("error_over_bound", math.nan) for entry in entries]
-    return {
-        "name": name,
-        "calls": calls,
-        "wrong": sum(entry.status in REPORTED for entry in entries),
-        "lower_precision": sum(entry.status == "lower_precision" for entry in entries),
-        "sides": "".join(sorted({{"both": "AB"}.get(e.side, e.side) for e in entries if e.side})),
-        "worst": max((size for size in sizes if not math.isnan(size)), default=0.0),
-    }
+def _is_right(entry: PairedCall) -> bool:
+    """Whether there is nothing to say of it."""
+    return entry.pairing == "aligned" and entry.status != "lower_precision" and not entry.is_lost
 
 
 def described(entry: PairedCall) -> dict[str, Any]:
@@ -170,11 +225,28 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def write_rows(report: Report, out: Path) -> str:
-    """Write one row per entry below `out`; the path of the CSV file. Raises OSError."""
-    results = Results(os.path.join(out, FOLDER), NAME, COLUMNS, tells=False)
-    results.extend([described(entry) for entry in report.entries])
-    results.close()
-    if results.problem:
-        raise OSError(results.problem)
-    return results.csv_path
+class Rows:
+    """One row per entry, written below a folder as entries come."""
+
+    def __init__(self, out: Path) -> None:
+        self._results = Results(os.path.join(out, FOLDER), NAME, COLUMNS, tells=False)
+
+    def add(self, entries: Iterable[PairedCall]) -> None:
+        self._results.extend([described(entry) for entry in entries])
+
+    def discard(self) -> None:
+        """Take back what was written: half a comparison must not pass for one."""
+        written = [self._results.csv_path]
+        if self._results.log is not None:
+            written.append(str(self._results.log.path))
+            self._results.close()
+        for path in written:
+            with contextlib.suppress(OSError):
+                os.remove(path)
+
+    def close(self) -> str:
+        """The path of the CSV file. Raises OSError."""
+        self._results.close()
+        if self._results.problem:
+            raise OSError(self._results.problem)
+        return self._results.csv_path

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from op_tools.captured.load import Item, described_values, find_items, operator_name
-from op_tools.runs import Run
+from op_tools.runs import Run, rows_of_log
 from op_tools.storage import CaptureError, load
+from op_tools.storage.log_reader import read_header
 
-__all__ = ["RecordedCall", "Sequences", "bytes_described", "of_captures", "of_log", "shapes_of"]
+__all__ = ["RankedLog", "RecordedCall", "Sequences", "bytes_described", "of_captures", "of_log", "shapes_of"]
 
 _SITE = re.compile(r"(?P<file>.*?):(?P<line>\d+) (?P<rest>.*)", re.DOTALL)
 _ITEM_BYTES = 4
@@ -125,6 +126,45 @@ def of_log(run: Run, tool: str) -> Sequences:
     return found
 
 
+class RankedLog:
+    """The calls in the log of a tool, one rank at a time: those of many ranks do not fit into memory together."""
+
+    def __init__(self, run: Run, tool: str) -> None:
+        self.notes: list[str] = []
+        self._logs: dict[int, list[Path]] = {}
+        for path in run.logs.get(tool, ()):
+            for rank in _ranks_in(path):
+                self._logs.setdefault(rank, []).append(path)
+
+    @property
+    def ranks(self) -> set[int]:
+        """The ranks that may have calls: a log can be without rows."""
+        return set(self._logs)
+
+    def calls(self, rank: int) -> list[RecordedCall]:
+        """The calls of one rank, in their order. Raises BadInput."""
+        rows = (row for path in self._logs[rank] for row in rows_of_log(path))
+        mine = [row for row in rows if row.get("name") and _rank_of(row) == rank]
+        return [call for _, chosen in _by_rank(mine, self.notes) for call in _recorded(chosen, None)]
+
+
+def _ranks_in(path: Path) -> set[int]:
+    """The ranks whose rows a log has; who began it before there were ranks may have become any."""
+    try:
+        header = read_header(path)
+    except (CaptureError, OSError):
+        header = {}  # who reads the rows says what is wrong
+    rank, size = header.get("rank"), header.get("world_size")
+    if isinstance(rank, int) and isinstance(size, int) and size > 1:
+        return {rank}
+    return {_rank_of(row) for row in rows_of_log(path)}
+
+
+def _rank_of(row: Mapping[str, Any]) -> int:
+    rank = row.get("rank")
+    return rank if isinstance(rank, int) else 0
+
+
 def _recorded(rows: Iterable[dict[str, Any]], captures: Path | None) -> Iterator[RecordedCall]:
     """The gradients of a call at API level are a second row with the same folder."""
     seen: set[str] = set()
@@ -142,8 +182,7 @@ def _by_rank(rows: Iterable[dict[str, Any]], notes: list[str]) -> Iterator[tuple
     """One process per rank: where there are more, the one with the most rows, of those the newest."""
     ranks: dict[int, list[dict[str, Any]]] = {}
     for row in rows:
-        rank = row.get("rank")
-        ranks.setdefault(rank if isinstance(rank, int) else 0, []).append(row)
+        ranks.setdefault(_rank_of(row), []).append(row)
     for rank, rows_here in sorted(ranks.items()):
         mine = rows_here
         counts = Counter(row.get("pid") for row in mine)

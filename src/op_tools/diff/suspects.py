@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from op_tools.categories import RANDOM, UNINITIALISED, base_name
 from op_tools.diff.judging import FIGURES
-from op_tools.diff.pairing import PairedCall, pair_up
-from op_tools.diff.report import Mode, Report
-from op_tools.diff.sequence import of_log
+from op_tools.diff.pairing import PairedCall, check_levels, common_ranks, pair_rank
+from op_tools.diff.report import Mode, Report, Rows
+from op_tools.diff.sequence import RankedLog, RecordedCall
 from op_tools.runs import NOTHING, USAGE, BadInput, Run
 
 __all__ = ["compare_logs"]
@@ -26,28 +26,81 @@ _HOW = (
     "OP_TOOLS_RESULTS; with OP_CAPTURE_LEVEL=aten kernels inside backward are found too."
 )
 
+_NO_STATISTICS = (
+    "the observe logs have no statistics: only missing calls, shapes and dtypes were compared. "
+    "OP_OBSERVE_STATISTICS=1 notes the statistics of every output."
+)
+
 
 def compare_logs(
-    paths: tuple[Path, Path], runs: tuple[Run | None, Run | None], captured: tuple[int, int]
+    paths: tuple[Path, Path],
+    runs: tuple[Run | None, Run | None],
+    captured: tuple[int, int],
+    *,
+    rows: Rows | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """What logs of autocompare or observe tell of two runs that do not both have captures. Raises BadInput."""
-    judges: dict[Mode, Callable[[Sequence[PairedCall], list[str]], None]]
+    """What logs of autocompare or observe tell of two runs that do not both have captures. Raises BadInput.
+
+    Ranks are read one after the other; of calls beyond what is shown only the row is kept, in `rows`, and the count.
+    """
+    judges: dict[Mode, Callable[[Sequence[PairedCall]], bool]]
     judges = {"autocompare": _by_verdict, "observe": _by_statistics}
     both = [run for run in runs if run is not None]
     tool = next((tool for tool in judges if len(both) == 2 and all(run.has(tool) for run in both)), None)
     if tool is None:
         raise _nothing_to_compare(paths, runs, captured)
-    found = [of_log(run, tool) for run in both]
-    for path, sequences in zip(paths, found, strict=True):
-        if not sequences.count:
-            raise BadInput(f"the {tool} log of {path} has no rows: no call was watched. {_HOW}", NOTHING)
-    notes = [f"{name}: {note}" for name, calls in zip("AB", found, strict=True) for note in calls.notes]
-    notes.append(
+    report = Report(*paths, mode=tool, entries=[])
+    first, second = (RankedLog(run, tool) for run in both)
+    judged = False
+    for rank, calls in _common_calls(first, second, paths, tool, report.notes, progress):
+        entries = pair_rank(rank, *calls)
+        judged |= judges[tool](entries)
+        if rows is not None:
+            rows.add(entries)
+        report.add(entries)
+    for name, log in (("A", first), ("B", second)):
+        report.notes += [f"{name}: {note}" for note in log.notes]
+    report.notes.append(
         f"compared by the {tool} logs: without captures a call can be suspected, not proved wrong. {_HOW}"
     )
-    entries = pair_up(found[0], found[1], notes)
-    judges[tool](entries, notes)
-    return Report(*paths, mode=tool, entries=entries, notes=notes)
+    if not judged and tool == "observe":
+        report.notes.append(_NO_STATISTICS)
+    return report
+
+
+def _common_calls(
+    a: RankedLog,
+    b: RankedLog,
+    paths: tuple[Path, Path],
+    tool: str,
+    notes: list[str],
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[tuple[int, tuple[list[RecordedCall], list[RecordedCall]]]]:
+    """The calls of the ranks that both runs have, rank by rank. Raises BadInput where a run has none."""
+    counts = [0, 0]
+    for log, path in zip((a, b), paths, strict=True):
+        if not log.ranks:
+            raise _no_rows(tool, path)
+    ranks = common_ranks(a.ranks, b.ranks, notes)
+    for done, rank in enumerate(ranks, 1):
+        calls = a.calls(rank), b.calls(rank)
+        counts = [before + len(more) for before, more in zip(counts, calls, strict=True)]
+        if all(calls):
+            first, second = ({call.level for call in side} for side in calls)
+            check_levels(first, second)
+            yield rank, calls
+        elif any(calls):
+            notes.append(f"only {'A' if calls[0] else 'B'} has rows of rank {rank}: not compared.")
+        if progress is not None:
+            progress(done, len(ranks))
+    for count, path in zip(counts, paths, strict=True):
+        if not count:
+            raise _no_rows(tool, path)
+
+
+def _no_rows(tool: str, path: Path) -> BadInput:
+    return BadInput(f"the {tool} log of {path} has no rows: no call was watched. {_HOW}", NOTHING)
 
 
 def _nothing_to_compare(
@@ -70,7 +123,7 @@ def _nothing_to_compare(
 # --- autocompare ------------------------------------------------------------------------------------------------
 
 
-def _by_verdict(entries: Sequence[PairedCall], notes: list[str]) -> None:
+def _by_verdict(entries: Sequence[PairedCall]) -> bool:
     """Suspect: what one run's comparison with the CPU passed and the other's did not."""
     for entry in entries:
         sides = {name: call.row for name, call in (("A", entry.a), ("B", entry.b)) if call is not None}
@@ -90,13 +143,17 @@ def _by_verdict(entries: Sequence[PairedCall], notes: list[str]) -> None:
             entry.side = "both" if len(failed) == 2 else worst
             said = " and ".join(f"{verdict} in {name}" for name, verdict in verdicts.items())
             entry.reason = f"{said}: {entry.reason}"
+    return True
 
 
 # --- observe ----------------------------------------------------------------------------------------------------
 
 
-def _by_statistics(entries: Sequence[PairedCall], notes: list[str]) -> None:
-    """Suspect: changed shapes, values that are not finite in one run, statistics that suddenly part."""
+def _by_statistics(entries: Sequence[PairedCall]) -> bool:
+    """Suspect: changed shapes, values that are not finite in one run, statistics that suddenly part.
+
+    Whether there were statistics.
+    """
     counted = False
     largest: dict[int, float] = {}
     for entry in sorted(entries, key=lambda entry: entry.order):
@@ -127,11 +184,7 @@ def _by_statistics(entries: Sequence[PairedCall], notes: list[str]) -> None:
                 f"{before:.2g} at most"
             )
         largest[entry.rank] = max(before, difference)
-    if not counted:
-        notes.append(
-            "the observe logs have no statistics: only missing calls, shapes and dtypes were compared. "
-            "OP_OBSERVE_STATISTICS=1 notes the statistics of every output."
-        )
+    return counted
 
 
 def _changed_shapes(entry: PairedCall) -> str:
