@@ -40,8 +40,8 @@ STRUCTURED, LEAST_SIDE = 3.0, 8
 # Adding L numbers one after the other in half precision: errors grow to 0.41 sqrt(L) roundings (normal terms). A few
 # roundings inside an operator that adds nothing stay below SEVERAL.
 SEQUENTIAL, SEVERAL = 0.6, 1.5
-# So many roundings may be all there is, in so many elements; in fewer of them less. Equal values are rounded alike.
-FEW_STEPS, SEVERAL_ELEMENTS, ONE_STEP, SHARED = 3.0, 8, 1.5, 1.0
+# So many roundings may be all there is, in so many elements; in fewer of them less.
+FEW_STEPS, SEVERAL_ELEMENTS, ONE_STEP = 3.0, 8, 1.5
 # A value that is stored with few bits on purpose may be off by so many of their steps.
 CARRIED_STEPS = 4.0
 
@@ -161,7 +161,9 @@ def _half_inside(evidence: Evidence, form: Format) -> str | None:
     in_units = (magnitude * roundoff / evidence.errors.unit).float()
     moves = [move * (roundoff / ROUNDING) for move in evidence.errors.moves]
     witnesses = 1 if evidence.running else evidence.errors.kind.columns
-    if common_factor(evidence.errors, in_units, witnesses, moves, SHARED) or _is_product(evidence, steps):
+    if common_factor(evidence.errors, in_units, witnesses, moves) or (
+        not few and _is_product(evidence, steps)
+    ):
         return None
     rms = float(steps.norm()) / math.sqrt(steps.numel())
     most = max(SEQUENTIAL * math.sqrt(evidence.length), SEVERAL)

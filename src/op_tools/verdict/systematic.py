@@ -24,13 +24,15 @@ SHORT_ROUNDINGS = 1.01
 ROW_ROUNDINGS = 2.0
 # Standard errors beyond that: for the whole, and for the worst of many rows.
 FACTOR_DEVIATIONS, ROW_DEVIATIONS = 6.0, 9.0
+# Noise that a whole row shares (through its sum, its scale) does not average out: so many times its size.
+ROW_SHARED = 3.0
 # The reference's own share excuses this many times itself, and so does what reruns with moved inputs do (RMS).
 REFERENCE_TIMES, MOVED_TIMES = 2.0, 2.0
 # One position out of so many, as threads and vector lanes have them: its errors are this many times those elsewhere, by
 # the median, and no smaller than so many units; each lane has this many elements at least.
-LANES, LANE_TIMES, LANE_UNITS, LANE_ELEMENTS = 32, 4.0, 3.0, 8
+LANES, LANE_TIMES, LANE_UNITS, LANE_ELEMENTS = 32, 5.0, 3.0, 8
 # Where the reference's errors at that position are larger than elsewhere too, by so much, the data are the cause.
-LANE_EXCUSED = 2.0
+LANE_EXCUSED = 1.5
 # Rows shorter than this, and results smaller than this, say nothing of a factor.
 LEAST_ELEMENTS = 16
 # A row is judged where its values are far above the noise: by the root of this, for the average element.
@@ -64,7 +66,7 @@ class Shares:
     whole: float
     whole_error: float  # elements of a row, or of a column, taken as one witness
     rows: torch.Tensor | None  # NaN where a row is nothing but noise
-    row_errors: torch.Tensor | None
+    row_errors: torch.Tensor | None  # how far it may be off by chance
 
 
 def witness_length(shape: torch.Size) -> int:
@@ -78,11 +80,12 @@ def witness_length(shape: torch.Size) -> int:
 
 
 def shares(
-    error: torch.Tensor, value: torch.Tensor, weight: torch.Tensor | None, columns: int
+    error: torch.Tensor, value: torch.Tensor, noise: torch.Tensor | None, columns: int
 ) -> Shares | None:
-    """Of flat float32 errors and values in units of the last place."""
+    """Of flat float32 errors, values and noise in units of the last place."""
     if error.numel() < LEAST_ELEMENTS:
         return None
+    weight = None if noise is None else noise.mul(_NOISE_WEIGHT).square_().add_(1 / 12).reciprocal_()
     weighted = value if weight is None else value * weight
     power = float(weighted @ value)
     if not (0 < power < math.inf):
@@ -98,47 +101,36 @@ def shares(
         powers = bottom.view(-1, columns).sum(1)
         rows = (top.view(-1, columns).sum(1) / powers).masked_fill_(powers < SIGNAL * columns, math.nan)
         left = top.view(-1, columns) - bottom.view(-1, columns) * rows.unsqueeze(1)
-        row_errors = left.square_().sum(1).sqrt_() / powers
+        row_errors = left.square_().sum(1).sqrt_().mul_(ROW_DEVIATIONS) / powers
+        if noise is not None and weight is not None:
+            together = (weight * noise).mul_(noise).view(-1, columns).sum(1)
+            row_errors += together.div_(powers).sqrt_().mul_(ROW_SHARED)
     return Shares(whole, math.sqrt(max(squares)) / power, rows, row_errors)
 
 
 def common_factor(
-    errors: Errors,
-    noise: torch.Tensor | None,
-    columns: int,
-    moves: Sequence[torch.Tensor] = (),
-    shared: float = 0.0,
+    errors: Errors, noise: torch.Tensor | None, columns: int, moves: Sequence[torch.Tensor] = ()
 ) -> str:
     """What is wrong if results, or a row of them, are off by a factor; empty if nothing is.
 
     `moves` are changes (in units) that roundings of the inputs make: where one of them scales a row, so may the device.
-    `shared` is how many times the noise all elements of a row may be off together: equal values are rounded alike.
     """
-    weight = None if noise is None else noise.mul(_NOISE_WEIGHT).square_().add_(1 / 12).reciprocal_()
-    found = shares(errors.error, errors.value, weight, columns)
+    found = shares(errors.error, errors.value, noise, columns)
     if found is None:
         return ""
     rounding = errors.form.roundoff * (errors.kind.leaning if errors.form.bits > 16 else SHORT_ROUNDINGS)
     whole = abs(found.whole) - rounding - FACTOR_DEVIATIONS * found.whole_error
     rows = None
     if found.rows is not None and found.row_errors is not None:
-        rows = found.rows.abs() - found.row_errors * ROW_DEVIATIONS - rounding * ROW_ROUNDINGS
+        rows = found.rows.abs() - found.row_errors - rounding * ROW_ROUNDINGS
         rows = rows.nan_to_num_(-1.0, -1.0) if bool((rows > 0).any()) else None
-    if shared and noise is not None and weight is not None:
-        together = (weight * noise).mul_(noise)
-        whole -= shared * math.sqrt(
-            float(together.sum()) / max(float((weight * errors.value) @ errors.value), 1e-300)
-        )
-        if rows is not None:
-            powers = (weight * errors.value).mul_(errors.value).view(-1, columns).sum(1)
-            rows = rows - together.view(-1, columns).sum(1).div_(powers).sqrt_().mul_(shared)
     if whole <= 0 and rows is None:
         return ""
     # Something leans. What the reference's own errors, and roundings of the inputs, do may the device do as well.
     # Without noise to weigh them by, elements next to zero would decide: then nothing is excused yet.
     if noise is not None:
-        own = shares(errors.reference_error, errors.value, weight, columns)
-        moved = [shares(move, errors.value, weight, columns) for move in moves]
+        own = shares(errors.reference_error, errors.value, noise, columns)
+        moved = [shares(move, errors.value, noise, columns) for move in moves]
         for times, samples in ((REFERENCE_TIMES, [own]), (MOVED_TIMES, moved)):
             known = [sample for sample in samples if sample is not None]
             if not known:
