@@ -189,9 +189,13 @@ class GradientRecorder:
 
         def hook(function: Callable[..., None], facts: CallNode) -> Callable[..., None]:
             def run(*grads: Grads) -> None:
-                if self._done is not None:
-                    with torch.no_grad():  # a run that records its own graph is not to record what we do
-                        guard(function, facts, *grads)
+                if self._done is None:
+                    return
+                if not torch.is_grad_enabled():
+                    guard(function, facts, *grads)
+                    return
+                with torch.no_grad():  # a run that records its own graph is not to record what we do
+                    guard(function, facts, *grads)
 
             return run
 
