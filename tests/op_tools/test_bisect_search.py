@@ -256,7 +256,9 @@ class MadeUp(Runner):
         outcome = self.outcome(set(names))
         if perturb and isinstance(outcome, tuple):
             outcome = tuple(value + self.rounding for value in outcome)
-        done = ScriptRun(self.count, None if fallback is None else names, 0, self.seconds, perturbed=perturb)
+        done = ScriptRun(
+            self.count, None if fallback is None else names, 0, self.seconds, perturbed=perturb, every=every
+        )
         if isinstance(outcome, tuple):
             done.result = outcome
         elif outcome:

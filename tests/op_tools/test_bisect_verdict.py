@@ -114,6 +114,9 @@ def test_every_call_is_judged_where_nothing_else_shows_what_is_wrong() -> None:
     hunt = hunt_for(runner)
     assert hunt.run() == (SEEN[3],)
     assert (len(hunt.runs), hunt.every) == (4, True)
+    assert [printing.found_lines(run) for run in hunt.runs] == [
+        [], [], ["     judged wrong: aten.op3.default: 3 of 4 elements are off"], ["     every call judged, none wrong"],
+    ]  # fmt: skip
     with pytest.raises(BadInput, match="--by verdict judges every call"):
         hunt_for(runner, prior=False).run()
     runner.seconds = 3600.0

@@ -133,6 +133,19 @@ def test_failures_are_ranked_by_how_sure_they_are() -> None:
     assert certainty(shape)[0] == certainty(rows["not finite"])[0]
 
 
+def test_a_run_in_which_nothing_is_wrong_is_told_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logged(
+        tmp_path / "run",
+        {"forward_id": 1, "name": "torch.exp output", "verdict": "same"},
+        {"forward_id": 2, "name": "torch.exp grad", "verdict": "pass"},
+        {"forward_id": 3, "name": "torch.rand output", "verdict": "skipped"},
+    )
+    code, _, errors = command("first", "--run", tmp_path / "run", capsys=capsys)
+    assert (code, "nothing is wrong: OpAutoCompare judged 2 values in" in errors) == (1, True)
+
+
 def test_first_is_the_surest_and_not_the_earliest(tmp_path: Path) -> None:
     root, x = tmp_path / "run", random(4, 8)
     for number, func in enumerate((torch.exp, torch.sin, torch.cos, torch.tan), 1):

@@ -34,6 +34,8 @@ def found_lines(run: ScriptRun) -> list[str]:
     lines = [
         f"     {_word(bad[name])}: {name}: {_reason(bad[name])}"[:_WIDTH] for name in order[:_MOST_FOUND]
     ]
+    if run.every and not order:
+        lines.append("     every call judged, none wrong")
     if len(order) > _MOST_FOUND:
         lines.append(f"     and {len(order) - _MOST_FOUND} more")
     return lines

@@ -91,6 +91,7 @@ class ScriptRun:
     found: dict[str, Suspicion] = field(default_factory=dict)
     restored: bool | None = None  # not asked of the first two
     perturbed: bool = False
+    every: bool = False  # every call was judged
 
     @property
     def ended_well(self) -> bool:
@@ -156,7 +157,7 @@ class Runner:
         code, in_time = self._execute(folder)
         self._check_was_started(folder / "refused.txt")
         on_cpu = None if fallback is None else tuple(fallback)
-        done = ScriptRun(self.count, on_cpu, code, time.monotonic() - began, perturbed=perturb)
+        done = ScriptRun(self.count, on_cpu, code, time.monotonic() - began, perturbed=perturb, every=every)
         done.problem = self._problem(code, in_time, folder / "stderr.txt")
         if done.ended_well and (self.reading.file is None or self._stamp() != stamp):
             done.result = self.reading.read(_text(folder / "stdout.txt"))

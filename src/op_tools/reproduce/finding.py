@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dicore.console import counted
 from dicore.suggestions import did_you_mean
 from op_tools.captured.load import Item, find_items
 from op_tools.describe import printable
@@ -54,11 +55,29 @@ def surest_calls(run: str | Path, is_wrong: IsWrong) -> Iterator[Item]:
 
     Without one, the first captured call that is wrong. Raises BadInput where there is none.
     """
+    _check_something_is_wrong(open_run(run))
     calls = _Calls.of(run)
     found = list(_compared_wrong(calls))
     if not found:
         yield _first_wrong(calls.items, is_wrong, "")
     yield from found
+
+
+def _check_something_is_wrong(run: Run) -> None:
+    """Where nothing was captured because nothing was found, that is the answer."""
+    if run.captures is not None or not run.has("autocompare"):
+        return
+    judged = 0
+    for row in run.rows("autocompare"):
+        if is_finding(row, "autocompare"):
+            return
+        judged += row.get("verdict") in ("same", "pass")
+    if judged:
+        raise BadInput(
+            f"nothing is wrong: OpAutoCompare judged {counted(judged, 'value', ',')} in {run.path} and found none wrong, so no "
+            f"call was saved. {HOW_TO_CAPTURE}",
+            1,
+        )
 
 
 class _Calls:
