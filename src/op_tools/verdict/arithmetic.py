@@ -158,11 +158,9 @@ def _half_inside(evidence: Evidence, form: Format) -> str | None:
     few = steps.numel() >= TINY_RESULT and float(steps.abs().max()) <= most_of_few
     if not few and not _widespread(evidence):
         return None
-    in_units = (magnitude * roundoff / evidence.errors.unit).float()
-    moves = [move * (roundoff / ROUNDING) for move in evidence.errors.moves]
-    witnesses = 1 if evidence.running else evidence.errors.kind.columns
-    if common_factor(evidence.errors, in_units, witnesses, moves) or (
-        not few and _is_product(evidence, steps)
+    # Running sums carry their errors on: along a row these lean with the first of them.
+    if not evidence.running and (
+        _follows(evidence, magnitude, roundoff) or (not few and _is_product(evidence, steps))
     ):
         return None
     rms = float(steps.norm()) / math.sqrt(steps.numel())
@@ -173,6 +171,14 @@ def _half_inside(evidence: Evidence, form: Format) -> str | None:
     if evidence.length >= 2:
         return f"behaves like accumulation in {_name(form.dtype)}"
     return f"behaves like {_name(form.dtype)} inside"
+
+
+def _follows(evidence: Evidence, magnitude: torch.Tensor, roundoff: float) -> bool:
+    """Whether errors of this size follow the values, or those of a row: a wrong scale, a wrong constant."""
+    errors = evidence.errors
+    in_units = (magnitude * roundoff / errors.unit).float()
+    moves = [move * (roundoff / ROUNDING) for move in errors.moves]
+    return bool(common_factor(errors, in_units, errors.kind.columns, moves))
 
 
 def _is_product(evidence: Evidence, steps: torch.Tensor) -> bool:

@@ -263,7 +263,9 @@ def with_reference_errors(
     variation, _ = estimate(squares.div_(len(samples)), len(samples), errors.exact, columns, 1.0)
     in_units = (variation / errors.unit).float()
     beyond = torch.cat(habits)
-    if beyond.numel() >= REFERENCE_HABIT * len(samples) * max(1, squares.numel()):
+    habitual = beyond.numel() >= REFERENCE_HABIT * len(samples) * max(1, squares.numel())
+    # A wide format computed element by element has no inner roundings of that size: what is off there cancels.
+    if habitual and not (errors.direct and errors.form.bits > 16):
         in_units = in_units.clamp(min=min(float(beyond.median()), HABIT_UNITS))
     noise = noise + in_units * (REFERENCE_DEVIATIONS / errors.multiple)
     return noise, ReferenceNeeds(0.0, max(sample.needs(noise).rms for sample in samples))
