@@ -344,6 +344,8 @@ def test_a_second_report_reads_only_what_changed(
     kept[0].write_bytes(b"damaged")
     kept[2].write_bytes(kept[1].read_bytes())  # of other logs
     assert (sum(counts().values()), len(read)) == (22, 2)
+    monkeypatch.setattr(merge, "_format", lambda: 7)  # another version of this program
+    assert (sum(counts().values()), len(read)) == (22, 3)
 
 
 def test_a_folder_that_nothing_can_be_written_to(tmp_path: Path, many: None) -> None:

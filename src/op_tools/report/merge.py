@@ -6,6 +6,7 @@ What a rank's logs come to is kept beside them, so that a second report reads on
 from __future__ import annotations
 
 import base64
+import functools
 import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ import msgspec
 
 from dicore.executors import ExecutorError, run_payloads
 from dicore.files import write_bytes
+from dicore.page import asset
 from op_tools.report.rows import in_order_of_interest
 from op_tools.report.scan import LogFile, scan
 from op_tools.report.summary import NO_RANK, LogLine, RunSummary
@@ -29,8 +31,8 @@ from op_tools.storage.log_reader import read_header
 __all__ = ["Part", "merged", "parts_of", "summary_of_parts"]
 
 _FUNCTION = "op_tools.report.merge:summary_of_parts"
-# Goes up with every change of what a summary holds or of how it is counted.
-_FORMAT = 1
+# What a summary holds and how it is counted: by the text of these files, so that no change of them is forgotten.
+_MAKERS = ("facts.py", "rows.py", "scan.py", "summary.py")
 _CACHE_FOLDER = ".summaries"
 # What one task reads, so that its result is worth its way and a lost worker costs little.
 _TASK_BYTES = 64 << 20
@@ -167,7 +169,7 @@ def _unpacked(content: bytes) -> RunSummary:
 
 
 class _Cached(msgspec.Struct):
-    format: int
+    format: int  # other ones are of another version
     logs: list[tuple[str, str, str | None, int, int]]
     summary: RunSummary
 
@@ -178,7 +180,7 @@ def _summary_of(logs: Sequence[LogFile]) -> RunSummary:
     path = _cache_path(logs)
     try:
         cached = msgspec.msgpack.decode(zlib.decompress(path.read_bytes()), type=_Cached)
-        if cached.format == _FORMAT and cached.logs == before:
+        if cached.format == _format() and cached.logs == before:
             return cached.summary
     except (OSError, zlib.error, msgspec.DecodeError, RecursionError):
         pass  # none, or of another version, or damaged
@@ -186,10 +188,15 @@ def _summary_of(logs: Sequence[LogFile]) -> RunSummary:
     if not any(line.problem for line in summary.logs):
         try:
             path.parent.mkdir(exist_ok=True)
-            write_bytes(path, _packed(_Cached(_FORMAT, before, summary)))
+            write_bytes(path, _packed(_Cached(_format(), before, summary)))
         except OSError:
             pass  # a folder that is only to be read: the next report reads the logs again
     return summary
+
+
+@functools.cache
+def _format() -> int:
+    return zlib.crc32("".join(asset("op_tools.report", name) for name in _MAKERS).encode())
 
 
 def _cache_path(logs: Sequence[LogFile]) -> Path:

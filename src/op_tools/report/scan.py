@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from op_tools.report.captures import Captures
+from op_tools.report.facts import RowFacts, facts_of
 from op_tools.report.rows import (
     ATTENTION,
     EVENTS,
@@ -67,25 +68,6 @@ class LogFile(NamedTuple):
     tool: str
     path: str
     captures: str | None
-
-
-class _Facts(msgspec.Struct, gc=False):
-    """What is looked at in every row. Logs may come from elsewhere: anything may be of any type."""
-
-    name: Any = None
-    verdict: Any = None
-    step: Any = None
-    rank: Any = None
-    pid: Any = None
-    status: Any = None
-    kind: Any = None
-    error_info: Any = None
-    error_over_bound: Any = None
-    max_abs_diff: Any = None
-    forward_elasped: Any = None
-    backward_elasped: Any = None
-    call_site: Any = None
-    input: Any = None
 
 
 class _Named:
@@ -206,7 +188,7 @@ class _Scan:
         by_rank: dict[int, _RankRows] = {}
         texts: set[str] = set()
         order = -1
-        for order, (payload, facts) in enumerate(_facts_of(reader)):
+        for order, (payload, facts) in enumerate(facts_of(reader)):
             rank = facts.rank if type(facts.rank) is int else own_rank
             mine = by_rank.get(rank)
             if mine is None:
@@ -235,7 +217,7 @@ class _Scan:
         self._fold(log.tool, section, by_rank)
         return order + 1
 
-    def _add_time(self, named: _Named, facts: _Facts, process: tuple[int, Any]) -> None:
+    def _add_time(self, named: _Named, facts: RowFacts, process: tuple[int, Any]) -> None:
         forward, backward = _nanoseconds(facts.forward_elasped), _nanoseconds(facts.backward_elasped)
         both = forward + backward
         site = named.sites.get(facts.call_site) if type(facts.call_site) is str else None
@@ -344,28 +326,6 @@ class _Scan:
             peaks[kind] = max(peaks.get(kind, 0), *(value for _, value in kept))
             if kind == "host_rss_bytes" or any(value for _, value in kept):
                 summary.memory.append(MemorySeries(rank, pid, kind, kept))
-
-
-def _facts_of(reader: LogReader | CsvReader) -> Iterator[tuple[bytes | dict[str, Any], _Facts]]:
-    """What is looked at of each row, and the row as the log has it."""
-    if isinstance(reader, CsvReader):
-        for row in reader.rows():
-            yield row, _facts_in(row)
-        return
-    decode = msgspec.msgpack.Decoder(_Facts).decode
-    for payload in reader:
-        try:
-            yield payload, decode(payload)
-        except (msgspec.DecodeError, RecursionError):  # a key that is no text, or no row
-            found = decoded(payload)
-            if found is None:
-                reader.drop(payload)
-            else:
-                yield payload, _facts_in(found)
-
-
-def _facts_in(row: Mapping[str, Any]) -> _Facts:
-    return _Facts(*map(row.get, _Facts.__struct_fields__))
 
 
 def _stats_of(section: str, named: _Named) -> OperatorStats | None:
