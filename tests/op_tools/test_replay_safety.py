@@ -10,8 +10,10 @@ import pytest
 import torch
 from captures import ON_HOST, capture, nothing, one, verdicts
 
-from op_tools.replay import Options, find_items, replay
+from op_tools.diff.sequence import of_captures
+from op_tools.replay import Options, find_items, replay, summary
 from op_tools.replay.printing import report_line
+from op_tools.storage import load
 
 pytestmark = pytest.mark.unit
 
@@ -170,3 +172,24 @@ def test_a_crash_and_a_hang_cost_only_themselves(
     assert "8 s" in reports["2"].reason
     assert [reports[str(number)].status for number in range(3, 8)] == ["same"] * 5
     assert not (tmp_path / "made").exists()
+
+
+NUMBERS = {"huge": 10**30, "below": -(10**30), "yes": True, "text": "7", "fraction": 1.5, "none": None}
+
+
+@pytest.mark.parametrize("number", NUMBERS.values(), ids=NUMBERS)
+def test_a_number_that_no_log_can_hold_is_none(tmp_path: Path, number: object) -> None:
+    """A header may say anything; what is printed, logged and put into tables is a number of ordinary size."""
+    folder = capture(tmp_path, torch.exp, (torch.rand(3),), forward_id=4)
+    for part in ("input", "output"):
+        data = load(folder / f"{part}.pth")
+        data["__op_tools__"] |= {"forward_id": number, "step": number, "rank": number, "order": number}
+        torch.save(data, folder / f"{part}.pth")
+    report = one(folder, Options(device="cpu"))
+    assert report.status == "same" and {row["forward_id"] for row in report.rows} == {4}
+    summary.write_comparisons(str(tmp_path / "out"), [report])
+    log = summary.ReplayLog(str(tmp_path / "out"), times=True)
+    log.add(report)
+    log.close()
+    ((call,),) = of_captures(tmp_path).by_rank.values()
+    assert (call.row["forward_id"], call.row["step"], call.row["rank"]) == (4, 0, 0)

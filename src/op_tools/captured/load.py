@@ -26,12 +26,14 @@ __all__ = [
     "PARTS",
     "CapturedCall",
     "Item",
+    "call_number",
     "described_values",
     "find_items",
     "opaque_values",
     "operator_name",
     "read_description",
     "read_item",
+    "whole_number",
 ]
 
 _INPUT = "input.pth"
@@ -190,15 +192,20 @@ def read_item(item: Item, parts: Container[str] = PARTS) -> CapturedCall:
         grad_outputs=values.get("grad_outputs"),
         header=header,
         written=_written(found.get("output", {}).get("kwargs")),
-        forward_id=_forward_id(item, header),
+        forward_id=call_number(item, header),
         unread=unread,
     )
 
 
-def _forward_id(item: Item, header: Mapping[str, Any]) -> int | None:
+def whole_number(value: Any) -> int | None:
+    """A number that a file says; None where it is none that a log, a table or a database can hold."""
+    return value if type(value) is int and abs(value) < 1 << 63 else None
+
+
+def call_number(item: Item, header: Mapping[str, Any]) -> int | None:
     """The number of the call. Older layouts have it only in the folders: the last number below the operator's name."""
-    said = header.get("forward_id")
-    if type(said) is int:
+    said = whole_number(header.get("forward_id"))
+    if said is not None:
         return said
     folders = list(item.folder.parts)
     operator = next((n for n, part in enumerate(folders) if _OPERATOR.fullmatch(part)), len(folders))

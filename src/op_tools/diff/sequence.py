@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from op_tools.captured.load import Item, described_values, find_items, operator_name
+from op_tools.captured.load import (
+    Item,
+    call_number,
+    described_values,
+    find_items,
+    operator_name,
+    whole_number,
+)
 from op_tools.runs import Run, rows_of_log
 from op_tools.storage import CaptureError, load
 from op_tools.storage.log_reader import read_header
@@ -238,25 +245,18 @@ def _row_of(item: Item) -> dict[str, Any] | None:
     extra = extra if isinstance(extra, dict) else {}
     name = operator_name(item, header)
     return {
-        "forward_id": _number(header.get("forward_id"), item),
+        "forward_id": call_number(item, header) or 0,
         # Calls at ATen level go by the number of the call they are part of.
-        "order": header.get("order") if isinstance(header.get("order"), int) else 0,
+        "order": whole_number(header.get("order")) or 0,
         "name": name,
         "call_site": header.get("call_site") or "",
         "module": extra.get("module") or "",
-        "step": header.get("step") if isinstance(header.get("step"), int) else 0,
-        "rank": header.get("rank") if isinstance(header.get("rank"), int) else 0,
-        "world_size": header.get("world_size", 1),
+        "step": whole_number(header.get("step")) or 0,
+        "rank": whole_number(header.get("rank")) or 0,
+        "world_size": whole_number(header.get("world_size")) or 1,
         "level": extra.get("level") or ("aten" if str(name).startswith("aten.") else "api"),
         "phase": "forward",
     }
-
-
-def _number(said: Any, item: Item) -> int:
-    if isinstance(said, int):
-        return said
-    numbers = [int(part) for part in item.folder.parts if part.isdigit()]
-    return numbers[-1] if numbers else 0
 
 
 def shapes_of(call: RecordedCall) -> str:
