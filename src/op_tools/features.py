@@ -21,7 +21,7 @@ from dicore.settings import variables_of
 from op_tools import registry
 from op_tools.engine import ENGINE
 from op_tools.engine.call import WRAPPER, Call, device_types
-from op_tools.engine.core import Subscription
+from op_tools.engine.subscriptions import Subscription
 from op_tools.names import RefusedName, function_named, name_of
 from op_tools.settings import ToolSettings
 from op_tools.tool import Tool

@@ -22,7 +22,7 @@ from torch.overrides import get_overridable_functions, resolve_name
 
 from op_tools.categories import names_in
 
-__all__ = ["RefusedName", "function_named", "name_of", "registered_operators"]
+__all__ = ["RefusedName", "function_named", "name_of", "registered_operators", "torch_functions"]
 
 
 class RefusedName(ValueError):
@@ -149,7 +149,7 @@ def function_named(name: str, *, allow: Iterable[str] = ()) -> Callable[..., Any
 
 
 def _torch_function(name: str) -> Callable[..., Any]:
-    func = _torch_functions().get(name)
+    func = torch_functions().get(name)
     if func is None:
         reason = (
             "it needs the other processes of its group"
@@ -161,7 +161,8 @@ def _torch_function(name: str) -> Callable[..., Any]:
 
 
 @functools.cache
-def _torch_functions() -> dict[str, Callable[..., Any]]:
+def torch_functions() -> dict[str, Callable[..., Any]]:
+    """The functions of torch that compute on tensors, by name."""
     overridable = get_overridable_functions()
     listed = {func for functions in overridable.values() for func in functions}
     found: dict[str, Callable[..., Any]] = {}

@@ -16,6 +16,7 @@ import torch
 from dicore.settings import read
 from op_tools.engine import ENGINE, Call, site
 from op_tools.engine.compiled import COMPILED
+from op_tools.engine.named import functions_named
 from op_tools.names import registered_operators
 from op_tools.results import Results, mark_run, rank_info, run_id
 from op_tools.settings import ROOT, NameFilter, ToolSettings
@@ -74,6 +75,8 @@ class Tool:
     takes_compiled = False
     # A quick way to leave a call alone, asked before anything else is made of it: (name, args, kwargs, step) -> bool.
     declines: Any = None
+    # The same at ATen level, decided below Python: `op_tools.engine.native.sampler`.
+    native_sampler: Any = None
 
     def __init__(self, **arguments: Any) -> None:
         self.arguments = arguments
@@ -133,6 +136,11 @@ class Tool:
         listed = getattr(self.settings, "list", ".*") or ".*"
         disabled = getattr(self.settings, "disable_list", "")
         self.names = NameFilter(listed, disabled, self._origin("list"), self._origin("disable_list"))
+        # What the list spells out; None where it takes a mode to see what it may mean. apply_feature finds a function under
+        # whatever name the program has for it, which only a mode can.
+        self.api_functions = None
+        if self.only is None and not self.says_skips:
+            self.api_functions = functions_named(self.names, operators=not self.api_is_context)
         self._types = self._device_types(self.settings.device)
 
     def _origin(self, name: str) -> str:
@@ -161,6 +169,15 @@ class Tool:
     def wants_aten(self, name: str, func: Any) -> bool:
         """Whether the tool is for this operator at ATen level. Asked once per operator."""
         return False
+
+    def may_want_aten(self) -> bool:
+        """Whether there is an operator at ATen level that the tool is for; asked at start."""
+        return True
+
+    @property
+    def device_types(self) -> frozenset[str] | None:
+        """The device types whose calls are taken; None: all but the CPU."""
+        return self._types
 
     def wants_parent(self, name: str) -> bool:
         """Whether ATen calls must know that they are part, or backward, of a call that the tool itself does not take."""
@@ -343,7 +360,9 @@ class LevelTool(Tool):
     def read_settings(self) -> None:
         super().read_settings()
         # Where the list names no operator there is nothing to give context to, and API calls need not be seen at all.
-        self.uses_api = not self.api_is_context or self._names_an_operator()
+        self.uses_api = not self.api_is_context or (
+            self.api_functions != frozenset() and self._names_an_operator()
+        )
 
     def _names_an_operator(self) -> bool:
         return any(self.names.match(name) for name in registered_operators())
@@ -364,3 +383,6 @@ class LevelTool(Tool):
 
     def wants_aten(self, name: str, func: Any) -> bool:
         return self.uses_aten and self.names.match(name)
+
+    def may_want_aten(self) -> bool:
+        return self._names_an_operator()

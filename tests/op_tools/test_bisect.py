@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -141,7 +142,7 @@ def test_two_wrong_kernels_in_a_script_run_as_python_would(
         "--import", "sched", "--result-file", "numbers.json", "--keep", "kept", train.name, "--json", "a b"
     )
     assert code == 0, printed
-    assert "2 of 8 operators must run on the CPU to restore the result; 5 runs:" in printed
+    assert re.search(r"\n2 of \d+ operators must run on the CPU to restore the result; \d runs:", printed)
     listed = printed.partition("export OP_FALLBACK_LIST=")[2].strip()
     assert set(listed.split(",")) == {"aten.sigmoid_backward.default", "aten.silu.default"}
     assert max(map(len, printed.split("\n\n")[0].splitlines())) <= 100

@@ -28,8 +28,9 @@ class Call:
     """One call: what is called, with what, where. The call site is read from the stack only when asked for."""
 
     __slots__ = (
-        "_device", "_own", "_tensors", "_tensors_of", "_where", "args", "decomposed", "func", "hooked", "id", "in_backward",
-        "kwargs", "level", "name", "notes", "origin", "parent", "step", "subscription", "thread", "tools",
+        "_device", "_own", "_tensors", "_tensors_of", "_where", "args", "decomposed", "first_node", "func", "hooked", "id",
+        "in_backward", "kwargs", "level", "name", "notes", "observed", "origin", "parent", "step", "subscription",
+        "thread", "tools",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +58,9 @@ class Call:
         self.origin: Origin | None = None
         # Whether the ATen calls inside this one are looked at one by one, because it cannot be judged as a whole.
         self.decomposed = False
+        # Seen by the observer: what autograd does about the call (a new version of what it wrote) is done when it ends.
+        self.observed = False
+        self.first_node = 0  # the number of the first autograd node that it can have made
         self.tools: Any = ()
         # Whether autograd's nodes have hooks that hold this record.
         self.hooked = False

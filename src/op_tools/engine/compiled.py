@@ -12,13 +12,14 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
+import weakref
 from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from op_tools.engine import backward, collectives, private
+from op_tools.engine import backward, collectives, native, private
 from op_tools.engine.call import Call, device_types
 from op_tools.engine.modes import UNKNOWN, ApiMode
 
@@ -58,6 +59,7 @@ class CompiledRun:
         for mode in self.modes:
             private.remove_mode(mode)
         collectives.leave_alone(True)
+        engine.named.leave_alone(True)
 
     def _announce(self) -> None:
         engine, values = self.engine, self.frame.f_locals
@@ -97,6 +99,7 @@ class CompiledRun:
         """Put the modes back and tell the tools how it ended."""
         collectives.leave_alone(False)
         engine = self.engine
+        engine.named.leave_alone(False)
         if self.own_thread:
             # Tools may have come and gone meanwhile. The wrapper has also reset the keys that a mode turns on.
             own = (engine.local.api_mode, engine.local.aten_mode)
@@ -124,6 +127,7 @@ def _patch(module: ModuleType, engine: Engine) -> tuple[Callable[[], None], ...]
     leave = getattr(module, "_maybe_set_eval_frame", None)
     if enter is None or leave is None:
         return ()
+    native.leave_compiler_out(enter)
 
     def entering(callback: Any) -> Any:
         # The wrapper's first act, before it notes the dispatch keys that modes turn on: it restores them later.
@@ -133,7 +137,7 @@ def _patch(module: ModuleType, engine: Engine) -> tuple[Callable[[], None], ...]
             and getattr(engine.local, "compiled_run", None) is None
             and "prior" not in frame.f_locals
             and getattr(getattr(module, "_stance", None), "stance", "") != "force_eager"
-            and engine.modes_here()
+            and (engine.modes_here() or engine.named.is_on)
         ):
             engine.local.compiled_run = run = CompiledRun(engine, frame)  # type: ignore[attr-defined]
             run.enter()
@@ -150,8 +154,9 @@ def _patch(module: ModuleType, engine: Engine) -> tuple[Callable[[], None], ...]
         run.leave()
         return result
 
-    # The wrapper calls these while frames are being compiled; they are not to be among them.
-    for function in (entering, leaving):
+    # The wrapper calls these while frames are being compiled, and what a tool remembers of a tensor may be dropped then:
+    # they are not to be among the frames.
+    for function in (entering, leaving, weakref.WeakKeyDictionary()._remove):  # type: ignore[attr-defined, var-annotated]
         module.skip_code(function.__code__)  # type: ignore[attr-defined]
     return (
         private.replace(module, "set_eval_frame", entering),

@@ -1,7 +1,8 @@
 """The engine: which tools are on, who wants which function, and the way a call takes through the tools.
 
-At most one mode of each kind is on a thread's stack, whatever the number of tools. What is on is decided under a
-lock; what a thread is doing lies in that thread.
+What the program calls is seen by a function mode, or at the functions that lists spell out (`named`); what reaches the kernels
+comes from the compiled part (`native`), and from a dispatch mode only where that is missing. At most one mode of each kind is
+on a thread's stack, whatever the number of tools. What is on is decided under a lock; what a thread is doing lies in that thread.
 """
 
 from __future__ import annotations
@@ -13,41 +14,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from op_tools.categories import names_in
 from op_tools.device_error import DeviceError
-from op_tools.engine import backward, private
+from op_tools.engine import backward, native, private
 from op_tools.engine.call import WRAPPER, Call, device_types
 from op_tools.engine.failures import Failures
 from op_tools.engine.modes import UNKNOWN, ApiMode, AtenMode
+from op_tools.engine.named import NamedFunctions
 from op_tools.engine.patches import Patches
-from op_tools.names import name_of
+from op_tools.engine.subscriptions import Decisions, Subscription
 from op_tools.trees import flat_tensors
 
 if TYPE_CHECKING:
     from op_tools.tool import Tool
 
-    Tools = tuple[Tool, ...]
-
 Mode = TypeVar("Mode", ApiMode, AtenMode)
-# Questions and containers, not operators: nothing is computed in them, or what is computed is seen inside.
-NEVER = frozenset(
-    {
-        "torch.Tensor.data_ptr", "torch.Tensor.backward", "torch.Tensor.has_names", "torch.Tensor.numel",
-        "torch.Tensor.size", "torch.Tensor.__repr__", "torch.Tensor.__format__", "torch.Tensor.type",
-        "torch.Tensor.dim", "torch.Tensor.requires_grad_", "torch.autograd.backward", "torch.autograd.grad",
-        "torch.Tensor.register_hook", "torch.Tensor.stride", "torch.Tensor.storage_offset",
-        "torch.Tensor.untyped_storage", "torch.Tensor.is_contiguous", "torch.Tensor.retain_grad",
-        "torch.Tensor.element_size", "torch.Tensor.get_device", "torch.Tensor.__hash__", "torch.is_tensor",
-        "torch.is_floating_point", "torch.Tensor.is_floating_point", "torch.Tensor.__deepcopy__",
-        "torch.Tensor.__reduce_ex__", "torch.autograd.function.once_differentiable", "torch.typename",
-        "torch.Tensor.is_set_to", "torch.Tensor.is_shared", "torch.Tensor.record_stream",
-        "torch._has_compatible_shallow_copy_type",
-    }
-)  # fmt: skip
-# Only ever bookkeeping at ATen level.
-NEVER_ATEN = names_in(
-    "aten.detach.default aten.alias.default aten.is_pinned.default aten.record_stream.default"
-)
 
 
 class ThreadState(threading.local):
@@ -60,45 +40,11 @@ class ThreadState(threading.local):
     quiet = 0
 
 
-class Subscription:
-    """The cached decision for one function: its name, the tools that want it, those that say they skip it."""
-
-    __slots__ = (
-        "backward", "by_own_name", "bystander", "decline", "name", "only_parent", "parent_for", "skipped", "takes_all",
-        "ties", "tools", "views_whole",
-    )  # fmt: skip
-
-    def __init__(self, name: str, tools: Tools, skipped: Tools = (), parent_for: Tools = ()) -> None:
-        self.name = name
-        self.tools = tools
-        self.skipped = skipped
-        # Tools that take ATen calls, or leave them alone, by the API call they are part of.
-        self.parent_for = parent_for
-        self.only_parent = bool(parent_for) and not tools and not skipped
-        # Whether no tool has to be asked about each call.
-        self.takes_all = all(tool.takes_all for tool in tools)
-        self.backward = any(tool.wants_backward for tool in tools)
-        self.ties = bool(parent_for) or self.backward or any(tool.wants_ties for tool in tools)
-        # At ATen level: whether some tool looks at every call, not only at those inside backward,
-        self.views_whole = any(tool.aten_everywhere for tool in tools)
-        # The only tool, if it can tell cheaply that it leaves a call alone, and what then stands for that call.
-        self.decline = tools[0].declines if len(tools) == 1 and not skipped and not parent_for else None
-        self.bystander = Call(self, None, (), {}, "api", 0, 0)
-        # and whether some tool takes the call for its own name, not only for that of the call it is part of.
-        self.by_own_name = any(tool.only is None and tool.names.match(name) for tool in tools)
-
-
-Subscriptions = dict[Any, Subscription | None]
-
-
-class Engine:
+class Engine(Decisions):
     """All of it for one process."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.tools: tuple[Tool, ...] = ()
-        self.api_subscriptions: Subscriptions = {}
-        self.aten_subscriptions: Subscriptions = {}
+        super().__init__()
         self.local = ThreadState()
         self.failures = Failures()
         self.step = 0
@@ -107,11 +53,13 @@ class Engine:
         self._numbers = itertools.count(1)
         self._threads = 0
         self._patches = Patches(self)
+        self.native = native.NativeCalls(self)
+        self.named = NamedFunctions(self)
 
     # -- which tools are on --------------------------------------------------------------------------------
 
     def start(self, tool: Tool) -> None:
-        """Turn a tool on, for this thread and for threads started from now on."""
+        """Turn a tool on: at API level for this thread and for threads started from now on, at ATen level for all."""
         with self.lock:
             if tool not in self.tools:
                 self.tools = (*self.tools, tool)
@@ -128,10 +76,22 @@ class Engine:
             self.api_subscriptions.clear()
             self.aten_subscriptions.clear()
             self.sync_thread()
+            self.native.sync(self.tools)
+            named = [tool.api_functions or () for tool in self.tools if tool.uses_api]
+            self.named.sync(() if self.needs_api_mode else itertools.chain.from_iterable(named))
 
     def sync_thread(self) -> None:
         """Push or remove this thread's modes so that they fit the tools that are on."""
-        self._want(any(tool.uses_api for tool in self.tools), any(tool.uses_aten for tool in self.tools))
+        aten = any(tool.uses_aten for tool in self.tools) and not self.has_native()
+        self._want(self.needs_api_mode, aten)
+
+    def has_native(self) -> bool:
+        return self.native.available()
+
+    @property
+    def needs_api_mode(self) -> bool:
+        """Whether a list names more functions than can be led through the engine one by one."""
+        return any(tool.uses_api and tool.api_functions is None for tool in self.tools)
 
     def leave_thread(self) -> None:
         self._want(False, False)
@@ -164,49 +124,18 @@ class Engine:
         modes = (*private.function_modes(), *private.dispatch_modes())
         return [mode for mode in modes if isinstance(mode, (ApiMode, AtenMode))]
 
+    def observes_here(self) -> bool:
+        """Whether calls of this thread may be seen."""
+        return self.native.observes or self.named.is_on or bool(self.modes_here())
+
     def next_id(self) -> int:
         """The next forward_id; one count for all tools."""
         return next(self._numbers)
 
-    # -- decisions -----------------------------------------------------------------------------------------
-
-    def subscribe_api(self, func: Any, name: str | None = None) -> Subscription | None:
-        """Decide, once, who wants this function at API level."""
-        name = name_of(func) if name is None else name
-        everyone = self.tools
-        subscription: Subscription | None = None
-        never = name in NEVER or name.endswith((".__get__", ".__set__", ".__delete__"))
-        tools = () if never else tuple(tool for tool in everyone if tool.wants_api(name, func))
-        others = tuple(tool for tool in everyone if tool not in tools)
-        parent_for = () if never else tuple(tool for tool in others if tool.wants_parent(name))
-        skipped = tuple(t for t in others if t.says_skips and t.uses_api and not t.api_is_context)
-        if tools or skipped or parent_for:
-            subscription = Subscription(name, tools, skipped, parent_for)
-        self._keep(self.api_subscriptions, func, subscription, everyone)
-        return subscription
-
-    def subscribe_aten(self, func: Any) -> Subscription | None:
-        """Decide, once, who wants this operator at ATen level."""
-        name = name_of(func)
-        everyone = self.tools
-        tools = () if name in NEVER_ATEN else tuple(tool for tool in everyone if tool.wants_aten(name, func))
-        subscription = Subscription(name, tools) if tools else None
-        for tool in tools:
-            if tool.api_is_context and not tool.uses_api:
-                tool.uses_api = True  # the operator was registered after the tool was started
-                self.sync_thread()
-        self._keep(self.aten_subscriptions, func, subscription, everyone)
-        return subscription
-
-    def _keep(
-        self, subscriptions: Subscriptions, func: Any, subscription: Subscription | None, everyone: Any
-    ) -> None:
-        with self.lock:
-            if everyone is not self.tools:  # a tool came or went meanwhile: the next call decides anew
-                return
-            if len(subscriptions) > 20_000:  # functions made on the fly
-                subscriptions.clear()
-            subscriptions[func] = subscription
+    def decide_observed(self, func: Any) -> Subscription | None:
+        """Decide who wants this operator from the observer, which keeps the answer."""
+        seen = [tool for tool in self.tools if not tool.executes]
+        return private.silently(self.guarded, None, None, self.wanting, func, seen)  # type: ignore[no-any-return]
 
     # -- the way of a call ---------------------------------------------------------------------------------
 
@@ -227,10 +156,7 @@ class Engine:
         decline = subscription.decline
         if decline is not None and decline(subscription.name, args, kwargs, self.step):
             local.api_call = subscription.bystander
-            try:
-                return func(*args, **kwargs)
-            finally:
-                local.api_call = None
+            return self._unobserved(func, args, kwargs)
         for tool in subscription.skipped:
             tool.say(f"skip {tool.hook_name} on {subscription.name}")
         tensors = flat_tensors(args, kwargs)
@@ -251,13 +177,27 @@ class Engine:
             return func(*args, **kwargs)
         first = private.next_node_number()
         local.api_call = (subscription, func, args, kwargs)
+        looks_inside = self.native.looks_inside
+        if not looks_inside:
+            native.skip()
         try:
             result = func(*args, **kwargs)
             if private.next_node_number() != first:
                 private.silently(self.guarded, None, None, self._tie, local.api_call, first, result)
             return result
         finally:
+            if not looks_inside:
+                native.unskip()
             local.api_call = None
+
+    def _unobserved(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run a call that no tool takes, as the whole that it is: nobody looks inside."""
+        native.skip()
+        try:
+            return func(*args, **kwargs)
+        finally:
+            native.unskip()
+            self.local.api_call = None
 
     def _parent(self, pending: Any) -> Call | None:
         """The record of the API call under way on this thread; None if it concerns no tool."""
@@ -285,9 +225,13 @@ class Engine:
         """A call at API level through the tools that watch its devices."""
         func, args, kwargs = call.func, call.args, call.kwargs
         local = self.local
+        skipped = False
         try:
             track = private.silently(self._begin, call, tools)
             local.api_call = call
+            if not (call.decomposed or self.native.looks_inside):
+                native.skip()
+                skipped = True
             executes = [tool for tool in call.tools if tool.executes]
             result = self._execute(call, executes) if executes else func(*args, **kwargs)
         except BaseException:
@@ -295,6 +239,8 @@ class Engine:
             raise
         finally:
             local.api_call = None
+            if skipped:
+                native.unskip()
         if track is not None or call.tools:
             private.silently(self._end, call, track, result)
         return result
@@ -340,40 +286,15 @@ class Engine:
         return tools[0].execute(call, lambda: self._execute(call, tools[1:]))
 
     def run_aten(self, subscription: Subscription | None, func: Any, args: Any, kwargs: Any) -> Any:
-        """A call at ATen level that somebody may want. Function modes are off."""
+        """A call at ATen level that somebody may want, from the dispatch mode. Function modes are off."""
         if subscription is UNKNOWN:
             subscription = self.guarded(None, None, self.subscribe_aten, func)
-        local = self.local
-        if subscription is None or local.quiet:
+        call = None
+        if subscription is not None and not self.local.quiet:
+            call = self._aten_call(subscription, func, args, kwargs, observed=False)
+        if call is None:
             return func(*args, **kwargs)
-        api_call = local.api_call
-        if (
-            api_call is not None
-            and not subscription.views_whole
-            and (type(api_call) is tuple or not api_call.decomposed)
-        ):
-            return func(*args, **kwargs)
-        node = private.current_node()
-        origin = node.metadata.get(backward.KEY) if node is not None else None
-        if not subscription.by_own_name and api_call is None and origin is None:
-            return func(*args, **kwargs)
-        if (node is not None and backward.is_compiled(node)) or private.fake_mode_active():
-            return func(*args, **kwargs)
-        tensors = flat_tensors(args, kwargs)
-        kinds = device_types(tensors)
-        tools = [tool for tool in subscription.tools if tool.covers(kinds)]
-        if not tools:
-            return func(*args, **kwargs)
-        if type(api_call) is tuple:
-            api_call = self.guarded(None, None, self._parent, api_call)
-            if api_call is not None:
-                local.api_call = api_call  # of all ATen calls in it
-        call = Call(subscription, func, args, kwargs, "aten", 0, self.step, tensors)
-        call.parent, call.in_backward, call.origin = api_call, node is not None, origin
         try:
-            private.silently(self._begin_aten, call, tools)
-            if not call.tools:
-                return func(*args, **kwargs)
             executes = [tool for tool in call.tools if tool.executes]
             result = self._execute(call, executes) if executes else func(*args, **kwargs)
         except BaseException:
@@ -381,6 +302,66 @@ class Engine:
             raise
         private.silently(self._end, call, None, result)
         return result
+
+    def run_taken(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A call at a kernel that was taken for the tools that run calls in their own way."""
+        with private.no_function_modes():
+            return self.run_aten(self.aten_subscriptions.get(func, UNKNOWN), func, args, kwargs)
+
+    def begin_observed(self, subscription: Subscription, func: Any, args: Any, kwargs: Any) -> Call | None:
+        """A call that the observer has seen is about to run; None if no tool takes it."""
+        if self.local.quiet:
+            return None
+        return self._aten_call(subscription, func, args, kwargs, observed=True)
+
+    def end_observed(self, call: Call, result: Any) -> None:
+        """A call that the observer has seen has run."""
+        private.silently(self._end_observed, call, result)
+
+    def _end_observed(self, call: Call, result: Any) -> None:
+        if call.parent is None and call.subscription.ties:
+            self.guarded(None, call, backward.mark, result, call.first_node, call.as_origin)
+        self._end(call, None, result)
+
+    def fail_observed(self, call: Call) -> None:
+        private.silently(self._failed, call)
+
+    def _aten_call(
+        self, subscription: Subscription, func: Any, args: Any, kwargs: Any, *, observed: bool
+    ) -> Call | None:
+        """The record of a call at ATen level, shown to the tools that take it; None if none does."""
+        local = self.local
+        api_call = local.api_call
+        if (
+            api_call is not None
+            and not subscription.views_whole
+            and (type(api_call) is tuple or not api_call.decomposed)
+        ):
+            return None
+        node = private.current_node()
+        origin = node.metadata.get(backward.KEY) if node is not None else None
+        if not subscription.by_own_name and api_call is None and origin is None:
+            return None
+        if private.fake_mode_active() or (not observed and node is not None and backward.is_compiled(node)):
+            return None
+        tensors = flat_tensors(args, kwargs)
+        kinds = device_types(tensors)
+        tools = [tool for tool in subscription.tools if tool.covers(kinds)]
+        if not tools:
+            return None
+        if type(api_call) is tuple:
+            api_call = self.guarded(None, None, self._parent, api_call)
+            if api_call is not None:
+                local.api_call = api_call  # of all ATen calls in it
+        call = Call(subscription, func, args, kwargs, "aten", 0, self.step, tensors)
+        call.parent, call.in_backward, call.origin = api_call, node is not None, origin
+        call.observed, call.first_node = observed, private.next_node_number()
+        try:
+            private.silently(self._begin_aten, call, tools)
+        except BaseException:
+            private.silently(self._failed, call)
+            raise
+        return call if call.tools else None
 
     def _begin_aten(self, call: Call, tools: list[Tool]) -> None:
         call.tools = [tool for tool in tools if self.guarded(tool, call, tool.applies, call)]
@@ -393,15 +374,18 @@ class Engine:
     def quietly(self, function: Any, *args: Any) -> Any:
         """Run a part of the engine that calls torch: seen by nobody, and not by the tools either."""
         self.local.quiet += 1
+        native.hide()
         try:
             return private.silently(function, *args)
         finally:
+            native.show()
             self.local.quiet -= 1
 
     def guarded(self, tool: Tool | None, call: Call | None, function: Any, *args: Any) -> Any:
         """Run a part of a tool. Its errors become one row of its report; the device's own go to the user."""
         local = self.local
         local.quiet += 1
+        native.hide()
         try:
             return function(*args)
         except DeviceError as error:
@@ -410,6 +394,7 @@ class Engine:
             self.failures.report(tool, call, error)
             return None
         finally:
+            native.show()
             local.quiet -= 1
 
 

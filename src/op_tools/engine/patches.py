@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from op_tools.engine import backward, collectives, compiled, private
+from op_tools.engine.modes import ApiMode
 
 if TYPE_CHECKING:
     from op_tools.engine.core import Engine
@@ -46,7 +47,11 @@ class Patches:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._for_modes = _Group(engine, lambda: compiled.install(engine))
+        self._for_modes = _Group(
+            engine,
+            lambda: compiled.install(engine),
+            lambda: private.hide_mode_from_modules(lambda mode: isinstance(mode, ApiMode)),
+        )
         self._for_tools = _Group(
             engine,
             self._threads,
@@ -89,7 +94,12 @@ class Patches:
 
         def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
             ties = any(tool.wants_ties or tool.wants_backward for tool in engine.tools)
-            if not ties or engine.local.quiet or engine.local.api_call is not None or not engine.modes_here():
+            if (
+                not ties
+                or engine.local.quiet
+                or engine.local.api_call is not None
+                or not engine.observes_here()
+            ):
                 return original(cls, *args, **kwargs)
             first = private.next_node_number()
             result = original(cls, *args, **kwargs)

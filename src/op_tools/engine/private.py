@@ -5,7 +5,9 @@ Tried with torch 2.11 to 2.13. When a newer torch moves one of these, this file 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -183,6 +185,61 @@ def patch_custom_functions(wrapper: Callable[[Callable[..., Any]], Callable[...,
             del owner.apply  # type: ignore[attr-defined]
 
     return undo
+
+
+def follow_kernels(changed: Callable[[str, str], None]) -> Callable[[], None]:
+    """Tell of each operator whose kernels a library of Python changes, by its name and overload; the result undoes it."""
+    library = torch.library.Library
+    impl, destroy = library.impl, library._destroy
+
+    def tell(keys: Iterable[str]) -> None:
+        for key in keys:  # aten/add.Tensor/CPU
+            namespace, name, _ = key.split("/")
+            operator, _, overload = name.partition(".")
+            changed(f"{namespace}::{operator}", overload)
+
+    @functools.wraps(impl)
+    def with_impl(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = set(self._op_impls)
+        result = impl(self, *args, **kwargs)
+        tell(self._op_impls - before)
+        return result
+
+    @functools.wraps(destroy)
+    def with_destroy(self: Any) -> None:
+        gone = set(self._op_impls)
+        destroy(self)
+        tell(gone)
+
+    undos = [replace(library, "impl", with_impl), replace(library, "_destroy", with_destroy)]
+
+    def undo() -> None:
+        for step in undos:
+            step()
+
+    return undo
+
+
+def hide_mode_from_modules(is_ours: Callable[[Any], bool]) -> Callable[[], None]:
+    """Let modules of torch.nn decide as if no function mode of ours were on; the result undoes it.
+
+    Multi-head attention and the transformer's layers take other kernels in evaluation when a tensor or a mode overrides
+    functions: looking at them must not be the reason.
+    """
+    original = torch.overrides.has_torch_function
+
+    def has_torch_function(tensors: Any) -> bool:
+        in_module = sys._getframe(1).f_globals.get("__name__", "").startswith("torch.nn.modules.")
+        if not in_module or not all(map(is_ours, function_modes())):
+            return original(tensors)
+        return any(
+            type(tensor).__torch_function__ not in _NO_OVERRIDE for tensor in tensors if tensor is not None
+        )
+
+    return replace(torch.overrides, "has_torch_function", has_torch_function)
+
+
+_NO_OVERRIDE = (torch.Tensor.__torch_function__, torch._C._disabled_torch_function_impl)
 
 
 def keeps_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -233,7 +233,8 @@ class OpOverflowCheck(LevelTool):
             self._report(call, result, outputs, each, held)
         for tensor, found in zip(outputs, each, strict=True):
             was_clean = held.get(id(tensor), (CLEAN, False))[1]
-            self._memories.note(tensor, found, call.level == "aten" and id(tensor) in written, was_clean)
+            counts_later = call.level == "aten" and not call.observed and id(tensor) in written
+            self._memories.note(tensor, found, counts_later, was_clean)
 
     def _report(
         self,

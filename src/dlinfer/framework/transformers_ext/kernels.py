@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from dicore import observers
 from dlinfer.interface.registry import OVERLOADS
 from dlinfer.vendors.dispatch import RESOLVED, Values, resolve
 
@@ -34,7 +35,7 @@ CHECKED = DecoderKernels(*(OVERLOADS[name] for name in DecoderKernels._fields))
 
 
 def kernels(device: str) -> DecoderKernels:
-    """The kernels that serve a type of device now; torch's operators where modes or profilers are to see them."""
+    """The kernels that serve a type of device now; torch's operators where tools, modes or profilers are to see them."""
     if _watched():
         return CHECKED
     return DecoderKernels(*(_kernel(name, device) for name in DecoderKernels._fields))
@@ -48,4 +49,6 @@ def _kernel(name: str, device: str) -> Any:
 
 def _watched() -> bool:
     # Private: torch has no public question for modes that intercept operators, or for a running profiler.
-    return bool(torch._C._len_torch_dispatch_stack() or torch.autograd._profiler_enabled())
+    return bool(
+        observers.ACTIVE or torch._C._len_torch_dispatch_stack() or torch.autograd._profiler_enabled()
+    )
