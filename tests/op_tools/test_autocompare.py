@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 
 import pytest
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 
 import op_tools
 from op_tools.comparison.calls import Sampler
+from op_tools.engine import ENGINE, native
 
 pytestmark = pytest.mark.device
 D = "dipu"
@@ -103,7 +105,42 @@ def test_a_sample_compares_as_many_calls_as_its_rate_says(autocast):
         for _ in range(400):
             with torch.autocast(D, torch.bfloat16, enabled=autocast):
                 torch.mm(a, a)
-    assert 15 <= sum(compare.counts.values()) <= 100
+    # Under autocast there are two casts and their copies beside each product.
+    assert 15 <= sum(compare.counts.values()) <= (110 if autocast else 25)
+
+
+def test_a_sample_of_everything_costs_a_call_that_is_not_taken_no_python() -> None:
+    a = torch.randn(4, 4).to(D)
+    with op_tools.OpAutoCompare(mode="sampled", rate=0.001, refresh=10_000) as compare, torch.no_grad():
+        torch.mm(a, a)
+        torch.mm(a, a)  # decisions about what it is made of
+        entered = []
+        sys.setprofile(lambda frame, event, _: event == "call" and entered.append(frame.f_code.co_qualname))
+        try:
+            for _ in range(50):
+                torch.mm(a, a)
+        finally:
+            sys.setprofile(None)
+    assert not [name for name in entered if name.startswith(("Engine", "OpAutoCompare"))]
+    assert compare.native_sampler.calls >= 52 and compare.native_sampler.taken <= 2
+
+
+def test_the_ranks_of_a_job_begin_with_different_signatures_and_together_see_all() -> None:
+    tensors = [torch.ones(size, device=D) for size in range(1, 41)]
+    taken = []
+    for share in range(4):
+        sampler = native.sampler(0, 100, share, 4)
+        with op_tools.OpAutoCompare(mode="changed") as compare, torch.no_grad():
+            compare.native_sampler = sampler
+            ENGINE.changed()
+            seen = []
+            for tensor in tensors:
+                before = sampler.taken
+                torch.neg(tensor)
+                seen.append(sampler.taken - before)
+        taken.append(seen)
+    assert [sum(column) for column in zip(*taken, strict=True)] == [1] * 40
+    assert all(sum(seen) > 0 for seen in taken)
 
 
 def test_only_changed_signatures():

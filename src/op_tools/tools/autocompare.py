@@ -19,7 +19,7 @@ from op_tools import describe, tables
 from op_tools.categories import category_of, is_random
 from op_tools.comparison import calls, printing
 from op_tools.comparison.earlier_draws import EarlierDraws, generator_states
-from op_tools.engine import ENGINE, Call, private
+from op_tools.engine import ENGINE, Call, native, private
 from op_tools.engine.call import device_types, signature_of
 from op_tools.reference.recompute import Recomputation, RecomputeError
 from op_tools.results import COMPARISON_CSV_COLUMNS, LOCATION_COLUMNS, rank_info
@@ -84,12 +84,27 @@ class OpAutoCompare(Tool):
         return True
 
     @property
+    def uses_api(self) -> bool:  # type: ignore[override]
+        return not self._samples_kernels
+
+    def read_settings(self) -> None:
+        super().read_settings()
+        settings = self.settings
+        # A sample of everything is decided below Python, call by call: then calls go by the names of kernels.
+        everything = settings.list == ".*" and not settings.disable_list and self.only is None
+        self._samples_kernels = settings.mode != "every" and everything and ENGINE.has_native()
+
+    @property
     def wants_backward(self) -> bool:  # type: ignore[override]
         return bool(self.settings.backward)
 
     def opened(self) -> None:
         self.sampler = calls.Sampler(self.settings.mode, self.settings.rate, self.settings.refresh)
         self.declines = self._declines if self.settings.mode != "every" and self.only is None else None
+        self.native_sampler = None
+        if self._samples_kernels:
+            refresh = self.settings.refresh if self.settings.mode == "sampled" else 0
+            self.native_sampler = native.sampler(self.sampler.every if refresh else 0, refresh)
         self.noise = NoiseCache()
         self.counts: dict[str, int] = {}
         self.failed_names: dict[str, int] = {}
@@ -110,7 +125,7 @@ class OpAutoCompare(Tool):
                 return False
         elif not super().applies(call) or category_of(call.func, call.name) in _NOT_COMPARED:
             return False
-        if self.settings.mode == "every":
+        if self.settings.mode == "every" or call.subscription.sampler is not None:
             return True
         if call.parent is not None and call.parent.decomposed and self in call.parent.tools:
             return True  # the call it is part of was taken, to be judged by its parts
@@ -426,6 +441,10 @@ class OpAutoCompare(Tool):
                 self._store.put(info, "grad_outputs", tuple(grad_outputs))
                 self._store.put(info, "grad_inputs", tuple(values))
         self._store.flush()
+
+    def stepped(self, step: int) -> None:
+        if self.native_sampler is not None:
+            self.native_sampler.set_step(step)
 
     def closed(self) -> None:
         lost = ""
