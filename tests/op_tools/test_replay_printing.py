@@ -146,3 +146,19 @@ def test_the_number_of_a_call_is_that_of_its_folder(tmp_path: Path) -> None:
         assert read_item(item).forward_id == expected, layout
     (item,) = find_items(linear(tmp_path / "ours"))
     assert read_item(item).forward_id == 268
+
+
+def test_of_many_values_those_are_shown_that_are_not_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def last_is_wrong(values: Any) -> Any:
+        return [*values[:-1], values[-1] + 1]
+
+    folder = capture(tmp_path / "data", torch._foreach_exp, ([torch.ones(2)] * 100,), change=last_is_wrong)
+    text = printed(capsys, "replay", folder, *HERE)
+    (table,) = tables(text)
+    assert len(table.rows) == 40 and table["captured output[99]"]["verdict"] == "fail"
+    assert table.names[:2] == ["input[0]", "input[1]"]
+    assert "260 rows more: the CSV file has them" in text

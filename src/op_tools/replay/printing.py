@@ -20,6 +20,8 @@ from op_tools.trees import flat_results
 __all__ = ["comparison_table", "comparison_text", "report_line", "time_text", "wrapped"]
 
 _GAP = "\n\n\n"
+# An optimizer step over a list has three rows for each of its tensors.
+_MOST_ROWS = 40
 
 
 def comparison_text(judge: CallJudge, execution: Execution, found: ReplayComparison, forward_id: int) -> str:
@@ -64,11 +66,19 @@ def comparison_table(judge: CallJudge, execution: Execution, found: ReplayCompar
         f"{captured.name} forward_id: {forward_id}    verdict: {overall(rows)}",
         *(line for text in _call_site(captured) for line in wrapped(f"at {text}")),
         *wrapped(describe.printable(f"{called} -> {describe.brief(execution.result)}")),
-        tables.verdict_table(shown),
+        tables.verdict_table(_of_interest(shown)),
     ]
-    for text in (*_verdicts(shown), *found.notes):
+    if len(shown) > _MOST_ROWS:
+        lines.append(f"{len(shown) - _MOST_ROWS} rows more: the CSV file has them")
+    for text in (*_verdicts(shown)[:_MOST_ROWS], *found.notes):
         lines += wrapped(describe.printable(text))
     return "\n".join(lines)
+
+
+def _of_interest(rows: Sequence[Row]) -> list[Row]:
+    """Of many rows those that are not simply the same, then the first others, in their order."""
+    ranked = sorted(range(len(rows)), key=lambda index: rows[index]["verdict"] == "same")
+    return [rows[index] for index in sorted(ranked[:_MOST_ROWS])]
 
 
 def wrapped(text: str) -> list[str]:
