@@ -56,7 +56,7 @@ RMS_REFERENCE = 1.5
 # like reach four; gradients where the function levels off, half as many again), of so much RMS. Noise counts only beyond that of
 # a well-conditioned function, and fewer times, since nothing adds up.
 DIRECT_UNITS, DIRECT_RMS = 4.0, 1.25
-DIRECT_MULTIPLE, DIRECT_RMS_NOISE, DIRECT_FREE = 4.0, 2.0, 2.0
+DIRECT_MULTIPLE, DIRECT_RMS_NOISE, DIRECT_FREE = 4.0, 2.0, 1.5
 # Elementary functions of 2 units, and scales made of a few of them, lean by up to four roundings; attention is divided by
 # a sum of exponentials that lean, and by more (six were seen on a card).
 WIDE_ROUNDINGS, ATTENTION_ROUNDINGS = 4.0, 6.75
@@ -264,8 +264,8 @@ def with_reference_errors(
     in_units = (variation / errors.unit).float()
     beyond = torch.cat(habits)
     habitual = beyond.numel() >= REFERENCE_HABIT * len(samples) * max(1, squares.numel())
-    # A wide format computed element by element has no inner roundings of that size: what is off there cancels.
-    if habitual and not (errors.direct and errors.form.bits > 16):
+    # A wide format computed element by element has no inner roundings of that size, but for functions that level off.
+    if habitual and not (errors.direct and errors.form.bits > 16 and not errors.kind.absolute):
         in_units = in_units.clamp(min=min(float(beyond.median()), HABIT_UNITS))
     noise = noise + in_units * (REFERENCE_DEVIATIONS / errors.multiple)
     return noise, ReferenceNeeds(0.0, max(sample.needs(noise).rms for sample in samples))
