@@ -460,7 +460,7 @@ class OpAutoCompare(Tool):
         wrong = sorted(self.failed_names, key=lambda name: -self.failed_names[name])
         told = f"\n    look at {', '.join(wrong[:5])}" if wrong else ""
         self.say(f"op_tools: OpAutoCompare judged {results.count} values: {counts}{told}")
-        self.say(f"    rows {results.saved}")
+        self.say(f"    rows {results.saved}" if results.problem else f"    rows: {results.csv_path}")
         if lost:
             self.say(f"    failing calls were not all saved: {lost}")
 
