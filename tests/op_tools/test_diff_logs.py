@@ -19,7 +19,7 @@ from op_tools.diff.compare import open_either
 from op_tools.diff.printing import headline, next_step, text_of
 from op_tools.diff.report import Report
 from op_tools.diff.suspects import compare_logs
-from op_tools.runs import open_run
+from op_tools.runs import BadInput, open_run
 from op_tools.storage import Log
 
 pytestmark = pytest.mark.unit
@@ -242,3 +242,16 @@ def test_a_log_that_was_begun_before_there_were_ranks(tmp_path: Path) -> None:
                 log.append({"name": f"op{rank}", "verdict": "same", "rank": rank, "world_size": 2, "step": 0})
     report = compared(tmp_path / "A", tmp_path / "B")
     assert [(entry.rank, entry.call.name) for entry in report.entries] == [(0, "op0"), (1, "op1")]
+
+
+def test_a_log_that_cannot_be_read_costs_its_rank(tmp_path: Path) -> None:
+    a, b = ranks_autocompared(tmp_path / "A", 3), ranks_autocompared(tmp_path / "B", 3)
+    next(b.glob("*_rank1_*.oplog")).write_text("no log at all")
+    report = compared(a, b)
+    assert (report.counts()["aligned"], report.lost, report.exit_code) == (200, 1, 5)
+    assert any(note.startswith("B: ") and "is not a log of op_tools" in note for note in report.notes)
+    assert "only A has rank 1: not compared." in report.notes
+    for path in b.glob("*.oplog"):
+        path.write_text("no log at all")
+    with pytest.raises(BadInput, match="is not a log of op_tools"):
+        compared(a, b)

@@ -76,7 +76,7 @@ class Report:
     mode: Mode
     entries: list[PairedCall]
     notes: list[str] = field(default_factory=list)
-    unread: int = 0  # captures that are no entry because they do not even say which call they are of
+    unread: int = 0  # captures and logs that are no entry because they do not even say which call they are of
     _counted: _Counted = field(default_factory=_Counted)
 
     def add(self, entries: Iterable[PairedCall]) -> None:

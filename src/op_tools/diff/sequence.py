@@ -19,7 +19,7 @@ from op_tools.captured.load import (
     operator_name,
     whole_number,
 )
-from op_tools.runs import Run, rows_of_log
+from op_tools.runs import BadInput, Run, rows_of_log
 from op_tools.storage import CaptureError, load
 from op_tools.storage.log_reader import read_header
 
@@ -137,11 +137,21 @@ class RankedLog:
     """The calls in the log of a tool, one rank at a time: those of many ranks do not fit into memory together."""
 
     def __init__(self, run: Run, tool: str) -> None:
+        """Raises BadInput where no log can be read."""
         self.notes: list[str] = []
+        self.unread = 0
         self._logs: dict[int, list[Path]] = {}
         for path in run.logs.get(tool, ()):
-            for rank in _ranks_in(path):
+            try:
+                ranks = _ranks_in(path)
+            except BadInput as error:
+                self.notes.append(f"{error} Its calls are not compared.")
+                self.unread += 1
+                continue
+            for rank in ranks:
                 self._logs.setdefault(rank, []).append(path)
+        if self.unread and not self._logs:
+            raise BadInput(self.notes[0])
 
     @property
     def ranks(self) -> set[int]:

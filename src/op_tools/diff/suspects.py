@@ -61,6 +61,7 @@ def compare_logs(
         report.add(entries)
     for name, log in (("A", first), ("B", second)):
         report.notes += [f"{name}: {note}" for note in log.notes]
+        report.unread += log.unread
     report.notes.append(
         f"compared by the {tool} logs: without captures a call can be suspected, not proved wrong. {_HOW}"
     )
