@@ -6,6 +6,7 @@ import csv
 import math
 import os
 import random
+import shutil
 import sqlite3
 import threading
 import time
@@ -211,6 +212,16 @@ class TestLog:
         assert [read_log(path) for path in found] == [LogContents(rows(start), ANY)] * bool(start)
         log.close()
         assert read_log(log.path).rows == rows(start) + rows(2)
+
+    def test_results_that_are_removed_begin_anew(self, tmp_path: Path) -> None:
+        log = Log(tmp_path / "results", "rows")
+        log.extend(rows(3))
+        log.flush()
+        shutil.rmtree(tmp_path / "results")
+        log.append({"n": 1})
+        log.close()
+        (path,) = find_logs(tmp_path)
+        assert log.complete and (read_log(path).rows, read_header(path)["name"]) == ([{"n": 1}], "rows")
 
     def test_rows_that_no_disk_takes_are_bounded(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

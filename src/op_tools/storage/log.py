@@ -100,6 +100,8 @@ class _LogState:
         if self.torn or (not self.buffer and self.descriptor >= 0):
             return
         try:
+            if self.descriptor >= 0 and os.fstat(self.descriptor).st_nlink == 0:
+                self.leave_file()  # somebody removed the results: rows in a file without a name would be lost
             beginning = self.open() if self.descriptor < 0 else b""
             self.written += write_all(self.descriptor, [beginning, self.buffer])
             self.buffer = bytearray()
@@ -130,8 +132,12 @@ class _LogState:
         except OSError:
             self.torn = True  # rows after a torn one could not be read
             return
+        self.leave_file()
+
+    def leave_file(self) -> None:
+        """The next rows begin a new one."""
         os.close(self.descriptor)
-        self.descriptor, self.path = -1, None
+        self.descriptor, self.path, self.written = -1, None, 0
 
     def file_name(self, number: int) -> str:
         where = f"rank{self.rank}_{host_name()}_" if self.world_size > 1 else ""
