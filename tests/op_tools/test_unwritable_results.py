@@ -67,11 +67,11 @@ def test_all_tools_say_it_once_and_sum_up(tmp_path: Path, capfd: pytest.CaptureF
     assert out.count("not saved (") == 4 and out.count("INCOMPLETE") == 2
 
 
+@pytest.mark.parametrize("left", [700, 5_000, 20_000, 21_000, 40_000])
 def test_a_disk_that_fills_up_leaves_whole_files(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
     """Every write takes from what is left; the one that comes to the end is cut, as the kernel does it."""
-    left = 20_000
     real = os.writev
 
     def writev(descriptor: int, pieces: Any) -> int:
@@ -101,6 +101,8 @@ def test_a_disk_that_fills_up_leaves_whole_files(
             assert path.read_bytes().endswith(b"\n")
         elif path.suffix == ".pth":
             op_tools.load(path)
+        elif path.suffix == ".json":
+            assert path.with_suffix("").exists(), "a description of nothing"
 
 
 def test_a_table_that_cannot_be_written_has_no_half_row(

@@ -92,8 +92,7 @@ class BlobsBackend:
             return reference_of(leaf) if type(leaf) is Snapshot else leaf
 
         job.args, job.kwargs = map_leaves(job.args, referring), map_leaves(job.kwargs, referring)
-        self._tree.write(job.relative_path + ".json", [description])
-        written += self._tree.write(job.relative_path, container(job.tree()))
+        written += self._tree.write_described(job.relative_path, [description], container(job.tree()))
         if self._restarts != self._tree.restarts:
             self._start_over()
         return written

@@ -70,6 +70,16 @@ class FileTree:
                 self._incoming = ""
         return self._write_and_move(f"{self.root}/{relative}", pieces)
 
+    def write_described(self, relative: str, description: Sequence[Bytes], pieces: Sequence[Bytes]) -> int:
+        """A file, and beside it the `.json` that describes it: both or none. Raises OSError."""
+        self.write(f"{relative}.json", description)  # first: where there is a file, it is described
+        try:
+            return self.write(relative, pieces)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self.root}/{relative}.json")
+            raise
+
     def _write_and_move(self, path: str, pieces: Sequence[Bytes]) -> int:
         folder, _, name = path.rpartition("/")
         self._make(folder)

@@ -117,13 +117,12 @@ class FilesBackend:
         job.contents = [job.description()], container(job.tree())
 
     def write(self, job: CapturedPart) -> int:
-        """On the second thread. The description goes first: where there is a .pth, it is described."""
+        """On the second thread."""
         if job.contents is None:
             self.prepare(job)
         assert job.contents is not None
         description, pieces = job.contents
-        self._tree.write(job.relative_path + ".json", description)
-        return self._tree.write(job.relative_path, pieces)
+        return self._tree.write_described(job.relative_path, description, pieces)
 
     def release(self, job: CapturedPart) -> None:
         for snapshot in job.snapshots:

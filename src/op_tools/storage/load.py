@@ -203,8 +203,7 @@ def _export_one(path: Path, relative: str, output: FileTree) -> None:
     header = {**header, "store": "files"}
     path = path.with_name(path.name + ".json")
     description = path.read_bytes() if path.is_file() else described({**header, **tree})
-    output.write(relative + ".json", [description])
-    output.write(relative, container({**tree, TAG: header}))
+    output.write_described(relative, [description], container({**tree, TAG: header}))
 
 
 def _with_snapshots(tree: Any, saved: Any) -> Any:
