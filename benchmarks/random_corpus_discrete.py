@@ -372,9 +372,9 @@ def _dropout(p: float) -> Subject:
                 lambda keep, g: keep[: keep.numel() // 100 * 100].view(-1, 100)[::2].repeat_interleave(2, 0).view(-1)[
                     : keep.numel()].repeat(2)[: keep.numel()]),
             "four alike": structured(lambda keep, g: keep[::4].repeat_interleave(4)[: keep.numel()]),
-            "largest values kept": lambda n, g, a: _masked(a, (uniforms(n, g) >= p) ^ (a[0] > 2)),
+            "largest values kept": lambda n, g, a: _masked(a, (uniforms(n, g) >= p) | (a[0] > 2)),
             "scale in bfloat16": lambda n, g, a: _masked(
-                a, uniforms(n, g) >= p, float(torch.tensor(1.0011 / (1 - p)).bfloat16())),
+                a, uniforms(n, g) >= p, float(torch.tensor(1.005 / (1 - p)).bfloat16())),
         },
     )  # fmt: skip
 

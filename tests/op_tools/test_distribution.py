@@ -301,6 +301,30 @@ def test_halves_may_be_rounded_in_any_direction() -> None:
         assert found("torch.randn", (MANY,), (torch.randn(MANY) * 1.04).to(dtype))
 
 
+def test_what_rows_columns_and_halves_have_in_common() -> None:
+    x = torch.randn(MANY)
+    rows = x + 0.1 * torch.randn(MANY // 250).repeat_interleave(250)
+    assert "rows of 256" in (said := found("torch.randn", (MANY,), rows)) or "draws apart" in said
+    assert "from the first to the last" in found(
+        "torch.randn", (MANY,), x + torch.linspace(-0.06, 0.06, MANY)
+    )
+    zeros = torch.zeros(MANY)
+    flags = (torch.rand(MANY) < 0.3).float()
+    assert "reversed" in found(
+        "aten.bernoulli_.float", (zeros, 0.3), torch.cat([flags[: MANY // 2], flags[: MANY // 2].flip(0)])
+    )
+    by_column = (torch.rand(MANY) < 0.05 + 0.1 * (torch.arange(MANY) % 128) / 128).float()
+    assert "period of 128" in found("aten.bernoulli_.float", (zeros, 0.1), by_column)
+    kept = (torch.rand(MANY) < 0.1) & (torch.arange(MANY) // 128 % 50 != 7)
+    assert "equal flags" in found("aten.bernoulli_.float", (zeros, 0.1), kept.float())
+    some = torch.where(torch.rand(MANY) < 0.001, 0.0, x)
+    assert "one value comes" in found("torch.randn", (MANY,), some)
+    # Two equal ones among a thousand of 2^31 integers are no more than an accident.
+    whole = torch.zeros(1000, dtype=torch.int32).random_()
+    whole[1] = whole[700]
+    assert found("aten.random_.default", (whole,), whole) == ""
+
+
 def test_the_tests_share_one_level_and_keep_to_it() -> None:
     """Judged at a level of 1 in 20, right generators are accused in fewer than 1 of 20 calls."""
     assert sum(SHARES.values()) == pytest.approx(1.0)

@@ -30,6 +30,7 @@ GROUPS, MOST_RANKED = 16, 1024
 TAILS = tuple(2.0**-power for power in (40, 28, 20, 16, 14, 12, 10, 9, 8, 7, 6, 5, 4, 3))
 # Lanes are looked at from so many draws of each on.
 LEAST_ROWS = 4
+ROWS = (16, 64, 256, 1024)
 # Scores are cut off here, and the mean of the polynomial of degree 4 is then this.
 WIDEST_SCORE, CUT_PEAK = 4.0, -0.0035935186
 _ROOT_12 = math.sqrt(12)
@@ -44,6 +45,8 @@ def evidence_of(points: Points) -> Iterator[Statistic]:
     yield from _shape(points)
     yield from _tails(points)
     yield from _lanes(points, scores)
+    yield from _rows(points, scores)
+    yield from _trend(points.at)
     for values in points.parameters:
         yield from _parameter(points, scores, values)
     yield from _independence(points.at)
@@ -149,7 +152,22 @@ def _lanes(points: Points, scores: Tensor) -> Iterator[Statistic]:
     if points.granule <= COARSE:
         nats = max(nats, *(squares_nats(float(value), rows) for value in squares.aminmax()))
     text = f"every {LANES}th of the values has another mean or variance than the others"
-    yield Statistic("lanes", nats - math.log(3 * LANES), text)
+    yield Statistic("lanes", nats - math.log(8 * LANES), text)
+    if points.granule <= COARSE:
+        text = f"the means of every {LANES}th value differ more or less than by chance"
+        yield Statistic("lanes", squares_nats(float(sums.square().mean()), LANES) - math.log(4), text)
+
+
+def _rows(points: Points, scores: Tensor) -> Iterator[Statistic]:
+    """The means of stretches of neighbours, which differ as much as their number says: what a row or a thread block shares."""
+    if points.granule > COARSE:
+        return
+    for width in ROWS:
+        rows = points.count // width
+        if rows >= LEAST_ROWS:
+            sums = scores[: rows * width].view(rows, width).sum(1).square() / width
+            text = f"the means of rows of {width} values differ more or less than by chance"
+            yield Statistic("rows", squares_nats(float(sums.mean()), rows) - math.log(len(ROWS)), text)
 
 
 def digits(values: Tensor, levels: int, offset: int) -> Iterator[Statistic]:
@@ -212,13 +230,30 @@ def _independence(at: Tensor) -> Iterator[Statistic]:
         yield Statistic("period", float(power[best]) - math.log(count), text)
         spectra.append((what, spectrum))
     (_, plain), (folded_text, folded) = spectra
-    for what, product in (
-        ("", plain.abs().square()), (folded_text, folded.abs().square()), (" and their squares", plain * folded.conj()),
+    root = math.sqrt(count)
+    for what, product, pairs in (
+        ("", plain.abs().square(), 1), (folded_text, folded.abs().square(), 1), (" and their squares", plain * folded.conj(), 1),
+        (" of one half and, reversed, of the other", plain * plain, 2),
     ):  # fmt: skip
-        lags = torch.fft.irfft(product, count).double()[1:] / math.sqrt(count)
-        if count % 2 == 0 and not product.is_complex():
-            lags[count // 2 - 1] /= math.sqrt(2)  # half of the way round: every pair counts twice
+        lags = torch.fft.irfft(product, count).double() / (root * math.sqrt(pairs))
+        if pairs == 1:
+            lags = lags[1:]
+            if count % 2 == 0 and not product.is_complex():
+                lags[count // 2 - 1] /= math.sqrt(2)  # half of the way round: every pair counts twice
         best = int(lags.abs().argmax())
-        lag = min(best + 1, count - best - 1)
-        text = f"values{what} {lag} draws apart are correlated by {float(lags[best]) / math.sqrt(count):.3g}"
-        yield Statistic("dependence", normal_nats(float(lags[best])) - math.log(3 * count), text)
+        lag = f" {min(best + 1, count - best - 1)} draws apart" if pairs == 1 else ""
+        text = f"values{what}{lag} are correlated by {float(lags[best]) / root:.3g}"
+        yield Statistic("dependence", normal_nats(float(lags[best])) - math.log(4 * count), text)
+
+
+def _trend(at: Tensor) -> Iterator[Statistic]:
+    """Whether values become larger, or spread wider, from the first to the last."""
+    count = at.numel()
+    if count < LEAST_FOR_DEPENDENCE:
+        return
+    index = torch.linspace(-1, 1, count, dtype=torch.float64, device=at.device)
+    index /= float(index.square().sum().sqrt())
+    for what, values in (("become larger or smaller", at), ("spread more or less", (2 * at - 1).abs())):
+        shift = float(((values - values.mean()) * index).sum()) * _ROOT_12
+        text = f"the values {what} from the first to the last"
+        yield Statistic("trend", normal_nats(shift) - math.log(2), text)

@@ -19,7 +19,14 @@ from op_tools.verdict.distribution.draws import (
     parameter,
     taken,
 )
-from op_tools.verdict.distribution.evidence import Statistic, count_nats, rate_nats
+from op_tools.verdict.distribution.evidence import (
+    MANY_EVENTS,
+    Statistic,
+    count_nats,
+    excess_nats,
+    rate_nats,
+    squares_nats,
+)
 from op_tools.verdict.distribution.laws import SLOW_SAMPLES, checked_values
 from op_tools.verdict.rounding import format_of
 
@@ -87,17 +94,14 @@ def flags(values: Tensor, p: Tensor | float, **facts: Any) -> Law:
             return "" if bool((values == p).all()) else "a draw that its probability excludes"
         # The distances of the rarer flags tell all of them.
         rare, count = min(p, 1 - p), values.numel()
-        ends = torch.tensor([-1, count], device=values.device)
+        ends = torch.tensor([-1, count], device=values.device)  # the first and the last gap count too
         marks = (values != 0 if p <= 0.5 else values == 0).nonzero().view(-1)
         gaps = torch.cat([ends[:1], marks, ends[1:]]).diff()
-        longest = int(gaps.max()) - 1
-        text = f"{longest} draws in a row are the same, of probability {1 - rare:.6g} each"
-        run = Statistic("run", -longest * math.log1p(-rare) - math.log(count), text)
         facts = {"told_by": gaps, "most_likely": rare, **facts}
         hits = int(values.count_nonzero())
         text = f"a rate of {hits / count:.6g} in {count} draws, expected {p:.6g}"
-        lanes = _lanes(values, p)
-        facts = {"evidence": (Statistic("total", rate_nats(hits, count, p), text), run, *lanes), **facts}
+        total = Statistic("total", rate_nats(hits, count, p), text)
+        facts = {"evidence": (total, *_long_gaps(gaps, rare, count), *_lanes(values, p)), **facts}
 
     def interval(first: Tensor, last: Tensor, take: Take) -> tuple[Tensor, Tensor]:
         failing = 1 - taken(p, take)
@@ -106,16 +110,36 @@ def flags(values: Tensor, p: Tensor | float, **facts: Any) -> Law:
     return discrete(values, interval, **facts)
 
 
+def _long_gaps(gaps: Tensor, rare: float, count: int) -> tuple[Statistic, ...]:
+    """Draws in a row without the rarer flag: more or longer than by chance where something was not drawn."""
+    found = []
+    for expected in (10.0, 1.0, 0.1, 0.01, 1e-4, 1e-8):
+        length = math.ceil(math.log(expected / (count * rare + 1)) / math.log1p(-rare))
+        if length > 0:
+            hits = int((gaps > length).sum())
+            text = f"{hits} runs of {length} or more equal flags in {count} draws, expected {expected:g}"
+            found.append(Statistic("run", excess_nats(hits, expected) - math.log(6), text))
+    return tuple(found)
+
+
 def _lanes(values: Tensor, p: float) -> tuple[Statistic, ...]:
-    """Rates of every 64th flag: in few draws of few values they say more than scores do."""
-    rows = values.numel() // LANES
-    if rows < 2:
-        return ()
-    hits = (values[: rows * LANES].view(rows, LANES) != 0).sum(0)
-    least, most = map(int, hits.aminmax())
-    hit = max((least, most), key=lambda value: rate_nats(value, rows, p))
-    text = f"every {LANES}th flag is set in {hit} of {rows} draws, expected {p:.6g} of them"
-    return (Statistic("lanes", rate_nats(hit, rows, p) - math.log(2 * LANES), text),)
+    """Rates of every 64th and every 1024th flag: in few draws of few values they say more than scores do."""
+    found = []
+    for width in (LANES, 16 * LANES):
+        rows = values.numel() // width
+        if rows < 2:
+            continue
+        hits = (values[: rows * width].view(rows, width) != 0).sum(0)
+        least, most = map(int, hits.aminmax())
+        hit = least if rate_nats(least, rows, p) > rate_nats(most, rows, p) else most
+        text = f"every {width}th flag is set in {hit} of {rows} draws, expected {p:.6g} of them"
+        found.append(Statistic("lanes", rate_nats(hit, rows, p) - math.log(8 * width), text))
+        variance = rows * p * (1 - p)
+        if variance >= MANY_EVENTS / 2:  # rates are normal then
+            spread = float((hits.double() - rows * p).square().mean()) / variance
+            text = f"the rates of every {width}th flag differ {spread:.3g} times as much as by chance"
+            found.append(Statistic("lanes", squares_nats(spread, width) - math.log(8), text))
+    return tuple(found)
 
 
 def poisson(named: Named, results: Sequence[Any]) -> Law:

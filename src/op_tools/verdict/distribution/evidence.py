@@ -14,9 +14,9 @@ LEVEL = 1e-6
 
 # How the level is shared among the tests of one call: they add up to 1, so the sum of all is what Bonferroni allows.
 SHARES = {
-    "mean": 0.2, "variance": 0.2, "total": 0.15, "peak": 0.05, "shape": 0.05, "bins": 0.05, "tails": 0.05, "bits": 0.05,
+    "mean": 0.2, "variance": 0.2, "total": 0.15, "peak": 0.05, "shape": 0.04, "bins": 0.04, "tails": 0.04, "bits": 0.04,
     "lanes": 0.04, "period": 0.03, "dependence": 0.04, "coincidences": 0.02, "neighbours": 0.02, "repeats": 0.02,
-    "parameter": 0.02, "run": 0.01,
+    "parameter": 0.02, "run": 0.01, "trend": 0.02, "rows": 0.02,
 }  # fmt: skip
 
 # From so many expected events on, Chernoff's bound is sharpened.

@@ -63,7 +63,7 @@ def evidence_of(draws: RandomDraws, seen: Callable[[int], str] | None = None) ->
     same, likely = float(widths.mean()), draws.most_likely
     if not draws.discrete:
         same, likely = (2 * value + repeats.LEAST_DIFFERENT for value in (same, float(widths.max())))
-    yield from repeats.equal_values(draws.values, sample, same)
+    yield from repeats.equal_values(draws.values, sample, same, likely)
     yield from repeats.stretches(draws.values if draws.told_by is None else draws.told_by, likely)
     if draws.levels > 2:
         yield from battery.digits(sample, draws.levels, draws.offset)

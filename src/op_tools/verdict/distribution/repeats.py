@@ -27,8 +27,8 @@ _FACTOR = 0x9E3779B97F4A7C15 - (1 << 64)
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def equal_values(values: Tensor, sample: Tensor, same: float) -> Iterator[Statistic]:
-    """Neighbours among all values, and pairs of a sample, that are equal; two draws are with probability `same`."""
+def equal_values(values: Tensor, sample: Tensor, same: float, most_likely: float) -> Iterator[Statistic]:
+    """Neighbours among all values, and values of a sample, that are equal; two draws are with probability `same`."""
     bits, count = _bits(values), values.numel()
     if count < 2 or same >= MOST_SAME:
         return
@@ -36,7 +36,7 @@ def equal_values(values: Tensor, sample: Tensor, same: float) -> Iterator[Statis
     text = f"{equal} of {count} values equal the one before"
     # Neighbouring pairs share a value: every second of them is independent.
     yield Statistic("neighbours", excess_nats(equal / 2, ALLOWED * same * count / 2) - math.log(2), text)
-    yield from _coincidences(_bits(sample), same)
+    yield from _coincidences(_bits(sample), same, most_likely)
 
 
 def _bits(values: Tensor) -> Tensor:
@@ -50,8 +50,8 @@ def fingerprint(values: Tensor) -> int:
     return hash(_bits(values).cpu().numpy().tobytes())
 
 
-def _coincidences(bits: Tensor, same: float) -> Iterator[Statistic]:
-    """Pairs of equal values, all against all."""
+def _coincidences(bits: Tensor, same: float, most_likely: float) -> Iterator[Statistic]:
+    """Pairs of equal values, all against all, and the value that comes most often."""
     count = bits.numel()
     ranked = bits.sort().values
     edges = (ranked[1:] != ranked[:-1]).nonzero().view(-1) + 1
@@ -62,7 +62,13 @@ def _coincidences(bits: Tensor, same: float) -> Iterator[Statistic]:
     text = f"only {sizes.numel()} of {count} values are different"
     # A value that came k times makes k (k - 1) / 2 pairs by k - 1 accidents.
     nats = excess_nats(pairs, expected) / float(sizes.max())
-    yield Statistic("coincidences", nats, text)
+    yield Statistic("coincidences", nats - math.log(2), text)
+    if most_likely < MOST_SAME:
+        often = int(sizes.max())
+        text = f"one value comes {often} times in {count} draws"
+        # The first time may be any of the draws; the others come by chance.
+        nats = excess_nats(often - 1, ALLOWED * most_likely * count) - math.log(2 * count)
+        yield Statistic("coincidences", nats, text)
 
 
 def stretch_length(count: int, most_likely: float) -> int | None:
