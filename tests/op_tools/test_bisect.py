@@ -364,7 +364,7 @@ def test_a_result_file_from_before_is_no_result_of_the_run(
     assert runner.run(()).result == ()
     instead_of_python("echo 2.5 > numbers")
     assert runner.run(()).result == (2.5,)
-    instead_of_python("echo 3.5 > numbers; echo first >&2; echo last words >&2; exit 4")
+    instead_of_python("echo 3.5 > numbers; echo last words >&2; echo op_tools: of us >&2; exit 4")
     failed = runner.run(())
     assert (failed.result, failed.code, failed.problem) == ((), 4, "exit code 4: last words")
     instead_of_python("kill -SEGV $$")

@@ -221,8 +221,8 @@ class Runner:
         if code < 0:
             return f"killed by {_signal_name(-code)}"
         printed = (line for line in _text(errors).splitlines() if line.strip())
-        # What the mapping says of the device it found is no reason.
-        lines = [line for line in printed if not line.startswith(f"{MAPPING}.framework")]
+        # What the mapping says of the device it found, and the tools of themselves, is no reason.
+        lines = [line for line in printed if not line.startswith((f"{MAPPING}.framework", "op_tools: "))]
         said = f": {lines[-1].strip()[:_LONGEST_LINE]}" if lines else ""
         return f"exit code {code}{said}"
 
