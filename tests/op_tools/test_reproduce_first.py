@@ -114,6 +114,30 @@ def test_a_call_that_was_captured_right_is_tried_again_on_the_device(
     assert names_of(tmp_path / "r.py")["CASE"].repeat == 7
 
 
+@pytest.mark.parametrize("name", ["mm", "silu"])
+def test_a_common_factor_of_a_few_roundings_is_reproduced(name: str, tmp_path: Path) -> None:
+    """No element is further off than it may be; all of them together are."""
+    func, args = {
+        "mm": (torch.mm, (random(64, 128), random(128, 64, seed=1))),
+        "silu": (torch.nn.functional.silu, (random(64, 128),)),
+    }[name]
+    capture(tmp_path / "run", func, args, change=lambda value: value * (1 + 2.0**-21))
+    _, names = made(tmp_path / "run")
+    right = names["CASE"].call
+    assert names["CASE"].checks[0].factor < 2.0**-21
+    assert exit_code(names, OTHER, None, "--repeat", "2") == 0
+    other_order = {
+        "mm": lambda x: (x[1].t() @ x[0].t()).t().contiguous(),
+        "silu": lambda x: x[0] * x[0].sigmoid(),
+    }[name]
+    assert exit_code(names, OTHER, lambda x, device: other_order(x), "--repeat", "2") == 0
+
+    def wrong(x: list[Tensor], device: torch.device) -> Tensor:
+        return right(x, device) * (1 - 2.0**-21 if device == torch.device(OTHER) else 1)
+
+    assert exit_code(names, OTHER, wrong, "--repeat", "2") == 1
+
+
 # -- the surest first ------------------------------------------------------------------------------------------
 
 

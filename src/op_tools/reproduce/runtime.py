@@ -49,6 +49,7 @@ class ValueCheck(NamedTuple):
     same_dtype: bool = False  # compared with the CPU's result in the same dtype, not in float64
     or_as_cpu: bool = False  # an element that is what the CPU gives in the same dtype is right too
     leans: bool = False  # errors must not lean towards zero, as those of truncation do
+    factor: float = float("inf")  # most that all values together may be off by a common factor
     picks: tuple[int, int, int] | None = None  # (input, first flattened dimension, dimension) of positions
     exact: Saved | None = None  # the exact values, where the CPU cannot compute them by this call
 
@@ -196,6 +197,13 @@ def judged(
     if rms > check.rms:
         text = f"errors are {rms / check.rms:.3g} times as large on average as rounding explains"
         return CheckedValue(text, worst, rms)
+    if check.factor < float("inf"):
+        factor = along(given - want, want, allowed)[0]
+        if abs(factor) > check.factor:
+            text = (
+                f"all values together are off by a factor of 1 {'+' if factor > 0 else '-'} {abs(factor):.3g}"
+            )
+            return CheckedValue(f"{text}, allowed {check.factor:.3g}", worst, rms)
     if check.leans:
         unit = torch.finfo(check.dtype).eps * 2.0 ** (want.frexp().exponent - 1)
         outward = ((given - want) * want.sign() / unit).nan_to_num(0, 0, 0).clamp(-2, 2)
@@ -203,6 +211,15 @@ def judged(
         if used.numel() >= 64 and float(used.sign().mean()) < -0.6 and float(used.mean()) < -0.3:
             return CheckedValue("errors lean towards zero, as those of truncation do", worst, rms)
     return CheckedValue("", worst, rms)
+
+
+def along(error: torch.Tensor, want: torch.Tensor, allowed: torch.Tensor) -> tuple[float, torch.Tensor]:
+    """The share of the values that the errors are, by least squares, and what each element adds to its uncertainty."""
+    weight = torch.where(allowed > 0, allowed, torch.full_like(allowed, float("inf"))).square().reciprocal()
+    top, bottom = ((weight * want * part).nan_to_num(0, 0, 0) for part in (error.to(torch.float64), want))
+    power = float(bottom.sum())
+    share = float(top.sum()) / power if power > 0 else 0.0
+    return share, (top - bottom * share) / (power or 1.0)
 
 
 def same_picks(

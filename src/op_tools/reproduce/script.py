@@ -126,7 +126,9 @@ class Builder:
 
     # --- what is checked --------------------------------------------------------------------------------
 
-    def check(self, value: JudgedValue, *, elementwise: bool, leans: bool, stored: bool) -> ValueCheck:
+    def check(
+        self, value: JudgedValue, *, elementwise: bool, leans: bool, factor: bool, stored: bool
+    ) -> ValueCheck:
         """The rule for one value, as the verdict judges it."""
         own = value.own
         if not isinstance(own, torch.Tensor):
@@ -156,7 +158,25 @@ class Builder:
         else:
             start["rtol"], start["atol"] = envelope(limits)
             allowed = limits.exact.abs() * start["rtol"] + start["atol"]
+        if factor:
+            start["factor"] = self._factor(value, limits, allowed.double(), real_parts(own))
         return ValueCheck(**start, rms=self._rms(limits, allowed.double(), real_parts(own)))
+
+    def _factor(
+        self, value: JudgedValue, limits: ErrorLimits, allowed: torch.Tensor, own: torch.Tensor
+    ) -> float:
+        """One rounding, twice the CPU's own share, and six standard errors with rows and columns as single witnesses."""
+        form = format_of(value.own.dtype)
+        assert form is not None
+        columns = value.own.shape[-1] if value.own.dim() > 1 else 1
+        mine, _ = runtime.along(own - limits.exact, limits.exact, allowed)
+        deviations = [0.0]
+        for result in (own, real_parts(value.given) if value.given is not None else own):
+            if result.shape == limits.exact.shape:
+                rest = runtime.along(result - limits.exact, limits.exact, allowed)[1]
+                table = rest.reshape(-1, columns) if rest.numel() % columns == 0 else rest.reshape(-1, 1)
+                deviations += [float(part.norm()) for part in (rest, table.sum(0), table.sum(1))]
+        return float(f"{form.roundoff + 2 * abs(mine) + 6 * max(deviations):.3g}")
 
     def _rms(self, limits: ErrorLimits, allowed: torch.Tensor, own: torch.Tensor) -> float:
         """The verdict's limit for errors of the size it expects, as a share of what is allowed; the CPU gets room."""
@@ -204,6 +224,7 @@ def build(
     beside: str = "",
     elementwise: bool = False,
     leans: bool = False,
+    factor: bool = False,
     stored: bool = False,
 ) -> Script:
     """The text of the file. Raises NotWritable."""
@@ -212,7 +233,8 @@ def build(
     device = str(captured.header.get("device") or "cpu")
     call = call_source(judged.name, captured.args, captured.kwargs, builder.tensor, device)
     checked = [value for value in judged.values if _is_checked(value, judged)]
-    checks = [builder.check(value, elementwise=elementwise, leans=leans, stored=stored) for value in checked]
+    rule = {"elementwise": elementwise, "leans": leans, "factor": factor, "stored": stored}
+    checks = [builder.check(value, **rule) for value in checked]
     reference = ""
     if any(not check.same_dtype and check.exact is None for check in checks):
         reference = reference_source(judged.func, captured.args, captured.kwargs, builder.tensor)

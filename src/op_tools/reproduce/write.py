@@ -49,8 +49,10 @@ NOT_CONFIRMED = (
 _INTERNAL = 3
 _PATIENCE = 300.0
 _FURTHEST = 1 << 62
-# Plain tolerances first, then the bound of each element, then the signs of errors as well.
-_RULES: tuple[dict[str, bool], ...] = ({}, {"elementwise": True}, {"elementwise": True, "leans": True})
+# Plain tolerances first, then the bound of each element, then the signs of errors as well, then what all have in common.
+_RULES: tuple[dict[str, bool], ...] = (
+    {}, {"elementwise": True}, {"elementwise": True, "leans": True}, {"elementwise": True, "factor": True},
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
