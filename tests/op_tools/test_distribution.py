@@ -349,3 +349,21 @@ def test_judging_leaves_the_programs_generator_alone() -> None:
     verdicts = [judge_random("torch.randn", (1000,), {}, [x])[0] for _ in range(2)]
     assert torch.equal(torch.get_rng_state(), before)
     assert verdicts[0] == verdicts[1]
+
+
+def test_a_quick_look_at_a_mask_still_sees_all_elements() -> None:
+    """Of many masks of one kind OpAutoCompare judges some by all tests, and each by this."""
+    x = torch.randn(MANY)
+    keep = torch.rand(MANY) >= 0.1
+
+    def quick(values: torch.Tensor, mask: torch.Tensor) -> str:
+        name = "aten.native_dropout.default"
+        return judge_random(name, (x, 0.1, True), {}, [values, mask], thorough=False)[0].status
+
+    assert quick(x * keep / 0.9, keep) == "pass"
+    assert quick(x * keep, keep) == "fail"
+    assert quick(x, torch.ones_like(keep)) == "fail"
+    again = keep[: MANY // 2].repeat(2)
+    assert quick(x * again / 0.9, again) == "fail"
+    rare = torch.rand(MANY) >= 0.12
+    assert quick(x * rare / 0.9, rare) == "fail"

@@ -38,10 +38,11 @@ def judge_random(
     tolerance: Tolerance | None = None,
     level: float = LEVEL,
     seen: Callable[[int], str] | None = None,
+    thorough: bool = True,
 ) -> list[Verdict]:
     """Judge the flat results of one random call; `args` and `kwargs` hold the inputs as before the call.
 
-    `level`: the share of right calls that may be accused. `seen`: what knows earlier calls (`what_is_wrong`).
+    `level`: the share of right calls that may be accused. `seen` and `thorough`: see `what_is_wrong`.
     """
     tolerance = tolerance or Tolerance(0.0, 0.0)
     tensors = [value for value in results if isinstance(value, torch.Tensor)]
@@ -52,7 +53,7 @@ def judge_random(
     try:
         if not knows_distribution(name):
             raise NotJudged
-        wrong = what_is_wrong(*operator_of(name), args, kwargs, results, level, seen)
+        wrong = what_is_wrong(*operator_of(name), args, kwargs, results, level, seen, thorough)
     except NotJudged:
         wrong = _not_finite(args, kwargs, tensors)
         if not wrong:

@@ -25,11 +25,13 @@ def what_is_wrong(
     results: Sequence[Any],
     level: float = LEVEL,
     seen: Callable[[int], str] | None = None,
+    thorough: bool = True,
 ) -> str:
     """What speaks against the flat results of a call of `operator`; empty if nothing does. Raises NotJudged.
 
     `fills`: whether it writes to its first argument. `args` and `kwargs` are as before the call. `seen` gets a fingerprint of
-    what was drawn, where no right generator draws that twice, and answers what speaks against it.
+    what was drawn, where no right generator draws that twice, and answers what speaks against it. Not `thorough`: of a mask only
+    what all its elements say counts, no sample.
     """
     law, parameters = LAWS.get(operator, (_unknown, ()))
     if operator == "normal" and not fills:  # torch.normal(mean, std) makes a tensor
@@ -43,15 +45,20 @@ def what_is_wrong(
     convicting = [
         statistic
         for draws in several
-        for statistic in evidence_of(draws, seen)
+        for statistic in evidence_of(draws, seen, thorough)
         if statistic.convicts(level / len(several))
     ]
     return max(convicting, key=lambda statistic: statistic.nats).text if convicting else ""
 
 
-def evidence_of(draws: RandomDraws, seen: Callable[[int], str] | None = None) -> Iterator[Statistic]:
+def evidence_of(
+    draws: RandomDraws, seen: Callable[[int], str] | None = None, thorough: bool = True
+) -> Iterator[Statistic]:
     """All that can speak against draws; what is cheap or looks at all elements comes first."""
     yield from draws.evidence
+    if not thorough and draws.told_by is not None:
+        yield from repeats.stretches(draws.told_by, draws.most_likely)
+        return
     points = points_of(draws)
     sample = sampler(draws.values.numel(), draws.most)(draws.values)
     widths = points.high - points.low
