@@ -104,6 +104,16 @@ def share(kind: str) -> Callable[[Stored], float]:
     return lambda content: 100 * flagged(kind)(content) / compared(kind)(content)
 
 
+def generators(what: str, of: str, size: int = 100_000) -> Callable[[Stored], float]:
+    """Percent of the generators that `random_quality` drew from at one size."""
+
+    def percent(content: Stored) -> float:
+        tally = next(tally for tally in content["tallies"] if tally["size"] == size)
+        return float(100 * tally[what] / tally[of])
+
+    return percent
+
+
 def models(side: str) -> Callable[[Stored], int]:
     """How many models met every demand on one side."""
     return lambda content: sum(c["raw"]["side"] == side and not c["figure"] for c in content["cases"])
@@ -124,6 +134,7 @@ def recorded(package: str, name: str, what: str = "") -> Row:
 OPINFO, TOOLS, CPU, GPU = "opinfo_full", "op_tools_overhead", "dlinfer_cpu", "dlinfer_gpu_h200"
 H200 = "python benchmarks/run.py dlinfer_gpu --device cuda"
 VERDICT = "python benchmarks/verdict_quality.py"
+RANDOM = "python benchmarks/random_quality.py"
 BLOCKS_OF_64 = [
     f"decode attention 32 x {length}, 32/8 x {size}, blocks of 64"
     for length, size in ((2048, 64), (4096, 64), (8192, 64), (2048, 128), (8192, 128))
@@ -166,6 +177,10 @@ ROWS = [
         command=VERDICT),
     Row("op_tools", "verdict, H200: false alarms", "verdict_quality_h200", share("correct"), unit="%", target=0.5,
         command=f"{VERDICT} --device cuda"),
+    Row("op_tools", "wrong generators of random numbers found, 100,000 elements", "random_quality",
+        generators("found", "wrong"), ">=", "%", 95, command=RANDOM),
+    Row("op_tools", "right generators of random numbers accused, 440 draws of 100,000 elements", "random_quality",
+        generators("alarms", "right"), unit="%", target=0.01, command=RANDOM),
     recorded("op_tools", "saved files or rows lost in captures killed at random moments"),
     Row("op_tools", "idle, API level, over without: train step", TOOLS, "idle, API level, train step"),
     Row("op_tools", "idle, API level, over without: `add`", TOOLS, "idle, API level, add"),
