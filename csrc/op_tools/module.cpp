@@ -39,6 +39,7 @@ PYBIND11_MODULE(_native, module) {
     module.doc() = "Operator calls observed through at::RecordFunction, or taken at the device's own kernels.";
     op_tools::bind_observer(module);
     op_tools::bind_interceptor(module);
+    op_tools::bind_storages(module);
     module.def("leave_thread", [] { at::enableRecordFunction(false); }, "Never observe or profile this thread: it is the tools' own.");
     module.def("set_compiler", &op_tools::set_compiler, "The function of torch._dynamo that sets what compiles frames.");
     PyModule_AddFunctions(module.ptr(), op_tools::quick_functions);

@@ -105,5 +105,6 @@ void raise_in_program(py::error_already_set& error);
 
 void bind_observer(py::module_& module);
 void bind_interceptor(py::module_& module);
+void bind_storages(py::module_& module);
 
 }  // namespace op_tools

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from op_tools.device_error import DeviceError
+from op_tools.storages import storage_id
 from op_tools.trees import map_leaves, tensors_of
 
 
@@ -76,7 +77,7 @@ class Transfer:
         for tensor in tensors_of((args, kwargs)):
             if tensor.layout != torch.strided or tensor.device.type == "meta" or type(tensor) not in _PLAIN:
                 continue
-            storage = tensor.untyped_storage()._cdata
+            storage = storage_id(tensor)
             if seen.setdefault(storage, id(tensor)) != id(tensor):
                 self._shared.add(storage)
 
@@ -107,13 +108,13 @@ class Transfer:
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if not self.values and tensor.layout == torch.strided:
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self.device)
-        storage = tensor.untyped_storage() if self._shared and tensor.layout == torch.strided else None
-        if storage is None or storage._cdata not in self._shared:
+        number = storage_id(tensor) if self._shared and tensor.layout == torch.strided else 0
+        if number not in self._shared:
             return copy_tensor(tensor, self.device)
-        memory = self._memories.get(storage._cdata)
+        memory = self._memories.get(number)
         if memory is None:
-            raw = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-            memory = self._memories[storage._cdata] = copy_tensor(raw, self.device)
+            raw = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+            memory = self._memories[number] = copy_tensor(raw, self.device)
         whole = torch.empty(0, dtype=tensor.dtype, device=self.device)
         return whole.set_(memory.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 

@@ -281,16 +281,7 @@ def test_a_backward_that_overwrites_its_gradient_is_shown_what_it_was_given() ->
     assert seen == [([10, 10], [5, 5])]
 
 
-under_a_dispatch_mode = pytest.mark.xfail(
-    strict=False,
-    reason="autograd never adds in place while a dispatch mode is on; native observation has none",
-)
-
-
-@pytest.mark.parametrize(
-    "tool",
-    ["OpCapture", "OpTimeMeasure", "OpLayers", pytest.param("OpAutoCompare", marks=under_a_dispatch_mode)],
-)
+@pytest.mark.parametrize("tool", ["OpCapture", "OpTimeMeasure", "OpLayers", "OpAutoCompare"])
 def test_gradients_are_added_up_in_place_as_without_a_tool(tool: str) -> None:
     """Autograd adds in place only where nobody else holds the gradient."""
     model = torch.nn.Linear(3, 3).to(D)

@@ -16,16 +16,6 @@ from kernel_lists import PROGRAMS, TOOLS, Kernels, first_difference, kernels_of,
 
 pytestmark = pytest.mark.device
 D = "dipu"
-# Autograd asks for a dispatch mode, and torch's fused layers for a function mode.
-HAVE_DISPATCH_MODE = {
-    "autocompare", "autocompare-sampled", "capture-aten", "time-aten", "observe-aten", "overflow",
-}  # fmt: skip
-HAVE_FUNCTION_MODE = set(TOOLS) - {"time-aten", "layers"}
-
-
-def unless(tools: set[str], why: str) -> list[Any]:
-    marks = {tool: [pytest.mark.xfail(strict=False, reason=why)] for tool in tools}
-    return [pytest.param(tool, marks=marks.get(tool, [])) for tool in TOOLS]
 
 
 def _calls() -> dict[str, Callable[[torch.Tensor], Any]]:
@@ -81,7 +71,7 @@ def test_the_list_holds_what_autograd_chose() -> None:
     assert "aten::mm" in inside  # of linear
 
 
-@pytest.mark.parametrize("tool", unless(HAVE_DISPATCH_MODE, "a dispatch mode changes autograd's formulas"))
+@pytest.mark.parametrize("tool", TOOLS)
 def test_the_same_kernels_run_forward_and_backward(tool: str) -> None:
     expected = bare(everything)
     with TOOLS[tool](), own_work_marked():
@@ -89,9 +79,7 @@ def test_the_same_kernels_run_forward_and_backward(tool: str) -> None:
     assert list(first_difference(tool, expected, seen)) == []
 
 
-@pytest.mark.parametrize(
-    "tool", unless(HAVE_FUNCTION_MODE, "torch's fused layers are off under a function mode")
-)
+@pytest.mark.parametrize("tool", TOOLS)
 def test_fused_layers_stay_fused(tool: str) -> None:
     for layer in PROGRAMS:
         (program,) = runs(layer, 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from op_tools.storages import storage_id
 from op_tools.trees import map_tensors
 from op_tools.verdict import Verdict
 from op_tools.verdict.tolerance import Tolerance
@@ -110,8 +111,8 @@ def judge_view(
 def _facts(value: Any, bases: list[torch.Tensor]) -> list[tuple[str, Any]]:
     if not isinstance(value, torch.Tensor):
         return [("value", value)]
-    memory = value.untyped_storage()._cdata
-    start = next((base.storage_offset() for base in bases if base.untyped_storage()._cdata == memory), 0)
+    memory = storage_id(value)
+    start = next((base.storage_offset() for base in bases if storage_id(base) == memory), 0)
     # Strides of dimensions of length one or of nothing at all say nothing.
     strides = [stride for stride, length in zip(value.stride(), value.shape, strict=True) if length > 1]
     return [

@@ -25,6 +25,7 @@ from op_tools.reference.recompute import Recomputation, RecomputeError
 from op_tools.results import COMPARISON_CSV_COLUMNS, LOCATION_COLUMNS, rank_info
 from op_tools.settings import ToolSettings
 from op_tools.storage import CallInfo, CaptureStore
+from op_tools.storages import storage_id
 from op_tools.tool import Tool
 from op_tools.transfer import Transfer
 from op_tools.trees import flat_results, tensors_of
@@ -241,9 +242,9 @@ class OpAutoCompare(Tool):
     def _judge_view(self, call: Call, result: Any, args: Any, kwargs: Any) -> None:
         """Shape, strides and offset of a view; where the device made a copy instead, its values."""
         strided = [tensor for tensor in call.tensors() if tensor.layout == torch.strided]
-        memories = {tensor.untyped_storage()._cdata for tensor in strided}
+        memories = {storage_id(tensor) for tensor in strided}
         outputs = tensors_of(result)
-        aliases = all(t.layout == torch.strided and t.untyped_storage()._cdata in memories for t in outputs)
+        aliases = all(t.layout == torch.strided and storage_id(t) in memories for t in outputs)
         if not aliases:
             args, kwargs = Transfer(self.settings.reference).call(call.args, call.kwargs)
         reference = Recomputation(call.func, args, kwargs, reference=self.settings.reference)

@@ -12,7 +12,6 @@ import enum
 import functools
 import math
 import operator
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -25,6 +24,7 @@ from op_tools.device_error import DeviceError
 from op_tools.engine import Call
 from op_tools.engine.call import is_wrapper
 from op_tools.settings import ToolSettings
+from op_tools.storages import StorageMap, fills_its_storage
 from op_tools.tool import LevelTool, at_call_site, in_backward_of
 from op_tools.trees import tensors_of
 
@@ -106,13 +106,11 @@ class Memories:
 
     def __init__(self) -> None:
         # With the versions a tensor of it may have for as long as nothing unseen has been written.
-        self._seen: weakref.WeakKeyDictionary[Any, tuple[NonFinite, tuple[int, ...]]]
-        self._seen = weakref.WeakKeyDictionary()
+        self._seen: StorageMap[tuple[NonFinite, tuple[int, ...]]] = StorageMap()
 
     def is_clean(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor's memory is known to hold nothing, and nobody has written to it unseen."""
-        storage = _storage(tensor)
-        seen = None if storage is None else self._seen.get(storage)
+        seen = self._seen.get(tensor)
         return seen is not None and not seen[0] and _version(tensor) in seen[1]
 
     def note(
@@ -122,25 +120,15 @@ class Memories:
 
         `counts_later`: the call has written the tensor, and autograd will count that when the call has returned.
         """
-        storage = _storage(tensor)
-        if storage is None:
-            return
-        if found or was_clean or storage.nbytes() == tensor.numel() * tensor.element_size():
+        if found or was_clean or fills_its_storage(tensor):
             version = _version(tensor)
             # Inference tensors count nothing; what is known of them is looked at again.
             versions = () if version is None else (version, version + 1) if counts_later else (version,)
-            self._seen[storage] = (found, versions)
+            self._seen.put(tensor, (found, versions))
 
 
 def _version(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
-
-
-def _storage(tensor: torch.Tensor) -> Any:
-    try:
-        return tensor.untyped_storage()
-    except (RuntimeError, NotImplementedError):  # sparse and wrapped tensors have none of their own
-        return None
 
 
 @functools.lru_cache(maxsize=4096)
