@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from op_tools.engine.modes import UNKNOWN
+from op_tools.engine.modes import UNKNOWN, ApiMode
 from op_tools.names import name_of, torch_functions
 
 if TYPE_CHECKING:
@@ -110,6 +110,18 @@ def _name_under_a_mode(attribute: str) -> str:
     return ""
 
 
+class _ModeForOneCall(ApiMode):
+    """On while a named function runs: torch hands over the name and the arguments in the form that a mode gets them."""
+
+    def __init__(self, engine: Engine, originals: dict[Any, Any]) -> None:
+        super().__init__(engine)
+        self._originals = originals
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # torch looks methods up on torch.Tensor, where ours are now.
+        return super().__torch_function__(self._originals.get(func, func), types, args, kwargs)
+
+
 class NamedFunctions:
     """The functions that lead through the engine now."""
 
@@ -117,6 +129,7 @@ class NamedFunctions:
         self._engine = engine
         self._names: frozenset[str] = frozenset()
         self._undo: list[Callable[[], None]] = []
+        self._originals: dict[Any, Any] = {}
         self._compiled_runs = 0
 
     @property
@@ -141,6 +154,7 @@ class NamedFunctions:
         for undo in reversed(self._undo):
             undo()
         self._undo = []
+        self._originals = {}
         if routed and self._names:
             self._replace({name: torch_functions()[name] for name in self._names})
 
@@ -153,9 +167,7 @@ class NamedFunctions:
             if name.startswith("torch.Tensor."):
                 self._set(torch.Tensor, name.removeprefix("torch.Tensor."), ours)
                 for attribute in operators.get(name, ()):
-                    self._set(
-                        torch.Tensor, attribute, self._routed(getattr(torch.Tensor, attribute), original)
-                    )
+                    self._set(torch.Tensor, attribute, self._routed(getattr(torch.Tensor, attribute)))
             elif name.startswith("torch.") and name.count(".") == 1:
                 self._set(torch._VF, name.removeprefix("torch."), ours)
         for module in list(sys.modules.values()):
@@ -180,17 +192,15 @@ class NamedFunctions:
 
         self._undo.append(undo)
 
-    def _routed(self, original: Any, named: Any = None) -> Callable[..., Any]:
-        """A function in the place of another one, which goes by the name of `named` if that is given."""
-        engine, key = self._engine, original if named is None else named
+    def _routed(self, original: Any) -> Callable[..., Any]:
+        local, mode = self._engine.local, _ModeForOneCall(self._engine, self._originals)
 
         @functools.wraps(original)
         def function(*args: Any, **kwargs: Any) -> Any:
-            if engine.local.quiet:
+            if local.quiet or local.api_call is not None:
                 return original(*args, **kwargs)
-            subscription = engine.api_subscriptions.get(key, UNKNOWN)
-            if subscription is UNKNOWN:
-                subscription = engine.guarded(None, None, engine.subscribe_api, key)
-            return engine.run_api(subscription, original, args, kwargs)
+            with mode:
+                return original(*args, **kwargs)
 
+        self._originals[function] = original
         return function
