@@ -19,12 +19,12 @@ from op_tools import describe, tables
 from op_tools.categories import category_of, is_random
 from op_tools.comparison import calls, printing
 from op_tools.comparison.earlier_draws import EarlierDraws, generator_states
+from op_tools.comparison.failing_calls import FailingCalls
 from op_tools.engine import ENGINE, Call, native, private
 from op_tools.engine.call import device_types, signature_of
 from op_tools.reference.recompute import Recomputation, RecomputeError
-from op_tools.results import COMPARISON_CSV_COLUMNS, LOCATION_COLUMNS, rank_info
+from op_tools.results import COMPARISON_CSV_COLUMNS, LOCATION_COLUMNS
 from op_tools.settings import ToolSettings
-from op_tools.storage import CallInfo, CaptureStore
 from op_tools.storages import storage_id
 from op_tools.tool import Tool
 from op_tools.transfer import Transfer
@@ -116,8 +116,7 @@ class OpAutoCompare(Tool):
         self._random_inside: set[Any] = set()
         self._draws = EarlierDraws()
         self._random_calls: Counter[Any] = Counter()
-        self._store: CaptureStore | None = None
-        self._saved: Counter[tuple[bool, str]] = Counter()
+        self._failing = FailingCalls(self, self.settings.save_failures)
         self._shown: printing.Rows = []
 
     # -- which calls -----------------------------------------------------------------------------------------
@@ -206,9 +205,9 @@ class OpAutoCompare(Tool):
             thorough = judged < _THOROUGH or judged % _THOROUGH == 0
             verdicts = judge_random(call.name, args, kwargs, results, seen=seen, thorough=thorough)
             self._rows(call, "output", verdicts)
-            if self._is_saved(call, verdicts):
+            if self._failing.wants(call, verdicts):
                 told = {key: value for key, value in kwargs.items() if not isinstance(value, torch.Generator)}
-                self._save(call, (args, told), results, None, str(call.device))
+                self._failing.save(call, (args, told), results, None, str(call.device))
             return
         reference = Recomputation(call.func, args, kwargs, reference=self.settings.reference)
         if not self._is_computed(call, "output", reference):
@@ -217,8 +216,8 @@ class OpAutoCompare(Tool):
         results += [home.tensor(tensors[index]) for index in reference.written]
         verdicts = self._judge(call, results, reference)
         self._conclude(call, result, copies, reference, verdicts)
-        if self._is_saved(call, verdicts):
-            self._save(call, copies, results, reference, str(call.device))
+        if self._failing.wants(call, verdicts):
+            self._failing.save(call, copies, results, reference, str(call.device))
 
     def _conclude(
         self,
@@ -327,8 +326,8 @@ class OpAutoCompare(Tool):
             grads = (grad_inputs, home.tree(grad_outputs))
             by_index = dict(zip(wanted, verdicts, strict=True))
             self._show(call, printing.backward(self, call, inputs, grads, reference, by_index))
-        if self._is_saved(call, verdicts):
-            self._save(call, (args, kwargs), results, reference, device, home.tree(grad_outputs))
+        if self._failing.wants(call, verdicts):
+            self._failing.save(call, (args, kwargs), results, reference, device, home.tree(grad_outputs))
 
     # -- rows and tables -------------------------------------------------------------------------------------
 
@@ -404,62 +403,12 @@ class OpAutoCompare(Tool):
         row = {**self.row_of(call), "name": f"{call.name} {what}", "verdict": "skipped", "error_info": reason}
         self.open_results().append(row)
 
-    def _is_saved(self, call: Call, verdicts: list[Verdict]) -> bool:
-        """Whether the tensors of a call are kept. One operator that fails in every step must not take the room of others."""
-        failed = any(verdict.status == "fail" for verdict in verdicts)
-        if not failed and not any(is_label(verdict.status) for verdict in verdicts):
-            return False
-        most = self.settings.save_failures
-        of_one = max(1, most // 4) if failed else 1
-        saved = sum(count for (wrong, _), count in self._saved.items() if wrong == failed)
-        if saved >= most or self._saved[failed, call.name] >= of_one:
-            return False
-        self._saved[failed, call.name] += 1
-        return True
-
-    def _save(
-        self,
-        call: Call,
-        inputs: tuple[Any, Any],
-        results: Any,
-        reference: Recomputation | None,
-        device: str,
-        grad_outputs: Any = None,
-    ) -> None:
-        """The tensors of a failing call, for replay: <op>/<pid>/autocompare/<id>/<time>/{device,cpu}/.
-
-        Without a reference, as for random numbers, only the device's.
-        """
-        if self._store is None:
-            self._store = CaptureStore(self.settings.results, "files", None, self.say_saved)
-        parts: Any = ("input", "output") if grad_outputs is None else ("input", "grad_inputs", "grad_outputs")
-        both = CallInfo(
-            name=call.name, forward_id=call.id, step=call.step, purpose="autocompare", device=device,
-            call_site=self.call_site_text(call), parts=parts, **rank_info(),
-        )  # fmt: skip
-        self._store.folder_of(both)  # one for the two sides
-        sides = [("device", results)]
-        if reference is not None:
-            sides.append(("cpu", reference.own()))
-        for side, values in sides:
-            info = dataclasses.replace(both, side=side)
-            self._store.put(info, "input", *inputs)
-            if grad_outputs is None:
-                self._store.put(info, "output", tuple(values))
-            else:
-                self._store.put(info, "grad_outputs", tuple(grad_outputs))
-                self._store.put(info, "grad_inputs", tuple(values))
-        self._store.flush()
-
     def stepped(self, step: int) -> None:
         if self.native_sampler is not None:
             self.native_sampler.set_step(step)
 
     def closed(self) -> None:
-        lost = ""
-        if self._store is not None:
-            self._store.close()
-            lost, self._store = self._store.stats.reason, None
+        lost = self._failing.close()
         results = self.close_results()
         if results is None:
             self.say("op_tools: OpAutoCompare compared nothing: no call on a watched device was listed")
