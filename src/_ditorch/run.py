@@ -43,6 +43,7 @@ Run a program unchanged: the names of cuda lead to the chosen device, and the op
 Options:
 {tools}
 {gates}
+  --always-on               for jobs in production: --tool sentinel, which judges a few calls of every operator all the time
   --strict                  the gate autocompare also fails on labels, such as lower_precision
   --allow NAME[:ARITHMETIC] with --strict: a label that is allowed, for operators (names or patterns); may be repeated
   --profile FILE            with --strict: a device profile, which declares the arithmetic of a device
@@ -60,7 +61,7 @@ The exit code is the program's; 2 if it could not be started; of a gate, 1 if it
 
 _VALUES = ("--tool", "--gate", "--results", "--set")
 _OF_GATES = ("--strict", "--allow", "--profile")
-_FLAGS = ("--no-ditorch", "--help", "-h")
+_FLAGS = ("--always-on", "--no-ditorch", "--help", "-h")
 _USAGE_ERROR = 2
 
 
@@ -110,6 +111,8 @@ def parse(words: Sequence[str]) -> RunArguments:
             given.strict = True
         elif name in (*_VALUES, *_OF_GATES):
             given.take(name, value if equals else _value_of(name, rest))
+        elif word == "--always-on":
+            given.tools.append("sentinel")
         elif word == "--no-ditorch":
             given.mapping = False
         elif word in ("--help", "-h"):

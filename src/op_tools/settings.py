@@ -15,7 +15,17 @@ from typing import Any
 
 from dicore.settings import SettingError, Variable, flag, one_of, setting
 
-__all__ = ["PATH", "ROOT", "RUN_ID", "TOLERANCE", "NameFilter", "ToolSettings", "level_setting", "tolerance"]
+__all__ = [
+    "NATIVE",
+    "PATH",
+    "ROOT",
+    "RUN_ID",
+    "TOLERANCE",
+    "NameFilter",
+    "ToolSettings",
+    "level_setting",
+    "tolerance",
+]
 
 ROOT = "op_tools"
 """The table of the settings file; a tool has a table of its own below it."""
@@ -42,6 +52,12 @@ RUN_ID = Variable(
     "",
     "id of the run that a process belongs to; processes get it from the one that starts them",
     unset="made from the launcher's variables",
+)
+NATIVE = Variable(
+    "OP_TOOLS_NATIVE",
+    True,
+    "see what reaches the kernels without a dispatch mode; `0` uses the mode, as an installation without compiled parts does",
+    flag,
 )
 TOLERANCE = Variable(
     "AUTOCOMPARE_ERROR_TOLERANCE",

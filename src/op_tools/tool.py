@@ -333,7 +333,7 @@ class Tool:
             "thread": call.thread,
             "level": call.level,
             "phase": "backward" if call.in_backward else "forward",
-            "forward_name": call.origin.name if call.in_backward and call.origin is not None else "",
+            "forward_name": call.origin.name if call.in_backward and call.origin is not None else call.node,
             **rank_info(),
         }
 

@@ -14,9 +14,15 @@ from op_tools.storages import storage_id
 from op_tools.trees import map_leaves, tensors_of
 
 
-def copy_tensor(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:
-    """The values of a tensor on another device, detached, with the same strides where they are dense."""
+def copy_tensor(tensor: torch.Tensor, device: str | torch.device, non_blocking: bool = False) -> torch.Tensor:
+    """The values of a tensor on another device, detached, with the same strides where they are dense.
+
+    `non_blocking`: they are there once the device has done what is queued on its current stream.
+    """
     try:
+        if non_blocking and _can_be_queued(tensor, torch.device(device)):
+            pinned = torch.empty_like(tensor, device=device, pin_memory=True, requires_grad=False)
+            return pinned.copy_(tensor.detach(), non_blocking=True)
         return _copy(tensor.detach(), torch.device(device))
     except NotImplementedError:
         raise
@@ -24,6 +30,16 @@ def copy_tensor(tensor: torch.Tensor, device: str | torch.device) -> torch.Tenso
         if tensor.layout == torch.strided and tensor.device.type not in {"cpu", "meta"}:
             raise DeviceError(error) from error
         raise
+
+
+def _can_be_queued(tensor: torch.Tensor, device: torch.device) -> bool:
+    plain = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_complex()
+    return (
+        plain
+        and device.type == "cpu"
+        and tensor.device.type not in {"cpu", "meta"}
+        and 0 not in tensor.stride()
+    )
 
 
 def _copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -53,11 +69,13 @@ class Transfer:
         cast: dict[torch.dtype, torch.dtype] | None = None,
         *,
         values: bool = True,
+        non_blocking: bool = False,
     ) -> None:
         self.device = torch.device(device)
         self.cast = cast or {}
         # Without values a copy has the shape and strides of its tensor and nothing in it: enough for a view.
         self.values = values
+        self.non_blocking = non_blocking
         # By the id of the tensor, which the pair keeps alive.
         self._pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._memories: dict[int, torch.Tensor] = {}
@@ -110,7 +128,7 @@ class Transfer:
             return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self.device)
         number = storage_id(tensor) if self._shared and tensor.layout == torch.strided else 0
         if number not in self._shared:
-            return copy_tensor(tensor, self.device)
+            return copy_tensor(tensor, self.device, self.non_blocking)
         memory = self._memories.get(number)
         if memory is None:
             raw = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())

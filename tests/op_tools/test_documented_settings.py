@@ -11,7 +11,7 @@ import pytest
 from dicore.settings import Variable, variables_of
 from op_tools import registry
 from op_tools.replay import summary
-from op_tools.settings import PATH, RUN_ID, TOLERANCE, ToolSettings
+from op_tools.settings import NATIVE, PATH, RUN_ID, TOLERANCE, ToolSettings
 from op_tools.verdict.tolerance import DEFAULTS
 
 pytestmark = pytest.mark.unit
@@ -28,13 +28,13 @@ def text(name: str) -> str:
 
 def schemas() -> list[type[ToolSettings]]:
     found = [tool.schema for tool in registry.tools()]
-    assert len(found) == len(set(found)) == 9
+    assert len(found) == len(set(found)) == 10
     return [ToolSettings, *found]
 
 
 def settings() -> dict[str, tuple[str, Variable]]:
     of_tools = {v.name: (name, v) for schema in schemas() for name, v in variables_of(schema).items()}
-    return of_tools | {v.name: ("", v) for v in (PATH, RUN_ID)}  # which no argument sets
+    return of_tools | {v.name: ("", v) for v in (PATH, RUN_ID, NATIVE)}  # which no argument sets
 
 
 def rows(guide: str) -> dict[str, list[str]]:

@@ -130,10 +130,12 @@ def _environment(folder: Path) -> dict[str, str]:
 def test_the_tools_of_this_package_say_all_that_others_read() -> None:
     found = registry.by_section()
     assert list(found) == [
-        "autocompare", "overflow_check", "time_measure", "capture", "observe", "fallback", "dtype_cast", "layers", "memory",
+        "autocompare", "sentinel", "overflow_check", "time_measure", "capture", "observe", "fallback", "dtype_cast", "layers",
+        "memory",
     ]  # fmt: skip
     assert {section for section, tool in found.items() if tool.judges} == {
         "autocompare",
+        "sentinel",
         "overflow_check",
         "memory",
     }

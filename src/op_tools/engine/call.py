@@ -29,7 +29,7 @@ class Call:
 
     __slots__ = (
         "_device", "_own", "_tensors", "_tensors_of", "_where", "args", "decomposed", "first_node", "func", "hooked", "id",
-        "in_backward", "kwargs", "level", "name", "notes", "observed", "origin", "parent", "step", "subscription",
+        "in_backward", "kwargs", "level", "name", "node", "notes", "observed", "origin", "parent", "step", "subscription",
         "thread", "tools",
     )  # fmt: skip
 
@@ -61,6 +61,7 @@ class Call:
         # Seen by the observer: what autograd does about the call (a new version of what it wrote) is done when it ends.
         self.observed = False
         self.first_node = 0  # the number of the first autograd node that it can have made
+        self.node = ""  # the autograd node in whose backward it runs, where the forward call is not known
         self.tools: Any = ()
         # Whether autograd's nodes have hooks that hold this record.
         self.hooked = False
@@ -87,6 +88,11 @@ class Call:
         """
         self._device = self.device
         self.args, self.kwargs, self._tensors, self._tensors_of = (), {}, None, None
+
+    def detach_to(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Go on with copies of the arguments, so that the record can outlive the call without holding its tensors."""
+        self._device = self.device
+        self.args, self.kwargs, self._tensors, self._tensors_of = args, kwargs, None, None
 
     @property
     def where(self) -> site.CallSite:

@@ -356,6 +356,8 @@ class Engine(Decisions):
         call = Call(subscription, func, args, kwargs, "aten", 0, self.step, tensors)
         call.parent, call.in_backward, call.origin = api_call, node is not None, origin
         call.observed, call.first_node = observed, private.next_node_number()
+        if origin is None and node is not None:
+            call.node = node.name()
         try:
             private.silently(self._begin_aten, call, tools)
         except BaseException:

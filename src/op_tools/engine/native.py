@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dicore import observers
-from dicore.settings import Variable, flag
 from op_tools.engine import private
+from op_tools.settings import NATIVE
 
 if TYPE_CHECKING:
     from op_tools.engine.core import Engine
@@ -29,13 +29,6 @@ try:
     _native = importlib.import_module("op_tools._native")
 except ImportError as error:
     _missing = str(error)
-
-NATIVE = Variable(
-    "OP_TOOLS_NATIVE",
-    True,
-    "see what reaches the kernels without a dispatch mode; `0` uses the mode, as an installation without compiled parts does",
-    flag,
-)
 
 
 def _nothing() -> None:
@@ -137,6 +130,12 @@ def sampler(every: int, refresh: int, share: int = 0, shares: int = 1) -> Any:
     """Decides which calls are taken: each signature at its first call and after `refresh` steps, and one in `every` of all calls.
     Of `shares` ranks each begins elsewhere. 0 means never."""
     return _native.Sampler(every, refresh, share, shares)
+
+
+def leave_thread() -> None:
+    """Never observe or profile this thread: it is the tools' own."""
+    if _native is not None:
+        _native.leave_thread()
 
 
 def leave_compiler_out(set_eval_frame: Any) -> None:

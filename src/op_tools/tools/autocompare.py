@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -77,7 +78,7 @@ class OpAutoCompare(Tool):
     report_section = "operators"
     judges = True
     gives_labels = True
-    schema = AutoCompareSettings
+    schema: ClassVar[type[ToolSettings]] = AutoCompareSettings
     result_folder = "op_autocompare_result"
     result_file = "op_autocompare_info"
     columns: ClassVar = (
@@ -189,31 +190,45 @@ class OpAutoCompare(Tool):
         copies = call.notes.pop(self, None)
         if copies is None:
             return
-        args, kwargs = copies
         if category_of(call.func, call.name) == "view":
-            self._judge_view(call, result, args, kwargs)
+            self._judge_view(call, result, *copies)
             return
         home = Transfer(self.settings.reference)
         results = [home.tree(value) for value in flat_results(result)]
         if is_random(call.func, call.name, call.args, call.kwargs):
-            if call.parent is not None:
-                self._random_inside.add(call.parent.func)
-            before = call.notes.pop((self, "generators"), None)
-            seen = self._draws.seen(call.name, before, generator_states(call))
-            judged = self._random_calls[call.signature()]
-            self._random_calls[call.signature()] += 1
-            thorough = judged < _THOROUGH or judged % _THOROUGH == 0
-            verdicts = judge_random(call.name, args, kwargs, results, seen=seen, thorough=thorough)
-            self._rows(call, "output", verdicts)
-            if self._failing.wants(call, verdicts):
-                told = {key: value for key, value in kwargs.items() if not isinstance(value, torch.Generator)}
-                self._failing.save(call, (args, told), results, None, str(call.device))
-            return
-        reference = Recomputation(call.func, args, kwargs, reference=self.settings.reference)
-        if not self._is_computed(call, "output", reference):
+            self._judge_draws(call, copies, results)
             return
         tensors = call.tensors()
-        results += [home.tensor(tensors[index]) for index in reference.written]
+        self._judge_results(call, result, copies, results, lambda index: home.tensor(tensors[index]))
+
+    def _judge_draws(self, call: Call, inputs: tuple[Any, Any], results: list[Any]) -> None:
+        if call.parent is not None:
+            self._random_inside.add(call.parent.func)
+        before = call.notes.pop((self, "generators"), None)
+        seen = self._draws.seen(call.name, before, generator_states(call))
+        judged = self._random_calls[call.signature()]
+        self._random_calls[call.signature()] += 1
+        thorough = judged < _THOROUGH or judged % _THOROUGH == 0
+        verdicts = judge_random(call.name, *inputs, results, seen=seen, thorough=thorough)
+        self._rows(call, "output", verdicts)
+        if self._failing.wants(call, verdicts):
+            args, kwargs = inputs
+            told = {key: value for key, value in kwargs.items() if not isinstance(value, torch.Generator)}
+            self._failing.save(call, (args, told), results, None, str(call.device))
+
+    def _judge_results(
+        self,
+        call: Call,
+        result: Any,
+        copies: tuple[Any, Any],
+        results: list[Any],
+        input_after: Callable[[int], torch.Tensor],
+    ) -> None:
+        """`input_after`: what the call has left of an input that it wrote to, by its index among the tensors."""
+        reference = Recomputation(call.func, *copies, reference=self.settings.reference)
+        if not self._is_computed(call, "output", reference):
+            return
+        results += [input_after(index) for index in reference.written]
         verdicts = self._judge(call, results, reference)
         self._conclude(call, result, copies, reference, verdicts)
         if self._failing.wants(call, verdicts):
@@ -411,13 +426,15 @@ class OpAutoCompare(Tool):
         lost = self._failing.close()
         results = self.close_results()
         if results is None:
-            self.say("op_tools: OpAutoCompare compared nothing: no call on a watched device was listed")
+            self.say(
+                f"op_tools: {type(self).__name__} compared nothing: no call on a watched device was listed"
+            )
             return
         self._show_summary()
         counts = ", ".join(f"{count} {status}" for status, count in sorted(self.counts.items()))
         wrong = sorted(self.failed_names, key=lambda name: -self.failed_names[name])
         told = f"\n    look at {', '.join(wrong[:5])}" if wrong else ""
-        self.say(f"op_tools: OpAutoCompare judged {results.count} values: {counts}{told}")
+        self.say(f"op_tools: {type(self).__name__} judged {results.count} values: {counts}{told}")
         self.say(f"    rows {results.saved}" if results.problem else f"    rows: {results.csv_path}")
         if lost:
             self.say(f"    failing calls were not all saved: {lost}")
