@@ -79,7 +79,7 @@ def strict_gates(gates: Sequence[Gate], allow: Sequence[str], profiles: Sequence
     from op_tools.allowances import Allowances, BadAllowance
 
     if not any(tool_named(gate.tool).gives_labels for gate in gates):
-        names = ", ".join(f"--gate {tool.command_name}" for tool in offered() if tool.gives_labels)
+        names = " or ".join(f"--gate {tool.command_name}" for tool in offered() if tool.gives_labels)
         raise UsageError(
             f"--strict makes labels fail the gate of a tool that gives labels: it needs {names} beside it. If it is an option "
             "of the script, put -- before it."
