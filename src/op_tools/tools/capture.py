@@ -22,10 +22,13 @@ from op_tools.trees import tensors_of
 def numbers(text: str) -> range | frozenset[int]:
     """Read `5`, `0,3,7` or `10-20`."""
     words = [word.strip() for word in text.split(",") if word.strip()]
-    if len(words) == 1 and "-" in words[0]:
-        first, last = words[0].split("-")
-        return range(int(first), int(last) + 1)
-    return frozenset(int(word) for word in words)
+    try:
+        if len(words) == 1 and "-" in words[0]:
+            first, last = words[0].split("-")
+            return range(int(first), int(last) + 1)
+        return frozenset(int(word) for word in words)
+    except ValueError:
+        raise ValueError(f"expected 5, 0,3 or 10-20, got {text!r}") from None
 
 
 # What of the location of a call its files say, beside the source line.

@@ -28,7 +28,12 @@ __all__ = ["LayersSettings", "OpLayers", "wanted_steps"]
 
 def wanted_steps(text: str) -> range | frozenset[int]:
     """Read `0`, `0,3`, `10-20` or `all`."""
-    return range(sys.maxsize) if text.strip() == "all" else numbers(text)
+    if text.strip() == "all":
+        return range(sys.maxsize)
+    try:
+        return numbers(text)
+    except ValueError:
+        raise ValueError(f"expected 5, 0,3, 10-20 or all, got {text!r}") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,11 +98,7 @@ class OpLayers(Tool):
     def read_settings(self) -> None:
         super().read_settings()
         steps = self.settings.steps
-        try:  # an argument is given as it is: text, a number, a range
-            self._steps = wanted_steps(steps) if isinstance(steps, str) else steps
-            self._steps = frozenset({self._steps}) if isinstance(self._steps, int) else self._steps
-        except ValueError as error:
-            raise SettingError(f"steps is {steps!r}; expected 5, 0,3, 10-20 or all") from error
+        self._steps = frozenset({steps}) if isinstance(steps, int) else steps
         if self.settings.store not in ("files", "blobs"):
             raise SettingError(f"{self._origin('store')} is {self.settings.store!r}; expected files or blobs")
 
