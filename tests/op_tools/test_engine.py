@@ -12,7 +12,7 @@ import torch
 
 import op_tools
 from op_tools.device_error import DeviceError
-from op_tools.engine import ENGINE, private
+from op_tools.engine import ENGINE, named, private
 
 D = "dipu"
 
@@ -296,14 +296,36 @@ def test_a_call_knows_its_line_module_step_rank_and_thread(probe: Any) -> None:
 @pytest.mark.parametrize(
     "listed", ["torch.never", "torch.nn.functional.conv2d,torch.Tensor.exp", "torch.(mm|bmm)"]
 )
-def test_a_tool_whose_list_names_other_functions_costs_nothing(probe: Any, listed: str) -> None:
+def test_a_tool_whose_list_names_other_functions_costs_nothing(
+    probe: Any, listed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named, "_is_overridden", lambda: False)  # classes of other tests live on
     x = torch.ones(2, device=D)
     with probe(list=listed) as tool:
         assert _functions_of_ours_in(lambda: x + 1) == [] and private.function_modes() == []
     assert tool.calls == []
 
 
-def test_functions_named_by_a_list_are_seen_wherever_they_are_imported_and_put_back(probe: Any) -> None:
+def test_tensors_that_override_functions_are_shown_the_originals(probe: Any) -> None:
+    seen = []
+
+    class Overriding(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return super().__torch_function__(func, kinds, args, kwargs or {})
+
+    x = torch.ones(2, device=D).as_subclass(Overriding)
+    original = torch.Tensor.exp
+    with probe(list="torch.Tensor.exp") as tool:
+        x.exp()
+    assert original in seen and tool.names_seen() == ["torch.Tensor.exp"]
+
+
+def test_functions_named_by_a_list_are_seen_wherever_they_are_imported_and_put_back(
+    probe: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named, "_is_overridden", lambda: False)
     x = torch.ones(2, 2, device=D)
     module = types.ModuleType("of_the_program")
     module.mm = torch.mm

@@ -38,9 +38,10 @@ def functions_named(names: NameFilter, operators: bool) -> frozenset[str] | None
         items = [item for item in items if item.startswith("torch.") or _OPEN_ENDED.search(item)]
     if any(_OPEN_ENDED.search(item) or item.startswith(_OF_OTHERS) for item in items):
         return None
-    if any(_is_elsewhere(item) for item in items) or _is_overridden():
+    if any(_is_elsewhere(item) for item in items):
         return None
-    return frozenset(name for name in torch_functions() if names.match(name))
+    found = frozenset(name for name in torch_functions() if names.match(name))
+    return None if found and _is_overridden() else found
 
 
 def _is_elsewhere(item: str) -> bool:
