@@ -115,6 +115,8 @@ class Variable:
         """The default as one would write it."""
         if isinstance(self.default, bool):
             return str(int(self.default))
+        if self.parse is size and isinstance(self.default, int):
+            return _text_of_size(self.default)
         return "" if self.default is None else text_of(self.default)
 
     @property
@@ -150,6 +152,14 @@ def size(text: str) -> int:
     if not match:
         raise ValueError(f"expected a number of bytes such as 4096, 64K or 2G, got {text!r}")
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+
+
+def _text_of_size(number: int) -> str:
+    """`1G`: whole units of what `size` reads."""
+    power = 0
+    while number and number % 1024 == 0 and power < 4:
+        number, power = number // 1024, power + 1
+    return f"{number}{' KMGT'[power].strip()}"
 
 
 def one_of(*choices: str) -> Callable[[str], str]:

@@ -132,3 +132,8 @@ def test_an_argument_may_be_written_as_in_the_environment() -> None:
     assert read(Schema, "op_tools.x", {"limit": 5}, {})[0].limit == 5
     with pytest.raises(SettingError, match="argument limit: expected a number of bytes"):
         read(Schema, "op_tools.x", {"limit": "much"}, {})
+
+
+def test_a_size_is_shown_as_one_would_write_it() -> None:
+    for text in ("1G", "100M", "64K", "4097", "0"):
+        assert Variable("X", size(text), "", size).default_text == text
