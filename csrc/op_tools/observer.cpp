@@ -171,7 +171,7 @@ std::unique_ptr<at::ObserverContext> call_starts(const at::RecordFunction& fn) {
     const bool concerned = (inputs.device_types & observer().device_types.load(std::memory_order_relaxed)) != 0;
     if (!runs_a_kernel(*op, inputs.keys)) return nullptr;
     Sampler* const sampler = op->sampler.load(std::memory_order_relaxed);
-    if (concerned && sampler != nullptr && !sampler->takes(op, fn.inputs())) return nullptr;
+    if (concerned && sampler != nullptr && !sampler->takes(fn)) return nullptr;
     auto observed = std::make_unique<ObservedCall>();
     if (!concerned) {
         ++this_thread.unobserved;
@@ -261,13 +261,7 @@ void observe_devices(const std::vector<std::string>& names, bool accelerators) {
 }  // namespace
 
 void bind_observer(py::module_& module) {
-    py::class_<Sampler>(module, "Sampler", "Decides which calls are looked at, by signature.")
-        .def(py::init<int64_t, int64_t, int64_t, int64_t>(), py::arg("every"), py::arg("refresh"), py::arg("share"), py::arg("shares"))
-        .def_property("refresh", &Sampler::refresh, &Sampler::set_refresh, "Steps after which a signature is taken again.")
-        .def("set_step", &Sampler::set_step)
-        .def_property_readonly("calls", &Sampler::calls)
-        .def_property_readonly("taken", &Sampler::taken)
-        .def_property_readonly("signatures", &Sampler::signatures);
+    bind_sampler(module);
     module.def("observe", &observe, "Observe from now on, on all threads: decide(function) once per operator, "
                "begin(subscription, function, args, kwargs) before a call, end(call, result) or fail(call) after it. "
                "waits: not before another operator is registered.");

@@ -340,7 +340,7 @@ class Tool:
     def call_site_text(self, call: Call) -> str:
         """Where a call stands, for people: the source line, or the whole stack if asked for."""
         if self.settings.print_stack and not call.in_backward:
-            return site.read(with_stack=True).stack_text()
+            return (call.where if call.where.stack else site.read(with_stack=True)).stack_text()
         return call.owner_site().text()
 
     def failure_row(self, call: Call | None, error: Exception) -> None:

@@ -19,12 +19,11 @@ def copy_tensor(tensor: torch.Tensor, device: str | torch.device, non_blocking: 
 
     `non_blocking`: they are there once the device has done what is queued on its current stream.
     """
+    to = torch.device(device)
+    queued = non_blocking and to.type == "cpu" and tensor.device.type not in {"cpu", "meta"}
     try:
-        if non_blocking and _can_be_queued(tensor, torch.device(device)):
-            pinned = torch.empty_like(tensor, device=device, pin_memory=True, requires_grad=False)
-            return pinned.copy_(tensor.detach(), non_blocking=True)
-        return _copy(tensor.detach(), torch.device(device))
-    except NotImplementedError:
+        return _copy(tensor.detach(), to, queued)
+    except (NotImplementedError, torch.OutOfMemoryError):  # there was no room for a copy: that is ours
         raise
     except RuntimeError as error:
         if tensor.layout == torch.strided and tensor.device.type not in {"cpu", "meta"}:
@@ -32,28 +31,37 @@ def copy_tensor(tensor: torch.Tensor, device: str | torch.device, non_blocking: 
         raise
 
 
-def _can_be_queued(tensor: torch.Tensor, device: torch.device) -> bool:
-    plain = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_complex()
-    return (
-        plain
-        and device.type == "cpu"
-        and tensor.device.type not in {"cpu", "meta"}
-        and 0 not in tensor.stride()
-    )
-
-
-def _copy(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _copy(tensor: torch.Tensor, device: torch.device, queued: bool) -> torch.Tensor:
     if tensor._is_zerotensor():  # it has no memory: not every kernel of every device expects that
         return torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
-    strided = tensor.layout == torch.strided and not tensor.is_quantized
-    if not strided or tensor.numel() <= 1 or 0 not in tensor.stride():
+    if tensor.layout != torch.strided or tensor.is_quantized:
         return tensor.to(device, copy=True)
     # One row shown many times is copied once and shown many times again.
     slim = tensor
-    for dim, (length, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
-        if stride == 0 and length > 1:
-            slim = slim.narrow(dim, 0, 1)
-    return slim.to(device, copy=True).expand(tensor.shape)
+    if tensor.numel() > 1 and 0 in tensor.stride():
+        for dim, (length, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+            if stride == 0 and length > 1:
+                slim = slim.narrow(dim, 0, 1)
+    copy = _queued_copy(slim) if queued else None
+    if copy is None:
+        copy = slim.to(device, copy=True)
+    return copy if slim is tensor else copy.expand(tensor.shape)
+
+
+def _queued_copy(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Into pinned memory of the host, which devices write to while it goes on; None where that is not to be had."""
+    if tensor.is_conj() or tensor.is_neg():
+        return None
+    # Both ends contiguous, whatever the order of the dimensions: of others some devices make a copy that is waited for.
+    strides = tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda dim: -strides[dim])
+    source = tensor.permute(order)
+    try:
+        pinned = torch.empty(source.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+    except RuntimeError:  # no more of it, or no such thing on this device
+        return None
+    pinned.copy_(source, non_blocking=True)
+    return pinned.permute(sorted(range(tensor.dim()), key=order.__getitem__))
 
 
 class Transfer:
@@ -132,9 +140,11 @@ class Transfer:
         memory = self._memories.get(number)
         if memory is None:
             raw = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
-            memory = self._memories[number] = copy_tensor(raw, self.device)
+            memory = self._memories[number] = copy_tensor(raw, self.device, self.non_blocking)
         whole = torch.empty(0, dtype=tensor.dtype, device=self.device)
-        return whole.set_(memory.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        whole.set_(memory.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        whole = whole.conj() if tensor.is_conj() else whole
+        return torch._neg_view(whole) if tensor.is_neg() else whole
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)

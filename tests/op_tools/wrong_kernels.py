@@ -91,7 +91,9 @@ def install(
         with torch.no_grad():
             results = overload(*near, **near_named)
             if not only_in_backward or torch._C._current_autograd_node() is not None:
-                found = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor) and leaf.numel()]
+                changes = [near[place] if place < len(args) else near_named[key] for place, key in written]
+                given = tree_leaves(results if results is not None else changes)
+                found = [leaf for leaf in given if isinstance(leaf, Tensor) and leaf.numel()]
                 for right in sorted(found, key=lambda leaf: not leaf.is_floating_point())[:1]:
                     changed = right.contiguous()
                     mistake(changed)
@@ -100,7 +102,8 @@ def install(
         for place, key in written:
             by_place = place < len(args)
             here, there = (near[place], args[place]) if by_place else (near_named[key], kwargs[key])
-            targets[id(here)] = there.copy_(here)
+            for mine, theirs in zip(tree_leaves(here), tree_leaves(there), strict=True):  # lists, of foreach
+                targets[id(mine)] = theirs.copy_(mine)
         return tree_map_only(Tensor, lambda result: targets.get(id(result), result.to(device)), results)
 
     library = torch.library.Library("aten", "IMPL")

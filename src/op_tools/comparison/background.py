@@ -1,55 +1,256 @@
-"""Work of a tool on a thread of its own: the program does not wait, and what does not fit is dropped and counted."""
+"""Judging that the program does not wait for: values that are still on their way from the device, then a thread of its own.
+
+The thread never asks the device. Whether values have arrived is asked by the program's own threads when they come by: one of ours
+that waited for the device would break the recording of a CUDA graph, and would wait for ever for a device that hangs.
+"""
 
 from __future__ import annotations
 
-import queue
+import atexit
+import contextlib
+import ctypes
+import os
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
 
 from op_tools.engine import ENGINE, native
 
-Job = Callable[[], None]
+__all__ = ["Background", "Copies", "Job"]
+
+# Seconds that the end of a program waits for what is queued, and then for the operator that is being computed.
+PATIENCE = 10.0
+_LAST_OPERATOR = 60.0
+_PAUSE = 0.002
+
+
+class _Abandoned(BaseException):
+    """Raised in the thread to end what it is doing."""
+
+
+class Copies:
+    """Copies that the devices make on their current streams: when they are done, and how long the devices took."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[torch.Event, torch.Event]] = []
+
+    def make(self, devices: Iterable[torch.device], copy: Callable[[], None]) -> None:
+        """Run what queues copies on these devices."""
+        streams = [torch.accelerator.current_stream(device) for device in devices]
+        starts = [_recorded(stream) for stream in streams]
+        copy()
+        self._spans += zip(starts, map(_recorded, streams), strict=True)
+
+    def arrived(self) -> bool:
+        return all(end.query() for _, end in self._spans)
+
+    def wait(self) -> None:
+        for _, end in self._spans:
+            end.synchronize()
+
+    def seconds(self) -> float:
+        """Of the devices' time, once they have arrived; 0 where a device does not tell."""
+        with contextlib.suppress(RuntimeError):
+            return sum(start.elapsed_time(end) for start, end in self._spans) / 1e3
+        return 0.0
+
+
+def _recorded(stream: torch.Stream) -> torch.Event:
+    # Without a stream it would be that of the current device, whatever the device of the event.
+    event = torch.Event(stream.device, enable_timing=True)
+    event.record(stream)
+    return event
+
+
+@dataclass(eq=False)
+class Job:
+    """Something to be judged, and what it holds until then."""
+
+    judge: Callable[[], None]
+    copies: Copies
+    size: int = 0  # bytes
+    arrived: Callable[[float], None] | None = None
+    """Takes the seconds that the devices copied for it."""
+    judged: Callable[[float], None] | None = None
+    """Takes the seconds that the thread computed for it."""
 
 
 class Background:
-    """One thread and a bounded queue in front of it. Jobs are run in order; an error in one is the job's own business."""
+    """One thread, and a queue in front of it that is bounded in calls and bytes. Jobs are run in order.
 
-    def __init__(self, most_waiting: int) -> None:
-        self._jobs: queue.Queue[Job | None] = queue.Queue(most_waiting)
+    What does not fit is dropped and counted; `waits`: the program waits until it fits.
+    """
+
+    def __init__(self, most: int, most_bytes: int, *, waits: bool = False) -> None:
+        self.most, self.most_bytes, self.waits = most, most_bytes, waits
+        self.dropped = self.too_large = self.lost = 0
+        self._changed = threading.Condition()
+        self._on_the_way: deque[Job] = deque()
+        self._ready: deque[Job] = deque()
+        self._count = self._size = 0  # also of what is being judged
+        self._closing = False
         self._thread: threading.Thread | None = None
-        self.dropped = 0
-        self.seconds = 0.0  # of the thread's own CPU time
+        # Not join(): in Python 3.11 a thread that Ctrl-C kept from being joined counts as ended.
+        self._ended = threading.Event()
+        self._pid = os.getpid()
+        # Logs are closed by finalizers, which must not come before what is still to be judged: the last to register is the first
+        # to be called, and the finalizers of a process register together, with the first of them.
+        weakref.finalize(self, int)
+        myself = weakref.ref(self)
+        self._at_exit = lambda: _close(myself)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether a job would be dropped now."""
-        return self._jobs.full()
+    # -- for the program's threads ---------------------------------------------------------------------------
+
+    def has_room(self, size: int) -> bool:
+        """Whether a job of so many bytes fits now. If not, it is counted as dropped, or waited for."""
+        if self.waits:
+            self._make_room(size)
+            return True
+        if size > self.most_bytes:
+            self.too_large += 1
+            return False
+        if self._is_full(size):
+            self.look()
+            if self._is_full(size):
+                self.dropped += 1
+                return False
+        return True
+
+    def _is_full(self, size: int) -> bool:
+        # One that is larger than the whole queue is let in when that is empty.
+        return self._count >= self.most or (self._size > 0 and self._size + size > self.most_bytes)
+
+    def _make_room(self, size: int) -> None:
+        while self._is_full(size):
+            with self._changed:
+                first = self._on_the_way[0] if self._on_the_way else None
+            if first is not None:
+                first.copies.wait()
+                self.look()
+            with self._changed:
+                self._changed.wait_for(lambda: not self._is_full(size) or self._on_the_way, 0.1)
+
+    def anew(self) -> Background:
+        """An empty one like this, for a forked child."""
+        return Background(self.most, self.most_bytes, waits=self.waits)
 
     def submit(self, job: Job) -> None:
-        """Queue a job, or drop it."""
-        try:
-            self._jobs.put_nowait(job)
-        except queue.Full:
-            self.dropped += 1
+        """Queue a job; there was room for it, or it is let in all the same."""
+        with self._changed:
+            self._count += 1
+            self._size += job.size
+            self._on_the_way.append(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="op_tools background", daemon=True)
+                atexit.register(self._at_exit)
+                ENGINE.quietly(self._thread.start)
+        self.look()
+
+    def look(self) -> None:
+        """See which values have arrived."""
+        with self._changed:
+            while self._on_the_way:
+                job = self._on_the_way[0]
+                try:
+                    if not job.copies.arrived():
+                        return
+                except RuntimeError:  # the device has failed: the program will hear of it
+                    self._leave(self._on_the_way.popleft())
+                    self.lost += 1
+                    continue
+                if job.arrived is not None:
+                    job.arrived(job.copies.seconds())
+                self._ready.append(self._on_the_way.popleft())
+                self._changed.notify_all()
+
+    def close(self, patience: float | None = PATIENCE) -> None:
+        """Wait until everything that was queued is judged, but not longer than `patience` seconds."""
+        if self._closing or os.getpid() != self._pid:
             return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="op_tools background", daemon=True)
-            ENGINE.quietly(self._thread.start)
+        end = None if patience is None else time.monotonic() + patience
+        try:
+            while self._on_the_way and (end is None or time.monotonic() < end):
+                self.look()
+                time.sleep(_PAUSE if self._on_the_way else 0)
+            with self._changed:
+                self._closing = True
+                self._changed.notify_all()
+            if self._thread is not None:
+                self._ended.wait(None if end is None else max(0.0, end - time.monotonic()))
+        finally:  # also of a wait that the user has ended
+            self._closing = True
+            self._abandon()
+            atexit.unregister(self._at_exit)
+
+    def _abandon(self) -> None:
+        """End what is under way: the interpreter must not end before the thread, which it could not stop in good order."""
+        with self._changed:
+            self.lost += len(self._on_the_way) + len(self._ready)
+            self._on_the_way.clear()
+            self._ready.clear()
+            self._changed.notify_all()
+        if self._thread is None or self._ended.is_set():
+            return
+        self.lost += 1
+        thread = ctypes.c_ulong(self._thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_Abandoned))
+        self._ended.wait(_LAST_OPERATOR)
+
+    def _leave(self, job: Job) -> None:
+        self._count -= 1
+        self._size -= job.size
+        self._changed.notify_all()
+
+    # -- the thread ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        ENGINE.quietly(self._work)
+        try:
+            with contextlib.suppress(_Abandoned):
+                ENGINE.quietly(self._work)
+        finally:
+            self._ended.set()
 
     def _work(self) -> None:
         native.leave_thread()
-        while (job := self._jobs.get()) is not None:
+        _compute_alone()
+        while (job := self._next()) is not None:
             started = time.thread_time()
-            ENGINE.guarded(None, None, job)
-            self.seconds += time.thread_time() - started
+            ENGINE.guarded(None, None, job.judge)
+            if job.judged is not None:
+                job.judged(time.thread_time() - started)
+            with self._changed:
+                self._leave(job)
 
-    def close(self) -> None:
-        """Wait until everything that was queued is done."""
-        if self._thread is not None:
-            self._jobs.put(None)
-            self._thread.join()
-            self._thread = None
+    def _next(self) -> Job | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._closing)
+            return self._ready.popleft() if self._ready else None
+
+
+def _close(background: weakref.ref[Background]) -> None:
+    found = background()
+    if found is not None:
+        found.close()
+
+
+def _compute_alone() -> None:
+    """This thread computes without helpers: what it costs can then be measured, and the program keeps the processors.
+
+    The number of threads is one for the process and one for each thread. Only this thread's is to be changed.
+    """
+    others = torch.get_num_threads()
+    if others > 1:
+        torch.set_num_threads(1)
+        restoring = threading.Thread(target=torch.set_num_threads, args=(others,), daemon=True)
+        restoring.start()
+        restoring.join()
+
+
+def devices_of(tensors: Sequence[torch.Tensor]) -> list[torch.device]:
+    """The accelerators among the devices of tensors, each once."""
+    return list(dict.fromkeys(t.device for t in tensors if t.device.type not in {"cpu", "meta"}))

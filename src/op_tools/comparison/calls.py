@@ -3,6 +3,7 @@ until their backward, and how views are judged."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable
 from typing import Any
 
@@ -40,16 +41,30 @@ class Sampler:
         self._skipped = 0
         self.calls = 0
         self.taken = 0
+        # What a budget asks and sets, as for the compiled sampler.
+        self.closed_until = 0
+        self.step = 0
+
+    @property
+    def signatures(self) -> int:
+        return len(self._seen)
+
+    taken_in_a_round = signatures
+
+    def set_rounds(self, signature: int, rounds: float) -> None:
+        """Here all signatures come round equally often."""
 
     def would_take(self, signature: Hashable, step: int) -> bool:
         """Whether a call is to be compared; if not, it is counted as passed over."""
-        last = self._seen.get(signature)
-        if last is None:
-            return True
-        if self.mode != "changed" and (
-            step - last >= self.refresh or (self.every and self._skipped + 1 >= self.every)
-        ):
-            return True
+        self.step = step
+        if not self.closed_until or time.monotonic_ns() >= self.closed_until:
+            last = self._seen.get(signature)
+            if last is None:
+                return True
+            if self.mode != "changed" and (
+                step - last >= self.refresh or (self.every and self._skipped + 1 >= self.every)
+            ):
+                return True
         self.calls += 1
         self._skipped += 1
         return False

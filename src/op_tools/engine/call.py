@@ -101,6 +101,11 @@ class Call:
             self._where = site.read()
         return self._where
 
+    def read_site(self, with_stack: bool) -> None:
+        """Read the call site now, for a record that is looked at when the stack is another one."""
+        if self._where is None or with_stack:
+            self._where = site.read(with_stack)
+
     def owner_site(self) -> site.CallSite:
         """The call site; in backward, that of the forward call."""
         return self.origin.where if self.in_backward and self.origin is not None else self.where

@@ -26,7 +26,7 @@ LONGEST_TEXT = 20_000
 NUMBERS = frozenset(
     {
         "forward_id", "step", "rank", "pid", "max_abs_diff", "max_relative_diff", "cosine_similarity",
-        "error_over_bound", "atol", "rtol", "forward_elasped", "backward_elasped",
+        "error_over_bound", "atol", "rtol", "forward_elasped", "backward_elasped", "count",
     }
 )  # fmt: skip
 # Known of the log already, or of no use to a reader.

@@ -12,6 +12,8 @@ from op_tools.storage.log_reader import LogReader, decoded
 
 __all__ = ["RowFacts", "facts_of"]
 
+_MOST = 1 << 40
+
 
 class RowFacts(msgspec.Struct, gc=False):
     """What is looked at in every row. Logs may come from elsewhere: anything may be of any type."""
@@ -30,6 +32,12 @@ class RowFacts(msgspec.Struct, gc=False):
     backward_elasped: Any = None
     call_site: Any = None
     input: Any = None
+    count: Any = None
+
+    @property
+    def stands_for(self) -> int:
+        """How many rows this one stands for: a tool that runs for weeks does not write all that are alike."""
+        return self.count if type(self.count) is int and 1 < self.count < _MOST else 1
 
 
 def facts_of(reader: LogReader | CsvReader) -> Iterator[tuple[bytes | dict[str, Any], RowFacts]]:

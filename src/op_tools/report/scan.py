@@ -201,11 +201,12 @@ class _Scan:
             named = mine.names.get(name) if type(name) is str else None
             if named is None:
                 named = mine.names.setdefault(str(name or ""), _Named())
-            named.verdicts[verdict] = named.verdicts.get(verdict, 0) + 1
+            number = facts.stands_for
+            named.verdicts[verdict] = named.verdicts.get(verdict, 0) + number
             if judged:
                 named.add_errors(facts.error_over_bound, facts.max_abs_diff)
                 if type(facts.step) is int and (verdict in RIGHT or verdict in WRONG):
-                    mine.compared[facts.step] = mine.compared.get(facts.step, 0) + 1
+                    mine.compared[facts.step] = mine.compared.get(facts.step, 0) + number
             elif timed:
                 self._add_time(named, facts, (rank, facts.pid if type(facts.pid) is int else own_pid))
             if type(facts.input) is str and facts.input not in texts and len(texts) < _MOST_LOOKED_AT:

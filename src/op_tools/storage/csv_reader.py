@@ -18,7 +18,7 @@ from op_tools.storage.errors import CaptureRefused
 
 __all__ = ["CsvReader", "header_in_name"]
 
-_INTEGERS = frozenset({"forward_id", "step", "rank", "pid", "world_size"})
+_INTEGERS = frozenset({"forward_id", "step", "rank", "pid", "world_size", "count"})
 _FLOATS = frozenset(
     {
         "error_over_bound", "max_abs_diff", "max_relative_diff", "cosine_similarity", "atol", "rtol", "forward_elasped",

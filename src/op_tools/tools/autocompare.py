@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +20,9 @@ from dicore.settings import flag, setting
 from op_tools import describe, tables
 from op_tools.categories import category_of, is_random
 from op_tools.comparison import calls, printing
-from op_tools.comparison.earlier_draws import EarlierDraws, generator_states
+from op_tools.comparison.background import Background
+from op_tools.comparison.deferred import Deferred, wait_for_host_results
+from op_tools.comparison.earlier_draws import EarlierDraws, States, generator_states
 from op_tools.comparison.failing_calls import FailingCalls
 from op_tools.engine import ENGINE, Call, native, private
 from op_tools.engine.call import device_types, signature_of
@@ -65,6 +68,10 @@ _NOT_COMPARED = frozenset({"communication", "uninitialised"})
 
 # So many random calls of a signature are judged by all tests, and then one in as many: a mask is drawn in every layer.
 _THOROUGH = 8
+# Random signatures that are counted.
+_SIGNATURES = 10_000
+# Of a sample, calls and bytes that may wait to be judged before the program waits.
+_WAITING, _WAITING_BYTES = 256, 1 << 30
 
 
 class OpAutoCompare(Tool):
@@ -76,12 +83,14 @@ class OpAutoCompare(Tool):
     order = 10
     hook_name = "OpAutoCompareHook"
     report_section = "operators"
+    # Seconds that stop() waits for what is still to be judged; None: as long as it takes.
+    patience: ClassVar[float | None] = None
     judges = True
     gives_labels = True
     schema: ClassVar[type[ToolSettings]] = AutoCompareSettings
     result_folder = "op_autocompare_result"
     result_file = "op_autocompare_info"
-    columns: ClassVar = (
+    columns: ClassVar[tuple[str, ...]] = (
         *COMPARISON_CSV_COLUMNS, "verdict", "reason", "error_over_bound", *LOCATION_COLUMNS, "forward_name", "level",
     )  # fmt: skip
 
@@ -108,9 +117,9 @@ class OpAutoCompare(Tool):
         self.sampler = calls.Sampler(self.settings.mode, self.settings.rate, self.settings.refresh)
         self.declines = self._declines if self.settings.mode != "every" and self.only is None else None
         self.native_sampler = None
+        self._background: Background | None = None
         if self._samples_kernels:
-            refresh = self.settings.refresh if self.settings.mode == "sampled" else 0
-            self.native_sampler = native.sampler(self.sampler.every if refresh else 0, refresh)
+            self._open_background()
         self.noise = NoiseCache()
         self.counts: dict[str, int] = {}
         self.failed_names: dict[str, int] = {}
@@ -119,6 +128,12 @@ class OpAutoCompare(Tool):
         self._random_calls: Counter[Any] = Counter()
         self._failing = FailingCalls(self, self.settings.save_failures)
         self._shown: printing.Rows = []
+
+    def _open_background(self) -> None:
+        """What decides about calls below Python, and what judges them while the program goes on."""
+        refresh = self.settings.refresh if self.settings.mode == "sampled" else 0
+        self.native_sampler = native.sampler(self.sampler.every if refresh else 0, refresh)
+        self._background = Background(_WAITING, _WAITING_BYTES, waits=True)
 
     # -- which calls -----------------------------------------------------------------------------------------
 
@@ -135,6 +150,8 @@ class OpAutoCompare(Tool):
             return True
         if call.parent is not None and call.parent.decomposed and self in call.parent.tools:
             return True  # the call it is part of was taken, to be judged by its parts
+        if self.native_sampler is not None:  # other tools see the call too, so it was not asked before
+            return bool(self.native_sampler.takes(hash(call.signature()) % (1 << 64)))
         return self.sampler.takes(call.signature(), call.step)
 
     def _declines(self, name: str, args: Any, kwargs: Any, step: int) -> bool:
@@ -165,11 +182,20 @@ class OpAutoCompare(Tool):
             call.decomposed = self._must_be_decomposed(call)
             if call.decomposed:
                 return
+        deferred = None
+        if self._background is not None and call.observed:
+            deferred = Deferred.of(call, self._background, self.settings.reference)
+            if deferred is None:
+                return
         # A view computes nothing: that it shows the right part of its input needs no values.
         view = category_of(call.func, call.name) == "view"
         if is_random(call.func, call.name, call.args, call.kwargs):
             call.notes[self, "generators"] = generator_states(call)
-        call.notes[self] = Transfer(self.settings.reference, values=not view).call(call.args, call.kwargs)
+        if deferred is not None:
+            call.notes[self] = deferred.copy_inputs(call)
+            call.notes[self, "deferred"] = deferred
+        else:
+            call.notes[self] = Transfer(self.settings.reference, values=not view).call(call.args, call.kwargs)
         if call.level == "api" and self.only is not None:
             call.as_origin().marks[self] = True
 
@@ -185,29 +211,49 @@ class OpAutoCompare(Tool):
     def failed(self, call: Call) -> None:
         call.notes.pop(self, None)
         call.notes.pop((self, "generators"), None)
+        deferred = call.notes.pop((self, "deferred"), None)
+        if deferred is not None:
+            deferred.ended()
 
     def after(self, call: Call, result: Any) -> None:
-        copies = call.notes.pop(self, None)
-        if copies is None:
+        inputs = call.notes.pop(self, None)
+        if inputs is None:
             return
+        deferred = call.notes.pop((self, "deferred"), None)
         if category_of(call.func, call.name) == "view":
-            self._judge_view(call, result, *copies)
+            self._judge_view(call, result, *inputs)
             return
+        drawn = is_random(call.func, call.name, call.args, call.kwargs)
+        states = (call.notes.pop((self, "generators"), None), generator_states(call) if drawn else None)
+        if deferred is not None:
+            values, left = deferred.copy_results(call, result)
+            judge = (
+                partial(self._judge_draws, call, inputs, values, states)
+                if drawn
+                else partial(self._judge_results, call, tuple(values), inputs, values, left.__getitem__)
+            )
+            deferred.submit(self, call, inputs, judge)
+            return
+        wait_for_host_results(call, result)
         home = Transfer(self.settings.reference)
         results = [home.tree(value) for value in flat_results(result)]
-        if is_random(call.func, call.name, call.args, call.kwargs):
-            self._judge_draws(call, copies, results)
+        if drawn:
+            self._judge_draws(call, inputs, results, states)
             return
         tensors = call.tensors()
-        self._judge_results(call, result, copies, results, lambda index: home.tensor(tensors[index]))
+        self._judge_results(call, result, inputs, results, lambda index: home.tensor(tensors[index]))
 
-    def _judge_draws(self, call: Call, inputs: tuple[Any, Any], results: list[Any]) -> None:
+    def _judge_draws(
+        self, call: Call, inputs: tuple[Any, Any], results: list[Any], states: tuple[States, States]
+    ) -> None:
         if call.parent is not None:
             self._random_inside.add(call.parent.func)
-        before = call.notes.pop((self, "generators"), None)
-        seen = self._draws.seen(call.name, before, generator_states(call))
-        judged = self._random_calls[call.signature()]
-        self._random_calls[call.signature()] += 1
+        seen = self._draws.seen(call.name, *states)
+        signature = hash(call.signature())
+        judged = self._random_calls[signature]
+        if len(self._random_calls) > _SIGNATURES:
+            self._random_calls.clear()
+        self._random_calls[signature] += 1
         thorough = judged < _THOROUGH or judged % _THOROUGH == 0
         verdicts = judge_random(call.name, *inputs, results, seen=seen, thorough=thorough)
         self._rows(call, "output", verdicts)
@@ -368,7 +414,7 @@ class OpAutoCompare(Tool):
             row = {"forward_id": call.id, **verdict.as_row(), **location, "name": name}
             if what == "grad":
                 row["phase"] = "backward"
-            results.append(row)
+            results.extend(self.keep_row(call, row))
             if verdict.status == "fail" or is_label(verdict.status):
                 self._tell(call, name, verdict, row)
         if any(verdict.status == "fail" for verdict in verdicts):
@@ -416,25 +462,48 @@ class OpAutoCompare(Tool):
         """A call that was not compared is a row too."""
         self.counts["skipped"] = self.counts.get("skipped", 0) + 1
         row = {**self.row_of(call), "name": f"{call.name} {what}", "verdict": "skipped", "error_info": reason}
-        self.open_results().append(row)
+        self.open_results().extend(self.keep_row(call, row))
+
+    def keep_row(self, call: Call, row: dict[str, Any]) -> Sequence[dict[str, Any]]:
+        """The rows to be written, with this one."""
+        return (row,)
 
     def stepped(self, step: int) -> None:
         if self.native_sampler is not None:
-            self.native_sampler.set_step(step)
+            self.native_sampler.stepped()
+        if self._background is not None:
+            self._background.look()
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        if self._background is not None:  # the thread, and what waits for it, are the parent's
+            self._background = self._background.anew()
+        self.noise = NoiseCache()  # a thread of the parent's may hold its lock
 
     def closed(self) -> None:
+        if self._background is None:
+            self._conclude_run()
+            return
+        try:
+            self._background.close(self.patience)
+        finally:  # the user may end the wait
+            self._conclude_run()
+
+    def why_nothing(self) -> str:
+        return "no call on a watched device was listed"
+
+    def _conclude_run(self) -> None:
         lost = self._failing.close()
         results = self.close_results()
         if results is None:
-            self.say(
-                f"op_tools: {type(self).__name__} compared nothing: no call on a watched device was listed"
-            )
+            self.say(f"op_tools: {type(self).__name__} compared nothing: {self.why_nothing()}")
             return
         self._show_summary()
-        counts = ", ".join(f"{count} {status}" for status, count in sorted(self.counts.items()))
+        counts = ", ".join(f"{count:,} {status}" for status, count in sorted(self.counts.items()))
         wrong = sorted(self.failed_names, key=lambda name: -self.failed_names[name])
         told = f"\n    look at {', '.join(wrong[:5])}" if wrong else ""
-        self.say(f"op_tools: {type(self).__name__} judged {results.count} values: {counts}{told}")
+        judged = sum(self.counts.values())
+        self.say(f"op_tools: {type(self).__name__} judged {judged:,} values: {counts}{told}")
         self.say(f"    rows {results.saved}" if results.problem else f"    rows: {results.csv_path}")
         if lost:
             self.say(f"    failing calls were not all saved: {lost}")

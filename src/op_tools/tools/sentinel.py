@@ -1,6 +1,6 @@
 """OpSentinel: judges a few calls of every operator all the time, for jobs in production.
 
-Which calls are looked at is decided below Python, by signature: each operator with each set of shapes comes round once in
+Which calls are looked at is decided below Python, by signature: each operator with each set of shapes comes round about once in
 `refresh` steps. Inputs and results are copied without waiting for the device and judged on a thread of its own. The tool measures
 what it costs and looks less often where that is more than its `budget`. Of several ranks each looks at other calls.
 """
@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 import torch
 
-from dicore.settings import flag, setting
-from op_tools import writing
-from op_tools.categories import is_random
-from op_tools.comparison.background import Background
+from dicore.console import counted
+from dicore.settings import flag, setting, size
+from op_tools.categories import may_draw
+from op_tools.comparison.background import PATIENCE, Background
+from op_tools.comparison.budget import Budget, Look
+from op_tools.comparison.thinning import Thinned
 from op_tools.engine import ENGINE, Call, native
-from op_tools.reference.call_plan import plan_for
+from op_tools.memory_plot import size_text
 from op_tools.results import rank_info
 from op_tools.settings import ToolSettings
 from op_tools.tools.autocompare import OpAutoCompare
-from op_tools.transfer import Transfer
-from op_tools.trees import flat_results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +41,15 @@ class SentinelSettings(ToolSettings):
     )
     rate: float = setting(0.0, "OP_SENTINEL_RATE", float, "share of all calls that is looked at besides")
     budget: float = setting(
-        2.0, "OP_SENTINEL_BUDGET", float, "percent of the time of a step that it may cost; 0: any"
+        2.0, "OP_SENTINEL_BUDGET", float, "percent of the program's time that it may cost; 0: any"
     )
     queue: int = setting(64, "OP_SENTINEL_QUEUE", int, "calls that may wait to be judged; more are dropped")
+    memory: int = setting(
+        1 << 30,
+        "OP_SENTINEL_MEMORY",
+        size,
+        "memory for the values of calls that wait; larger ones are left out",
+    )
     spread: bool = setting(True, "OP_SENTINEL_SPREAD", flag, "let each rank look at other calls")
     reference: str = setting("cpu", "OP_SENTINEL_REFERENCE", str, "device that computes the reference")
     backward: bool = setting(True, "OP_SENTINEL_BACKWARD", flag, "look at what runs in backward too")
@@ -56,11 +63,6 @@ class SentinelSettings(ToolSettings):
         return "sampled"
 
 
-# Steps over which the cost is measured before the tool looks more or less often.
-_WINDOW = 20
-_LONGEST_REFRESH = 100_000
-
-
 class OpSentinel(OpAutoCompare):
     """OpAutoCompare within a budget: sampled, in the background, spread over ranks."""
 
@@ -72,6 +74,8 @@ class OpSentinel(OpAutoCompare):
     schema = SentinelSettings
     result_folder = "op_sentinel_result"
     result_file = "op_sentinel_info"
+    columns: ClassVar = (*OpAutoCompare.columns, "count")
+    patience = PATIENCE
 
     def read_settings(self) -> None:
         super().read_settings()
@@ -79,92 +83,109 @@ class OpSentinel(OpAutoCompare):
 
     def opened(self) -> None:
         super().opened()
-        self._background = Background(self.settings.queue)
-        self._refresh = max(1, self.settings.refresh)
-        self._hooks_s = 0.0  # spent on the program's own threads, since the window began
-        self._window = (0, time.perf_counter(), 0.0)
-        self.cost = 0.0
-        if self._samples_kernels:
-            ranks = rank_info()
-            share, shares = (ranks["rank"], ranks["world_size"]) if self.settings.spread else (0, 1)
-            self.native_sampler = native.sampler(self.sampler.every, self._refresh, share, shares)
+        self._without_reference: set[str] = set()
+        self._thinned = Thinned()
+        self._chooser: Any = self.native_sampler or self.sampler
+        self._budget = Budget(self.settings.budget, max(1, self.settings.refresh), self._chooser)
+
+    def _open_background(self) -> None:
+        self.native_sampler = native.sampler(
+            self.sampler.every, max(1, self.settings.refresh), *self._share()
+        )
+        self._background = Background(self.settings.queue, self.settings.memory)
+
+    def _share(self) -> tuple[int, int]:
+        ranks = rank_info()
+        return (ranks["rank"], ranks["world_size"]) if self.settings.spread else (0, 1)
+
+    # -- which calls -----------------------------------------------------------------------------------------
 
     def wants_aten(self, name: str, func: Any) -> bool:
-        return super().wants_aten(name, func) and self.names.match(name)
+        if not super().wants_aten(name, func) or not self.names.match(name):
+            return False
+        if may_draw(func, name) or _runs_on(func, self.settings.reference):
+            return True
+        self._without_reference.add(name)
+        return False
+
+    # -- what it costs ---------------------------------------------------------------------------------------
 
     def before(self, call: Call) -> None:
-        if self._background.is_full:
-            self._background.dropped += 1
-            return
         started = time.perf_counter()
-        if not call.observed or self._needs_the_program_to_wait(call):
-            super().before(call)
+        signature = self.native_sampler.asked() if self.native_sampler is not None else 0
+        super().before(call)
+        seconds = time.perf_counter() - started
+        deferred = call.notes.get((self, "deferred"))
+        if deferred is None:
+            self._budget.spend(seconds)
         else:
-            call.notes[self] = Transfer(self.settings.reference, non_blocking=True).call(
-                call.args, call.kwargs
-            )
-        self._hooks_s += time.perf_counter() - started
-
-    def _needs_the_program_to_wait(self, call: Call) -> bool:
-        """Whether judging a call touches what belongs to the whole process, such as generators or the default dtype."""
-        if is_random(call.func, call.name, call.args, call.kwargs):
-            return True
-        return bool(plan_for(call.func, self.settings.reference).needs_care)
+            deferred.look = Look(self._budget, signature)
+            deferred.look.took(seconds)
 
     def after(self, call: Call, result: Any) -> None:
         started = time.perf_counter()
-        if not call.observed or self._needs_the_program_to_wait(call):
-            super().after(call, result)
-        elif (inputs := call.notes.pop(self, None)) is not None:
-            self._queue(call, result, inputs)
-        self._hooks_s += time.perf_counter() - started
+        deferred = call.notes.get((self, "deferred"))
+        super().after(call, result)
+        seconds = time.perf_counter() - started
+        if deferred is None:
+            self._budget.spend(seconds)
+        else:
+            deferred.look.took(seconds)
 
-    def _queue(self, call: Call, result: Any, inputs: tuple[Any, Any]) -> None:
-        home = Transfer(self.settings.reference, non_blocking=True)
-        results = [home.tree(value) for value in flat_results(result)]
-        written = {
-            id(t): home.tensor(t) for t in writing.written(call.func, call.name, call.args, call.kwargs)
-        }
-        left = {index: written.get(id(tensor)) for index, tensor in enumerate(call.tensors())}
-        copied = torch.Event(call.device)
-        copied.record()
-        call.owner_site()  # read now: the stack will be another one
-        call.detach_to(*inputs)
-
-        def judge() -> None:
-            copied.synchronize()
-            ENGINE.guarded(self, call, self._judge_results, call, results, inputs, results, left.__getitem__)
-
-        self._background.submit(judge)
+    @property
+    def cost(self) -> float:
+        """The part of the time since the start that was spent on looking."""
+        return self._budget.part
 
     def stepped(self, step: int) -> None:
+        started = time.perf_counter()
         super().stepped(step)
-        first, began, judged_before = self._window
-        if step - first < _WINDOW:
-            return
-        now, judged = time.perf_counter(), self._background.seconds
-        self.cost = (self._hooks_s + judged - judged_before) / max(now - began, 1e-9)
-        self._window, self._hooks_s = (step, now, judged), 0.0
-        if self.settings.budget <= 0 or self.native_sampler is None:
-            return
-        # What is looked at is proportional to 1 / refresh: half the way to where the cost would be the budget.
-        aim = self._refresh * self.cost * 100 / self.settings.budget
-        self._refresh = min(_LONGEST_REFRESH, max(self.settings.refresh, round((self._refresh + aim) / 2)))
-        self.native_sampler.refresh = self._refresh
+        if self.native_sampler is not None:
+            self.native_sampler.set_share(*self._share())  # a program may become a rank after its start
+        self._budget.adjust()
+        self._budget.spend(time.perf_counter() - started)
 
-    def after_fork(self) -> None:
-        super().after_fork()
-        self._background = Background(self.settings.queue)  # the thread is the parent's
+    # -- what is kept and said -------------------------------------------------------------------------------
 
-    def closed(self) -> None:
-        self._background.close()
-        super().closed()
-        if self.native_sampler is None:
-            return
-        sampler, dropped = self.native_sampler, self._background.dropped
-        lines = [
-            f"    it looked at {sampler.taken:,} of {sampler.calls:,} calls; each of {sampler.signatures:,} signatures comes "
-            f"round in about {self._refresh} steps; it cost {self.cost:.1%} of the time of the last steps",
-            f"    {dropped:,} calls were dropped: judging did not keep up" if dropped else "",
-        ]
-        self.say("\n".join(filter(None, lines)))
+    def keep_row(self, call: Call, row: dict[str, Any]) -> list[dict[str, Any]]:
+        return self._thinned.rows(call.name, row)
+
+    def _conclude_run(self) -> None:
+        if self.results is not None:
+            self.results.extend(self._thinned.rest())
+        super()._conclude_run()
+        for line in self._account():
+            self.say(f"    {line}")
+
+    def why_nothing(self) -> str:
+        calls = self._chooser.calls
+        return f"none of {counted(calls, 'call', ',')} was judged" if calls else super().why_nothing()
+
+    def _account(self) -> Iterable[str]:
+        """How much was looked at, what that cost, and what was not looked at."""
+        chooser, budget = self._chooser, self.settings.budget
+        every = f"about once in {counted(chooser.refresh, 'step', ',')}"
+        signatures = counted(chooser.signatures, "signature", ",")
+        yield f"looked at {chooser.taken:,} of {chooser.calls:,} calls of {signatures}, each {every}"
+        limit = f"budget {budget:g} %" if budget > 0 else "no budget"
+        yield f"cost {self.cost:.1%} of the time ({limit})".replace("%", " %", 1)
+        if (background := self._background) is not None:
+            most = size_text(background.most_bytes)
+            passed_over = {
+                "dropped: judging did not keep up": background.dropped,
+                f"left out: larger than {most} (OP_SENTINEL_MEMORY)": background.too_large,
+                "not judged any more: the program ended": background.lost,
+            }
+            yield from (
+                f"{counted(number, 'call', ',')} {why}" for why, number in passed_over.items() if number
+            )
+        if self._without_reference:
+            names = sorted(self._without_reference)
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            yield f"not looked at, since {self.settings.reference} has no kernel: {', '.join(names[:3])}{more}"
+
+
+def _runs_on(func: Any, device: str) -> bool:
+    """Whether an operator can be run on a device of the reference at all."""
+    key = {"cpu": "CPU"}.get(torch.device(device).type)
+    return key is None or bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), key))
