@@ -51,7 +51,7 @@ def fewer_kept(mask: torch.Tensor) -> None:
     ],
 )
 def test_a_kernel_that_turns_wrong_is_found_within_two_rounds_and_named(
-    kernel: str, mistake: Any, optimizer: dict[str, Any], rows: Any
+    kernel: str, mistake: Any, optimizer: dict[str, Any], tmp_path: Any
 ) -> None:
     libraries: list[Any] = []
 
@@ -66,8 +66,10 @@ def test_a_kernel_that_turns_wrong_is_found_within_two_rounds_and_named(
         for library in libraries:
             library._destroy()
     assert set(tool.failed_names) == {aten_name(kernel)}
-    failed = [row for row in rows("op_sentinel_result") if row["verdict"] == "fail"]
+    logged = open_run(tmp_path / "op_tools_results").rows("sentinel")
+    failed = [row for row in logged if row["verdict"] == "fail"]
     assert int(failed[0]["step"]) >= 20
+    assert re.match(r"\(\[?float32\[.*@dipu:0", failed[0]["input"])  # and not where the copies are
     assert failed[0]["forward_name"] == ("GeluBackward0" if kernel == "gelu_backward" else "")
     assert tool.native_sampler.taken < tool.native_sampler.calls / 3
 

@@ -65,6 +65,8 @@ class Budget:
                 self._per_look = seconds
             self._per_look += _NEWEST * (seconds - self._per_look)
             usual = self._per_look
+        if self._share <= 0:
+            return
         ratio = seconds / usual if usual > 0 else 1.0
         self._sampler.set_rounds(signature, min(_MOST_ROUNDS, ratio**0.5) if ratio > 2 else 1.0)
         self.adjust()

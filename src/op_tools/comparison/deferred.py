@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from op_tools import writing
+from op_tools import describe, writing
 from op_tools.comparison.background import Background, Copies, Job, devices_of
 from op_tools.comparison.budget import Look
 from op_tools.engine import ENGINE, Call
@@ -15,7 +15,10 @@ from op_tools.tool import Tool
 from op_tools.transfer import Transfer
 from op_tools.trees import flat_results, tensors_of
 
-__all__ = ["Deferred", "wait_for_host_results"]
+__all__ = ["INPUT", "Deferred", "wait_for_host_results"]
+
+# What the rows say of the arguments, among the notes of a call that has only copies of them.
+INPUT = "input"
 
 
 class Deferred:
@@ -73,6 +76,7 @@ class Deferred:
             self.ended()
             return
         call.read_site(with_stack=tool.settings.print_stack)
+        call.notes[INPUT] = describe.brief_call(call.args, call.kwargs)
         call.detach_to(*inputs)
 
         def judged() -> None:

@@ -21,7 +21,7 @@ from op_tools import describe, tables
 from op_tools.categories import category_of, is_random
 from op_tools.comparison import calls, printing
 from op_tools.comparison.background import Background
-from op_tools.comparison.deferred import Deferred, wait_for_host_results
+from op_tools.comparison.deferred import INPUT, Deferred, wait_for_host_results
 from op_tools.comparison.earlier_draws import EarlierDraws, States, generator_states
 from op_tools.comparison.failing_calls import FailingCalls
 from op_tools.engine import ENGINE, Call, native, private
@@ -409,7 +409,7 @@ class OpAutoCompare(Tool):
         for name, verdict in zip(names, verdicts, strict=True):
             self.counts[verdict.status] = self.counts.get(verdict.status, 0) + 1
             if location is None:
-                text = describe.brief_call(*(inputs or (call.args, call.kwargs)))
+                text = call.notes.get(INPUT) or describe.brief_call(*(inputs or (call.args, call.kwargs)))
                 location = {**self.location(call), "input": text}
             row = {"forward_id": call.id, **verdict.as_row(), **location, "name": name}
             if what == "grad":
