@@ -40,6 +40,11 @@ PYBIND11_MODULE(_native, module) {
     op_tools::bind_observer(module);
     op_tools::bind_interceptor(module);
     op_tools::bind_storages(module);
+    op_tools::bind_call_sites(module);
+    op_tools::bind_texts(module);
+    op_tools::bind_csv(module);
+    op_tools::bind_nodes(module);
+    op_tools::bind_clocks(module);
     module.def("leave_thread", [] { at::enableRecordFunction(false); }, "Never observe or profile this thread: it is the tools' own.");
     module.def("set_compiler", &op_tools::set_compiler, "The function of torch._dynamo that sets what compiles frames.");
     PyModule_AddFunctions(module.ptr(), op_tools::quick_functions);

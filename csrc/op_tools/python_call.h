@@ -106,5 +106,10 @@ void raise_in_program(py::error_already_set& error);
 void bind_observer(py::module_& module);
 void bind_interceptor(py::module_& module);
 void bind_storages(py::module_& module);
+void bind_call_sites(py::module_& module);
+void bind_texts(py::module_& module);
+void bind_csv(py::module_& module);
+void bind_nodes(py::module_& module);
+void bind_clocks(py::module_& module);
 
 }  // namespace op_tools

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from op_tools.engine import native
+
 __all__ = [
     "Row", "as_plain", "brief", "brief_call", "capture_rows", "compare_grad_rows", "dtype_name", "leaves",
     "numbered", "printable", "rows_of", "tensor_row", "text_of", "time_grad_rows",
@@ -187,6 +189,10 @@ _texts: dict[Any, str] = {}
 
 def brief(value: Any) -> str:
     """`(float32[8, 128]@dev:0, 2.0)`: dtype, shape and device of tensors, other values shortened."""
+    return _native_brief(value) if _native_brief is not None else _brief(value)
+
+
+def _brief(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return _brief_tensor(value)
     if value is None or isinstance(value, (int, float)):
@@ -201,22 +207,40 @@ def brief(value: Any) -> str:
     return text if len(text) <= _LONGEST_BRIEF else text[: _LONGEST_BRIEF - 3] + "..."
 
 
+def in_brackets(texts: Sequence[str | None]) -> str:
+    """The same of a list of tensors, each of which is there as text, or None."""
+    inside = ", ".join(map(str, texts[:_MOST_BRIEF_ITEMS]))
+    return f"[{inside}, ...]" if len(texts) > _MOST_BRIEF_ITEMS else f"[{inside}]"
+
+
 def brief_call(args: Any, kwargs: Any) -> str:
     """The arguments of a call on one line."""
+    if _native_brief_call is not None:
+        return _native_brief_call(args, kwargs)
     parts = [brief(value) for value in args]
     parts += [f"{key}={brief(value)}" for key, value in kwargs.items()]
     return f"({', '.join(parts)})"
 
 
 def _brief_tensor(tensor: torch.Tensor) -> str:
+    layout = tensor.layout
     try:
-        key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.device)
-    except (RuntimeError, NotImplementedError):  # sparse and nested tensors cannot say
-        return f"{dtype_name(tensor.dtype)} {tensor.layout} {type(tensor).__name__}@{tensor.device}"
+        stride = tensor.stride() if layout is torch.strided else None
+        key = (tensor.dtype, layout, tensor.shape, stride, tensor.device)
+    except (RuntimeError, NotImplementedError):  # nested tensors cannot say
+        return f"{dtype_name(tensor.dtype)} {layout} {type(tensor).__name__}@{tensor.device}"
     text = _texts.get(key)
     if text is None:
         if len(_texts) > 20_000:
             _texts.clear()
-        strides = "" if tensor.is_contiguous() else f" stride {list(tensor.stride())}"
-        text = _texts[key] = f"{dtype_name(tensor.dtype)}{list(tensor.shape)}@{tensor.device}{strides}"
+        text = f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
+        if stride is None:
+            text += f" {layout}@{tensor.device}"
+        else:
+            text += f"@{tensor.device}" + ("" if tensor.is_contiguous() else f" stride {list(stride)}")
+        _texts[key] = text
     return text
+
+
+# The compiled part writes what most values are, and asks for the others here.
+_native_brief, _native_brief_call = native.writers(_brief, _MOST_BRIEF_ITEMS)

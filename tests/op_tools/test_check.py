@@ -77,6 +77,7 @@ def test_a_signature_is_tensors_by_kind_and_not_values_or_device_numbers() -> No
         "(float32[8, 4]@dev:1, 0.75, dim=3)",
         "(float32[8, 4]@dev:0 stride [1, 8], 0.25)",
         "(float32 torch.sparse_coo Tensor@dev:0, [int64[]@cpu])",
+        "(float32[5, 2] torch.sparse_coo@dev:0, 2.0)",
     )
     run("a", [one for text in texts for one in timed("torch.mul", [1.0], input=text)])
     found = {Signature.of_key(key): times.calls for key, times in read_summary(Path("a")).time.items()}
@@ -84,6 +85,7 @@ def test_a_signature_is_tensors_by_kind_and_not_values_or_device_numbers() -> No
         Signature("torch.mul", "forward", "api", "float32[8, 4]@dev"): 2,
         Signature("torch.mul", "forward", "api", "float32[8, 4]@dev stride [1, 8]"): 1,
         Signature("torch.mul", "forward", "api", "float32 torch.sparse_coo Tensor@dev, int64[]@cpu"): 1,
+        Signature("torch.mul", "forward", "api", "float32[5, 2] torch.sparse_coo@dev"): 1,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -73,16 +74,18 @@ def test_a_disk_that_fills_up_leaves_whole_files(
 ) -> None:
     """Every write takes from what is left; the one that comes to the end is cut, as the kernel does it."""
     real = os.writev
+    one_at_a_time = threading.Lock()  # tools write from threads of their own
 
     def writev(descriptor: int, pieces: Any) -> int:
         nonlocal left
         content = b"".join(pieces)
         if not content:
             return 0
-        if not left:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        done = real(descriptor, [content[:left]])
-        left -= done
+        with one_at_a_time:
+            if not left:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            done = real(descriptor, [content[:left]])
+            left -= done
         return done
 
     monkeypatch.setattr(os, "writev", writev)

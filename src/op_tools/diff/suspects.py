@@ -20,7 +20,7 @@ __all__ = ["compare_logs"]
 # anything before.
 LEAST_DIFFERENCE, GROWTH = 1e-3, 16.0
 _CLASSES = ("same", "pass", "lower_precision", "fail")
-_TENSOR = re.compile(r"\b\w+\[[\d, ]*\](?=@)")
+_TENSOR = re.compile(r"\b\w+\[[\d, ]*\](?=(?: torch\.\w+)?@)")
 _HOW = (
     "Run both with captures: `ditorch run --tool capture script.py`, or op_tools.OpCapture, each with its own "
     "OP_TOOLS_RESULTS; with OP_CAPTURE_LEVEL=aten kernels inside backward are found too."

@@ -35,12 +35,38 @@ def _nothing() -> None:
     pass
 
 
+def is_on() -> bool:
+    """Whether the compiled part is there and not switched off."""
+    return _native is not None and bool(NATIVE.get_or_default())
+
+
 # Around the work of the tools: what they call is neither observed, nor taken, nor seen by a profiler of the program.
 hide: Callable[[], None] = _nothing if _native is None else _native.hide
 show: Callable[[], None] = _nothing if _native is None else _native.show
 # Around a call in which nobody looks inside.
 skip: Callable[[], None] = _nothing if _native is None else _native.skip
 unskip: Callable[[], None] = _nothing if _native is None else _native.unskip
+# The call site of the program that the stack shows; None without the compiled part.
+read_site: Callable[[], Any] | None = None if _native is None else _native.read_site
+
+# Rows as lines of a CSV file; None without it.
+csv_lines: Callable[[list[Any], tuple[str, ...]], bytes] | None = (
+    None if _native is None else _native.csv_lines
+)
+
+
+def describe_sites(kind_of: Callable[[Any], int], make: Callable[..., Any]) -> None:
+    """Tell `read_site` what a frame is and what it returns."""
+    if _native is not None:
+        _native.describe_sites(kind_of, make)
+
+
+def writers(other: Callable[[Any], str], items: int) -> tuple[Any, Any]:
+    """What writes a value, and the arguments of a call, on one line; None without the compiled part. `other` writes the rare."""
+    if _native is None:
+        return None, None
+    _native.describe_values(other, items)
+    return _native.brief, _native.brief_call
 
 
 class NativeCalls:
@@ -52,12 +78,14 @@ class NativeCalls:
         self.observes = False
         # Whether some tool looks inside the calls at API level.
         self.looks_inside = False
+        # Whether the compiled part goes through the autograd nodes of calls, marks them and measures their backward.
+        self.walks_graphs = False
         self._taken: tuple[Any, ...] = ()
         self._undo: list[Callable[[], None]] = []
 
     def available(self) -> bool:
         """Whether calls at ATen level come from here, and not from a dispatch mode."""
-        if _native is not None and NATIVE.get_or_default():
+        if is_on():
             return True
         if not self._said:
             self._said = True
@@ -73,6 +101,7 @@ class NativeCalls:
         """Fit it to the tools that are on. All decisions are asked for again."""
         if _native is None:
             return
+        self.walks_graphs = is_on()
         concerned = [tool for tool in tools if tool.uses_aten and self.available()]
         (observers.ACTIVE.add if concerned else observers.ACTIVE.discard)("op_tools")
         self._observe([tool for tool in concerned if not tool.executes])
@@ -130,6 +159,16 @@ def sampler(every: int, refresh: int, share: int = 0, shares: int = 1) -> Any:
     """Decides which calls are taken: each signature at its first call and after `refresh` steps, and one in `every` of all calls.
     Of `shares` ranks each begins elsewhere. 0 means never."""
     return _native.Sampler(every, refresh, share, shares)
+
+
+def call_nodes(tensors: list[torch.Tensor]) -> Any:
+    """The autograd nodes of a call with these tensors, which is about to run on this thread."""
+    return _native.CallNodes(tensors)
+
+
+def clocks() -> Any:
+    """Clocks of the compiled part, as `op_tools.clocks` describes them."""
+    return _native.Clocks()
 
 
 def leave_thread() -> None:

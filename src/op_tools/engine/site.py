@@ -9,9 +9,11 @@ import os
 import sys
 import weakref
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+
+from op_tools.engine import native
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -44,19 +46,27 @@ def _kind_of(code: CodeType) -> tuple[int, CodeType]:
     return entry
 
 
-class CallSite(NamedTuple):
+class CallSite:
     """A call site: the first frame that is neither torch's nor ours, and the modules that were being called."""
 
-    code: CodeType | None
-    line: int
-    modules: tuple[Any, ...]
-    stack: tuple[Any, ...]
+    __slots__ = ("_path", "_text", "code", "line", "modules", "stack")
+
+    def __init__(
+        self, code: CodeType | None, line: int, modules: tuple[Any, ...], stack: tuple[Any, ...] = ()
+    ) -> None:
+        self.code = code
+        self.line = line
+        self.modules = modules
+        self.stack = stack
+        # Many calls may share this one.
+        self._text: str | None = None
+        self._path: str | None = None
 
     def text(self) -> str:
         """`file:line function: source line`, the form of the printed tables."""
-        if self.code is None:
-            return "(no Python frame of the program: called by a thread of the runtime)"
-        return _line_text(self.code, self.line)
+        if self._text is None:
+            self._text = _NO_FRAME if self.code is None else _line_text(self.code, self.line)
+        return self._text
 
     def stack_text(self) -> str:
         """The whole stack of the program's frames, innermost first."""
@@ -64,6 +74,11 @@ class CallSite(NamedTuple):
 
     def module_path(self) -> str:
         """`model.layers.0.attention`-like path of the innermost module, from the outermost one's class name."""
+        if self._path is None:
+            self._path = self._read_path() if self.modules else ""
+        return self._path
+
+    def _read_path(self) -> str:
         alive = [module for reference in self.modules if (module := reference()) is not None]
         if not alive:
             return ""
@@ -71,6 +86,9 @@ class CallSite(NamedTuple):
         for parent, child in itertools.pairwise(alive):
             path += f".{_name_in(parent, child)}"
         return path
+
+
+_NO_FRAME = "(no Python frame of the program: called by a thread of the runtime)"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -90,7 +108,9 @@ def _name_in(parent: Any, child: Any) -> str:
 
 
 def read(with_stack: bool = False) -> CallSite:
-    """Read the call site from the current stack."""
+    """Read the call site from the current stack; `with_stack`: with all frames of the program."""
+    if native.read_site is not None and not with_stack:
+        return native.read_site()  # type: ignore[no-any-return]
     frame: FrameType | None = sys._getframe(1)
     frame_of_call: FrameType | None = None
     modules: list[Any] = []
@@ -120,3 +140,6 @@ def read(with_stack: bool = False) -> CallSite:
     if frame_of_call is None:
         return CallSite(None, 0, tuple(modules), tuple(stack))
     return CallSite(frame_of_call.f_code, frame_of_call.f_lineno, tuple(modules), tuple(stack))
+
+
+native.describe_sites(lambda code: _kind_of(code)[0], CallSite)

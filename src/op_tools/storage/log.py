@@ -78,15 +78,17 @@ class _LogState:
             return self.encoder.encode({str(key): str(value) for key, value in row.items()})
 
     def extend(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        payloads = [self.encoded(row) for row in rows]
+        try:
+            payloads = [self.encoder.encode(row) for row in rows]
+        except Exception:  # one of them
+            payloads = [self.encoded(row) for row in rows]
         with self.lock:
             for payload in payloads:
                 full = self.problem and len(self.buffer) > UNWRITTEN_BYTES
                 if full or self.closed or len(payload) > MAX_RECORD:
                     self.lost += 1
                     continue
-                self.buffer += RECORD.pack(len(payload), zlib.crc32(payload))
-                self.buffer += payload
+                self.buffer += RECORD.pack(len(payload), zlib.crc32(payload)) + payload
                 if len(self.buffer) > BUFFER_BYTES and not self.problem:  # else the timer tries again
                     self.write_out()
 
