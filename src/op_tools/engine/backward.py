@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from op_tools.engine import private, site
+from op_tools.engine import native, private, site
 from op_tools.engine.call import Call, Origin
 from op_tools.trees import tensors_of
 
@@ -382,6 +382,22 @@ class Tracking:
         GradientRecorder(done, lambda: tell("backward_begins"), follow=reads, values=reads).attach(
             nodes, guard
         )
+
+
+class Marking:
+    """The same where no tool asks for gradients: the nodes are only marked, below Python."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.nodes = native.call_nodes(call.tensors())
+
+    def attach(self, result: Any, engine: Engine) -> None:
+        self.nodes.mark(result, KEY, self.call.as_origin)
+
+
+def track(call: Call, engine: Engine) -> Tracking | Marking:
+    """What ties the nodes that a call is about to make to it."""
+    return Marking(call) if engine.native.walks_graphs and not call.subscription.backward else Tracking(call)
 
 
 def in_order(gradients: Any, count: int) -> list[torch.Tensor | None]:

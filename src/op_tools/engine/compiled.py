@@ -39,7 +39,7 @@ class CompiledRun:
         self.engine = engine
         self.frame = frame
         self.call: Call | None = None
-        self.track: backward.Tracking | None = None
+        self.track: backward.Tracking | backward.Marking | None = None
         self.modes = engine.modes_here()
         self.error = sys.exc_info()[1]
         local = engine.local
@@ -91,7 +91,7 @@ class CompiledRun:
         call.id = engine.next_id()
         self.call = call
         if subscription.ties and torch.is_grad_enabled():
-            self.track = engine.guarded(call.tools[0], call, backward.Tracking, call)
+            self.track = engine.guarded(call.tools[0], call, backward.track, call, engine)
         for tool in call.tools:
             engine.guarded(tool, call, tool.before, call)
 

@@ -245,7 +245,7 @@ class Engine(Decisions):
             private.silently(self._end, call, track, result)
         return result
 
-    def _begin(self, call: Call, tools: list[Tool]) -> backward.Tracking | None:
+    def _begin(self, call: Call, tools: list[Tool]) -> backward.Tracking | backward.Marking | None:
         """Ask the tools, note where gradients will come from, let the tools look. Sets the tools of the call."""
         node = private.current_node()
         if node is not None:
@@ -260,12 +260,12 @@ class Engine(Decisions):
         if call.tools or call.subscription.parent_for:
             call.id = self.next_id()
             if call.subscription.ties and torch.is_grad_enabled():
-                track = self.guarded(_first(call), call, backward.Tracking, call)
+                track = self.guarded(_first(call), call, backward.track, call, self)
         for tool in call.tools:
             self.guarded(tool, call, tool.before, call)
         return track
 
-    def _end(self, call: Call, track: backward.Tracking | None, result: Any) -> None:
+    def _end(self, call: Call, track: backward.Tracking | backward.Marking | None, result: Any) -> None:
         args = call.args
         if track is not None:
             self.guarded(_first(call), call, track.attach, result, self)

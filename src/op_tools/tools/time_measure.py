@@ -1,27 +1,25 @@
 """OpTimeMeasure: how long each operator takes on the device, forward and backward.
 
-By default a pair of device events brackets each call and nothing waits; the times are read in bulk. In `sync` mode
-the device is waited for around each call, as for a chip without event timing.
+By default a pair of device events brackets each call and nothing waits (`op_tools.clocks`); the times are read in bulk. In
+`sync` mode the device is waited for around each call, as for a chip without event timing.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import operator
 import threading
-import time
 from typing import Any, ClassVar
 
-import torch
 import torch.distributed as dist
 
 from dicore.settings import flag, setting
 from op_tools import describe, tables
+from op_tools.clocks import CallClock, HookedClock, make_clocks
 from op_tools.device_error import DeviceError
-from op_tools.engine import Call, site
-from op_tools.results import LOCATION_COLUMNS, TIME_CSV_COLUMNS, RankInfo, rank_info
+from op_tools.engine import Call, native
+from op_tools.results import LOCATION_COLUMNS, TIME_CSV_COLUMNS, rank_info
 from op_tools.settings import ToolSettings, level_setting
 from op_tools.tool import Tool
 
@@ -42,94 +40,8 @@ class TimeSettings(ToolSettings):
     top: int = setting(10, "OP_TIME_MEASURE_TOP", int, "lines of each summary")
 
 
-# From this process's own clock to the time of day, fixed so that calls keep their order and ranks their distance.
-_SINCE_1970_NS = time.time_ns() - time.perf_counter_ns()
-
-
-class Clock:
-    """Start and end of one stretch of work on one device. Its events come from `spare` and go back there."""
-
-    __slots__ = ("began", "device", "end", "spare", "start", "sync")
-
-    def __init__(self, device: torch.device, sync: bool, spare: list[Any]) -> None:
-        self.device = device
-        self.sync = sync or device.type == "cpu"
-        self.spare = spare
-        # Where a trace puts the call: an event cannot say when it was recorded. Read before, so that a call never
-        # seems to reach into the next one.
-        self.began = time.perf_counter_ns()
-        self.start: Any = self._mark()
-        self.end: Any = None
-
-    def _mark(self) -> Any:
-        if self.sync:
-            if self.device.type != "cpu":
-                self._wait()
-            return time.perf_counter()
-        try:
-            event = self.spare.pop()
-        except IndexError:
-            event = torch.Event(self.device, enable_timing=True)
-        event.record()
-        return event
-
-    def _wait(self) -> None:
-        try:
-            if self.sync:
-                torch.accelerator.synchronize(self.device)
-            else:
-                self.end.synchronize()
-        except RuntimeError as error:  # of work the program has queued
-            raise DeviceError(error) from error
-
-    def stop(self) -> None:
-        self.end = self._mark()
-
-    def milliseconds(self) -> float | None:
-        """The time between start and end; None if the end has not come."""
-        if self.end is None:
-            return None
-        if self.sync:
-            return float((self.end - self.start) * 1e3)
-        self._wait()
-        return float(self.start.elapsed_time(self.end))
-
-    def began_us(self) -> float:
-        """When the host started it, in microseconds since 1970."""
-        began = self.start * 1e9 if self.sync else self.began
-        return (began + _SINCE_1970_NS) / 1000
-
-    def last_milliseconds(self) -> float | None:
-        """The same, for the last time: the events are given back."""
-        elapsed = self.milliseconds()
-        if elapsed is not None and not self.sync:
-            self.spare += (self.start, self.end)
-            self.start = self.end = None
-        return elapsed
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class MeasuredCall:
-    """One measured call, until its row is written. The row itself is made then."""
-
-    where: site.CallSite
-    notes: tuple[Any, ...]
-    forward: Clock
-    waits: bool
-    backward: Clock | None = None
-    # A backward that may not reach all inputs of the call: its clock may never stop.
-    begun: Clock | None = None
-    grads: tuple[Any, Any] = ((), ())
-
-    def row(self, run: RankInfo) -> dict[str, Any]:
-        """What is known of the call but its times."""
-        number, name, module, step, thread, level, origin, inputs, output = self.notes
-        return {
-            "forward_id": number, "name": name, "call_site": self.where.text(), "module": module, "step": step,
-            "thread": thread, "level": level, "phase": "forward" if origin is None else "backward",
-            "forward_name": origin or "", **run, "unit": "ms", "input": inputs, "output": output,
-            "grad_inputs": self.grads[0], "grad_outputs": self.grads[1],
-        }  # fmt: skip
+# A call until its row is written: what is known of it but its times.
+MeasuredCall = tuple[dict[str, Any], CallClock]
 
 
 class OpTimeMeasure(Tool):
@@ -145,7 +57,7 @@ class OpTimeMeasure(Tool):
     result_folder = "op_time_measure_result"
     result_file = "op_elasped_info"
     columns: ClassVar = (*TIME_CSV_COLUMNS, *LOCATION_COLUMNS, "error_info")
-    wants_backward = True
+    wants_ties = True
     reads_gradients = False
     takes_compiled = True
     # Calls whose backward has not come yet; the oldest are written without it.
@@ -178,137 +90,136 @@ class OpTimeMeasure(Tool):
             return False  # the collective's own call is measured as a whole
         return super().applies(call)
 
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        # Never counted anew: the backward of a call of an earlier run must not find an entry of this one.
-        self._serials = itertools.count(1)
-
     def opened(self) -> None:
-        # Single steps on dicts and lists are whole ones: only who writes holds the lock.
-        self._entries: dict[int, MeasuredCall] = {}
+        # Single steps on lists are whole ones: only who writes holds the lock.
+        self._entries: list[MeasuredCall] = []
         self._lock = threading.Lock()
-        self._spare: dict[torch.device, list[Any]] = {}
+        # The clocks of the compiled part wait for nothing and cannot be looked at as they go; with apply_feature the tool may
+        # become verbose at any call.
+        settings = self.settings
+        self.wants_backward = settings.sync or settings.verbose or self.only is not None or not native.is_on()
+        self._clocks = make_clocks(settings.sync, hooked=self.wants_backward)
         self._next_write = self._write_after(0)
-        self.by_operator: dict[str, list[float]] = {}
+        # (operator, call site) -> calls, milliseconds forward, milliseconds backward
         self.by_site: dict[tuple[str, str], list[float]] = {}
 
     def _write_after(self, kept: int) -> int:
         """With how many entries to write next, so that those that wait are not gone through at every call."""
         return min(kept + max(1, self.settings.max_cache_size, kept // 8), self.most_waiting)
 
-    def _clock(self, device: torch.device) -> Clock:
-        spare = self._spare.get(device)
-        if spare is None:
-            spare = self._spare.setdefault(device, [])
-        return Clock(device, self.settings.sync, spare)
-
     def before(self, call: Call) -> None:
         if call.name not in self._said or self.settings.verbose:
             self.say_applied(call.name)
-        call.notes[self] = self._clock(call.device)
+        call.notes[self] = self._clocks.start(call.tensors(), call.level != "aten")
 
     def failed(self, call: Call) -> None:
         call.notes.pop(self, None)
 
     def after(self, call: Call, result: Any) -> None:
-        clock: Clock = call.notes.pop(self)
-        clock.stop()
-        where, origin = call.owner_site(), None
-        if call.in_backward:
-            origin = call.origin.name if call.origin is not None else ""
-        notes = (
-            call.id, call.name, where.module_path() if where.modules else "", call.step, call.thread, call.level,
-            origin, describe.brief_call(call.args, call.kwargs), describe.brief(result),
-        )  # fmt: skip
-        entry = MeasuredCall(where, notes, clock, call.hooked)
-        call.notes[self] = serial = next(self._serials)
-        self._entries[serial] = entry
+        clock = call.notes[self]
+        clock.stop(result)
+        if self.wants_backward:
+            clock.waits = call.hooked
+        where = call.owner_site()
+        origin = ""
+        if call.in_backward and call.origin is not None:
+            origin = call.origin.name
+        row = {
+            "forward_id": call.id, "name": call.name, "call_site": where.text(), "module": where.module_path(),
+            "step": call.step, "thread": call.thread, "level": call.level,
+            "phase": "backward" if call.in_backward else "forward", "forward_name": origin, "unit": "ms",
+            "input": describe.brief_call(call.args, call.kwargs), "output": describe.brief(result),
+            "grad_inputs": (), "grad_outputs": (),
+        }  # fmt: skip
+        entries = self._entries
+        entries.append((row, clock))
         if self.settings.verbose:
-            self._print(call, entry, result)
-        if len(self._entries) >= self._next_write:
+            self._print(call, clock, result)
+        if len(entries) >= self._next_write:
             self._write(keep_waiting=True)
 
     def backward_begins(self, call: Call) -> None:
-        entry = self._entries.get(call.notes.get(self, -1))
-        if entry is not None:
-            entry.begun = self._clock(call.device)
+        call.notes[self].arrives()
 
     def backward(self, call: Call, grad_inputs: list[Any], grad_outputs: list[Any]) -> None:
-        entry = self._entries.get(call.notes.get(self, -1))
-        if entry is None or entry.begun is None:
-            return
-        entry.begun.stop()
-        entry.backward, entry.begun = entry.begun, None
-        entry.grads = (describe.brief(grad_inputs), describe.brief(grad_outputs))
-        entry.waits = False
-        if self.settings.verbose:
-            self._print_backward(call, entry, grad_inputs, grad_outputs)
+        clock = call.notes[self]
+        if clock.passed(grad_inputs, grad_outputs) and self.settings.verbose:
+            self._print_backward(call, clock, grad_inputs, grad_outputs)
 
     def _take(self, keep_waiting: bool) -> list[MeasuredCall]:
         """Take out the entries that are to be written: those that wait for nothing, and the oldest beyond the limit."""
         with self._lock:
-            entries = self._entries
+            entries = self._entries[:]
+            del self._entries[: len(entries)]
             surplus = 0
             if len(entries) >= self.most_waiting:
                 # More than one at once, or the next call would find as many again.
                 spare = min(self.settings.max_cache_size, self.most_waiting // 2)
                 surplus = len(entries) - self.most_waiting + spare
-            ready = []
-            for index, (serial, entry) in enumerate(list(entries.items())):
-                if not (keep_waiting and entry.waits) or index < surplus:
-                    ready.append(entry)
-                    del entries[serial]
-            self._next_write = self._write_after(len(entries))
-        return ready
+            waiting = [entry for entry in entries[surplus:] if entry[1].waits] if keep_waiting else []
+            if waiting:
+                kept = set(map(id, waiting))
+                entries = [entry for entry in entries if id(entry) not in kept]
+                self._entries[:0] = waiting
+            self._next_write = self._write_after(len(waiting))
+        return entries
 
     def _write(self, keep_waiting: bool) -> None:
-        ready = self._take(keep_waiting)
+        trouble: Exception | None = None
+        rows = []
         run = rank_info()
-        rows: list[dict[str, Any]] = []
-        trouble: DeviceError | None = None
-        times: list[tuple[str, str, float | None, float | None]] = []
-        for entry in ready:
-            forward: float | None = float("nan")
-            back: float | None = None
-            try:
-                forward = entry.forward.last_milliseconds()
-                back = entry.backward.last_milliseconds() if entry.backward is not None else None
-            except DeviceError as error:  # the program's: it gets it once the rows are safe
-                trouble = trouble or error
-            row = entry.row(run)
-            row["forward_elasped"] = forward
-            row["start_us"] = entry.forward.began_us()
-            row["clock"] = "host" if entry.forward.sync else "device"
-            if back is not None and entry.backward is not None:
-                row["backward_elasped"] = back
-                row["backward_start_us"] = entry.backward.began_us()
+        for row, clock in self._take(keep_waiting):
             rows.append(row)
-            times.append((row["name"], row["call_site"], forward, back))
+            row.update(run, start_us=clock.began_us, clock="host" if clock.on_host else "device")
+            try:
+                row["forward_elasped"], backward = clock.read()
+            except (DeviceError, RuntimeError) as error:  # the program's: it gets it once the rows are safe
+                trouble = trouble or (error if isinstance(error, DeviceError) else DeviceError(error))
+                row["forward_elasped"] = math.nan
+                continue
+            if isinstance(backward, str):  # the tool's own
+                trouble = trouble or RuntimeError(backward)
+            elif backward is not None:
+                row["backward_start_us"], row["backward_elasped"], *gradients = backward
+                row["grad_inputs"], row["grad_outputs"] = map(describe.in_brackets, gradients)
         if rows:
             self.open_results().extend(rows)
-        self._add_up(times)
+            self._add_up(rows)
         if trouble is not None:
             raise trouble
 
-    def _add_up(self, times: list[tuple[str, str, float | None, float | None]]) -> None:
+    def _add_up(self, rows: list[dict[str, Any]]) -> None:
         with self._lock:
-            for name, call_site, *elapsed in times:
-                by_operator = self.by_operator.setdefault(name, [0, 0.0, 0.0])
-                by_site = self.by_site.setdefault((name, call_site), [0, 0.0, 0.0])
-                measured = [ms if ms is not None and math.isfinite(ms) else 0.0 for ms in elapsed]
-                for sums in (by_operator, by_site):
-                    sums[:] = map(operator.add, sums, (1, *measured))
+            by_site = self.by_site
+            for row in rows:
+                key = row["name"], row["call_site"]
+                sums = by_site.get(key)
+                if sums is None:
+                    sums = by_site[key] = [0, 0.0, 0.0]
+                sums[0] += 1
+                for index, column in ((1, "forward_elasped"), (2, "backward_elasped")):
+                    elapsed = row.get(column, 0.0)
+                    if math.isfinite(elapsed):
+                        sums[index] += elapsed
 
-    def _print(self, call: Call, entry: MeasuredCall, result: Any) -> None:
+    @property
+    def by_operator(self) -> dict[str, list[float]]:
+        """Operator -> calls, milliseconds forward, milliseconds backward."""
+        with self._lock:
+            sums: dict[str, list[float]] = {}
+            for (name, _), one in self.by_site.items():
+                sums[name] = list(map(operator.add, sums.get(name, (0, 0.0, 0.0)), one))
+        return sums
+
+    def _print(self, call: Call, clock: HookedClock, result: Any) -> None:
         self.say(self.call_site_text(call))
         self.say(tables.describe_table(describe.capture_rows(call.name, call.args, call.kwargs, result)))
-        row = {"name": call.name, "forward_id": call.id, "forward_elasped": entry.forward.milliseconds()}
+        row = {"name": call.name, "forward_id": call.id, "forward_elasped": clock.milliseconds()}
         self.say(tables.time_table([row]) + "\n\n")
 
-    def _print_backward(self, call: Call, entry: MeasuredCall, grad_inputs: Any, grad_outputs: Any) -> None:
+    def _print_backward(self, call: Call, clock: HookedClock, grad_inputs: Any, grad_outputs: Any) -> None:
         self.say("\n" + tables.describe_table(describe.time_grad_rows(call.name, grad_outputs, grad_inputs)))
-        assert entry.backward is not None
-        row = {"name": call.name, "forward_id": call.id, "backward_elasped": entry.backward.milliseconds()}
+        row = {"name": call.name, "forward_id": call.id, "backward_elasped": clock.backward_milliseconds()}
         self.say(tables.time_table([row]))
 
     def after_fork(self) -> None:
@@ -317,6 +228,7 @@ class OpTimeMeasure(Tool):
             self.opened()  # the parent's calls are the parent's rows
 
     def closed(self) -> None:
+        self._clocks.end()
         try:
             self._write(keep_waiting=False)
         finally:
@@ -329,7 +241,8 @@ class OpTimeMeasure(Tool):
 
     def summary(self, top: int = 10) -> str:
         """The most expensive operators and call sites, as text."""
-        whole = sum(forward + back for _, forward, back in self.by_operator.values()) or 1.0
+        by_operator = self.by_operator
+        whole = sum(forward + back for _, forward, back in by_operator.values()) or 1.0
 
         def rows(table: dict[Any, list[float]]) -> list[list[Any]]:
             order = sorted(table.items(), key=lambda item: -(item[1][1] + item[1][2]))[:top]
@@ -344,7 +257,7 @@ class OpTimeMeasure(Tool):
         ends = ["calls", "forward_ms", "backward_ms", "share"]
         sites = [[name, _short(call_site), *rest] for name, call_site, *rest in rows(self.by_site)]
         return "\n".join(
-            [tables.plain_table(["name", *ends], rows(self.by_operator)),
+            [tables.plain_table(["name", *ends], rows(by_operator)),
              tables.plain_table(["name", "call_site", *ends], sites)]
         )  # fmt: skip
 
