@@ -1,14 +1,70 @@
 #include "python_call.h"
 
-#include <ATen/record_function.h>
+#include <algorithm>
+
 #include <torch/csrc/DynamicTypes.h>
-#include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/python_arg_parser.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
 
 namespace op_tools {
+
+// ---- tensors ----
+
+namespace {
+
+// Torch has changed the name of the question.
+template <typename Slot>
+auto has_object(const Slot& slot, int) -> decltype(slot.load_pyobj() != nullptr) {
+    return slot.load_pyobj() != nullptr;
+}
+template <typename Slot>
+bool has_object(const Slot& slot, long) {
+    return slot.check_pyobj().has_value();
+}
+
+at::Tensor same_memory(const at::Tensor& tensor, bool with_graph) {
+    at::Tensor other = tensor.tensor_data();  // of the same version as well
+    if (!tensor.requires_grad()) return other;
+    if (with_graph && tensor.grad_fn() != nullptr)
+        torch::autograd::impl::set_gradient_edge(other, torch::autograd::impl::gradient_edge(tensor));
+    else
+        other.set_requires_grad(true);
+    return other;
+}
+
+bool holds_tensors(c10::ArrayRef<IValue> items) {
+    return std::any_of(items.begin(), items.end(), [](const IValue& item) { return item.isTensor(); });
+}
+
+}  // namespace
+
+void Shown::clear() {
+    for (const auto& [tensor, object] : std::exchange(made_, {})) Py_DECREF(object);
+}
+
+py::object Shown::tensor(const at::Tensor& tensor, bool with_graph) {
+    if (!tensor.defined()) return py::none();
+    c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
+    for (const auto& [known, object] : made_)
+        if (known._unsafe_get_target() == impl) return py::reinterpret_borrow<py::object>(object);
+    if (has_object(*impl->pyobj_slot(), 0)) return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
+    auto object = py::reinterpret_steal<py::object>(THPVariable_Wrap(same_memory(tensor, with_graph)));
+    if (!object) throw py::error_already_set();
+    made_.emplace_back(c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(tensor.getIntrusivePtr()), object.inc_ref().ptr());
+    return object;
+}
+
+py::object Shown::value(const IValue& value, bool with_graph) {
+    if (value.isTensor()) return tensor(value.toTensor(), with_graph);
+    if (!value.isList() || !holds_tensors(value.toListRef())) return torch::jit::toPyObject(value);
+    const auto items = value.toListRef();
+    py::list list(items.size());
+    for (size_t index = 0; index < items.size(); ++index) list[index] = this->value(items[index], with_graph);
+    return std::move(list);
+}
 
 // ---- arguments and results ----
 
@@ -25,28 +81,25 @@ Form form_of(const c10::Argument& argument) {
     }
 }
 
-// A number that the program wrote where a tensor stands becomes a number again, as for a dispatch mode, where the operator takes one.
-py::object tensors_to_python(const IValue& value, bool numbers_as_tensors) {
-    if (value.isTensor() && !numbers_as_tensors)
-        return py::reinterpret_steal<py::object>(THPVariable_Wrap(value.toTensor()));
-    return torch::jit::toPyObject(value);
-}
+py::object borrowed(void* object) { return py::reinterpret_borrow<py::object>(static_cast<PyObject*>(object)); }
 
-py::object value_to_python(const IValue& value, Form form, bool numbers_as_tensors) {
+// A number that the program wrote where a tensor stands becomes a number again, as for a dispatch mode, where the operator takes
+// one. Tensors of a kernel that a tool stands in for (`shown` is null) are the tensors themselves: what it returns goes on.
+py::object value_to_python(const IValue& value, Form form, bool numbers_as_tensors, Shown* shown) {
     if (form != Form::plain && value.isInt()) {
         const auto number = value.toInt();
         switch (form) {
-            case Form::dtype:
-                return py::reinterpret_borrow<py::object>(
-                    reinterpret_cast<PyObject*>(torch::getTHPDtype(static_cast<at::ScalarType>(number))));
-            case Form::layout:
-                return py::reinterpret_borrow<py::object>(
-                    reinterpret_cast<PyObject*>(torch::getTHPLayout(static_cast<at::Layout>(number))));
-            default:
-                return py::reinterpret_borrow<py::object>(torch::utils::getTHPMemoryFormat(static_cast<at::MemoryFormat>(number)));
+            case Form::dtype: return borrowed(torch::getTHPDtype(static_cast<at::ScalarType>(number)));
+            case Form::layout: return borrowed(torch::getTHPLayout(static_cast<at::Layout>(number)));
+            default: return borrowed(torch::utils::getTHPMemoryFormat(static_cast<at::MemoryFormat>(number)));
         }
     }
-    return tensors_to_python(value, numbers_as_tensors);
+    const bool is_number = numbers_as_tensors && value.isTensor() && value.toTensor().defined() &&
+                           value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
+    if (is_number) return torch::jit::toPyObject(value);
+    if (shown != nullptr) return shown->value(value, false);
+    if (value.isTensor()) return py::reinterpret_steal<py::object>(THPVariable_Wrap(value.toTensor()));
+    return torch::jit::toPyObject(value);
 }
 
 bool is_default(const IValue& value, const Argument& argument) {
@@ -68,89 +121,28 @@ Signature::Signature(const c10::OperatorHandle& handle)
         arguments_.push_back({py::str(argument.name()), argument.kwarg_only(), form_of(argument), argument.default_value()});
 }
 
-std::pair<py::tuple, py::dict> Signature::to_python(c10::ArrayRef<const IValue> inputs) const {
+std::pair<py::tuple, py::dict> Signature::to_python(Values inputs, Shown* shown) const {
     size_t positional = 0;
     for (size_t index = 0; index < inputs.size() && index < arguments_.size(); ++index)
         if (!arguments_[index].keyword_only && !is_default(inputs[index], arguments_[index])) positional = index + 1;
     py::tuple args(positional);
-    for (size_t index = 0; index < positional; ++index) args[index] = value_to_python(inputs[index], arguments_[index].form, numbers_as_tensors_);
+    for (size_t index = 0; index < positional; ++index)
+        args[index] = value_to_python(inputs[index], arguments_[index].form, numbers_as_tensors_, shown);
     py::dict kwargs;
     for (size_t index = 0; index < inputs.size() && index < arguments_.size(); ++index) {
         const auto& argument = arguments_[index];
-        if (argument.keyword_only && !is_default(inputs[index], argument)) kwargs[argument.name] = value_to_python(inputs[index], argument.form, numbers_as_tensors_);
+        if (argument.keyword_only && !is_default(inputs[index], argument))
+            kwargs[argument.name] = value_to_python(inputs[index], argument.form, numbers_as_tensors_, shown);
     }
     return {std::move(args), std::move(kwargs)};
 }
 
-py::object result_to_python(const std::vector<IValue>& outputs) {
+py::object result_to_python(Values outputs, Shown& shown, bool with_graph) {
     if (outputs.empty()) return py::none();
-    if (outputs.size() == 1) return tensors_to_python(outputs[0], false);
+    if (outputs.size() == 1) return shown.value(outputs[0], with_graph);
     py::tuple result(outputs.size());
-    for (size_t index = 0; index < outputs.size(); ++index) result[index] = tensors_to_python(outputs[index], false);
-    return result;
-}
-
-// ---- a thread ----
-
-thread_local ThreadState this_thread;
-
-namespace {
-
-PyObject* compiler = nullptr;
-
-// Record functions are turned off only where a profiler would show what the tools call: that costs more than the call.
-bool profiled() { return at::hasThreadLocalCallbacks() && at::isRecordFunctionEnabled(); }
-
-}  // namespace
-
-void set_compiler(const py::object& set_eval_frame) { compiler = set_eval_frame.inc_ref().ptr(); }
-
-EnterPython::EnterPython() {
-    PyErr_Fetch(&type_, &value_, &trace_);
-    if (compiler != nullptr) compiler_ = PyObject_CallOneArg(compiler, Py_None);
-}
-
-EnterPython::~EnterPython() {
-    if (compiler_ != nullptr) {
-        Py_XDECREF(PyObject_CallOneArg(compiler, compiler_));
-        Py_DECREF(compiler_);
-    }
-    PyErr_Restore(type_, value_, trace_);
-}
-
-ToolsAtWork::ToolsAtWork() : disabled_(profiled()) {
-    ++this_thread.unobserved, ++this_thread.at_work;
-    if (disabled_) at::enableRecordFunction(false);
-}
-
-ToolsAtWork::~ToolsAtWork() {
-    if (disabled_) at::enableRecordFunction(true);
-    --this_thread.unobserved, --this_thread.at_work;
-}
-
-void hide() {
-    ++this_thread.unobserved, ++this_thread.at_work;
-    if (this_thread.disabled > 0) {
-        ++this_thread.disabled;
-    } else if (profiled()) {
-        at::enableRecordFunction(false);
-        this_thread.disabled = 1;
-    }
-}
-
-void show() {
-    --this_thread.unobserved, --this_thread.at_work;
-    if (this_thread.disabled > 0 && --this_thread.disabled == 0) at::enableRecordFunction(true);
-}
-
-void raise_in_program(py::error_already_set& error) {
-    try {
-        auto native = py::module_::import("op_tools.engine.native");
-        const auto [thread, kind] = native.attr("raised_later")(error.value()).cast<std::pair<unsigned long, py::object>>();
-        PyThreadState_SetAsyncExc(thread, kind.ptr());
-    } catch (py::error_already_set& second) {
-        second.discard_as_unraisable("op_tools: an error of the device could not be raised in the program");
-    }
+    for (size_t index = 0; index < outputs.size(); ++index) result[index] = shown.value(outputs[index], with_graph);
+    return std::move(result);
 }
 
 }  // namespace op_tools

@@ -1,14 +1,14 @@
-// A call between C++ and Python: an operator's arguments and results, and the tools at work on a thread.
+// A call between C++ and Python: an operator's arguments and results, as torch hands them to a dispatch mode.
 #pragma once
 
 #include <torch/csrc/python_headers.h>
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/core/DispatchKeySet.h>
-#include <c10/core/GradMode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -16,17 +16,9 @@
 namespace op_tools {
 
 namespace py = pybind11;
-using c10::DispatchKey;
-using c10::DispatchKeySet;
 using c10::IValue;
 
-// Tensors that stand for others: the calls that are made for them on what they stand for are what is seen.
-constexpr DispatchKeySet wrapper_keys =
-    c10::python_ks | c10::functorch_transforms_ks | DispatchKeySet({DispatchKey::Functionalize, DispatchKey::Fake});
-// Modes of the program and transforms, likewise.
-constexpr DispatchKeySet mode_keys =
-    wrapper_keys | DispatchKeySet({DispatchKey::FuncTorchDynamicLayerFrontMode, DispatchKey::FuncTorchDynamicLayerBackMode,
-                                   DispatchKey::PythonDispatcher, DispatchKey::PreDispatch, DispatchKey::Tracer});
+using Values = c10::ArrayRef<const IValue>;
 
 enum class Form : uint8_t { plain, dtype, layout, memory_format };
 
@@ -37,13 +29,33 @@ struct Argument {
     std::optional<IValue> default_value;
 };
 
+// The tensors of one call as Python sees them. One that only C++ has is shown by another tensor of the same memory: an object of
+// Python's that is tied to it would stay with it, and its owners could no longer write to it in place, nor make it a tensor of a
+// class of the program. Used with the GIL held, and cleared before it goes.
+class Shown {
+   public:
+    Shown() = default;
+    Shown(const Shown&) = delete;
+    Shown& operator=(const Shown&) = delete;
+
+    // `with_graph`: with its place in autograd's graph, which is looked up, and made where it has changed.
+    py::object tensor(const at::Tensor& tensor, bool with_graph);
+    py::object value(const IValue& value, bool with_graph);
+    void clear();
+    void abandon() { made_.clear(); }
+
+   private:
+    // The tensor is not held, but as long as its place is kept no other one gets it.
+    std::vector<std::pair<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>, PyObject*>> made_;
+};
+
 // What an operator is called with, as its schema has it. Made and used with the GIL held.
 class Signature {
    public:
     explicit Signature(const c10::OperatorHandle& handle);
 
     // As torch hands a call to a dispatch mode: what stands at its default at the end is left out.
-    std::pair<py::tuple, py::dict> to_python(c10::ArrayRef<const IValue> inputs) const;
+    std::pair<py::tuple, py::dict> to_python(Values inputs, Shown* shown = nullptr) const;
 
     py::object function;  // torch.ops.aten.add.Tensor
 
@@ -52,59 +64,19 @@ class Signature {
     std::vector<Argument> arguments_;
 };
 
-py::object result_to_python(const std::vector<IValue>& outputs);
+py::object result_to_python(Values outputs, Shown& shown, bool with_graph);
 
-// What one thread is doing.
-struct ThreadState {
-    int unobserved = 0;    // calls are not for the observer: part of one that it has seen, of a call taken as a whole, or the tools' own
-    int at_work = 0;       // the tools are at work
-    int intercepting = 0;  // a call runs in a tool's own way
-    int disabled = 0;      // how often `hide` had to turn record functions off for a profiler
-};
+// Of a stack, what belongs to a call.
+inline Values last(Values stack, size_t count) { return stack.size() > count ? stack.slice(stack.size() - count) : stack; }
 
-extern thread_local ThreadState this_thread;
-
-// The function of torch._dynamo that sets what compiles frames, once it is imported: what the tools do is not to be compiled.
-void set_compiler(const py::object& set_eval_frame);
-
-// Python on a thread that may come from anywhere, with the compiler kept away and an exception that is on its way left alone.
-class EnterPython {
-   public:
-    EnterPython();
-    ~EnterPython();
-    EnterPython(const EnterPython&) = delete;
-    EnterPython& operator=(const EnterPython&) = delete;
-
-   private:
-    py::gil_scoped_acquire gil_;
-    PyObject *type_ = nullptr, *value_ = nullptr, *trace_ = nullptr, *compiler_ = nullptr;
-};
-
-// The tools at work on this thread: no call of theirs is observed, profiled or intercepted, and none makes a graph.
-class ToolsAtWork {
-   public:
-    ToolsAtWork();
-    ~ToolsAtWork();
-    ToolsAtWork(const ToolsAtWork&) = delete;
-    ToolsAtWork& operator=(const ToolsAtWork&) = delete;
-
-   private:
-    EnterPython python_;
-    c10::AutoGradMode no_graph_{false};
-    c10::impl::ExcludeDispatchKeyGuard no_transforms_{mode_keys - c10::python_ks};
-    bool disabled_ = false;
-};
-
-// The same for Python's own calls of the tools.
-void hide();
-void show();
-
-// An exception cannot leave a callback of torch. What the tools let out is the device's own error, met while they waited for it:
-// it is raised on the program's thread at its next step, as an asynchronous error would be.
-void raise_in_program(py::error_already_set& error);
+// A library has put a kernel in front of one of ours, or has taken away the one behind it.
+void kernels_changed(const std::string& name, const std::string& overload);
+void observe_again(const std::string& name, const std::string& overload);
 
 void bind_observer(py::module_& module);
 void bind_interceptor(py::module_& module);
+void bind_routing(py::module_& module);
+void bind_scopes(py::module_& module);
 void bind_storages(py::module_& module);
 void bind_call_sites(py::module_& module);
 void bind_texts(py::module_& module);

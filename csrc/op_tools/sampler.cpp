@@ -7,6 +7,8 @@
 #include <functional>
 #include <string_view>
 
+#include "operators.h"
+
 namespace op_tools {
 namespace {
 
@@ -66,17 +68,17 @@ Sampler::Sampler(int64_t every, int64_t refresh, int64_t share, int64_t shares) 
     passed_over_ = every_ * share_ / shares_;
 }
 
-bool Sampler::takes(const at::RecordFunction& fn) {
+bool Sampler::takes(std::string_view name, std::string_view overload, c10::ArrayRef<const c10::IValue> inputs) {
     Hash hash;
-    hash.add(std::string_view(fn.name()));
-    hash.add(std::string_view(fn.overload_name()));
-    for (const auto& value : fn.inputs()) hash.add(value);
+    hash.add(name);
+    hash.add(overload);
+    for (const auto& value : inputs) hash.add(value);
     return takes(hash.value());
 }
 
 bool Sampler::takes(uint64_t signature) {
     last_asked = signature;
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(lock_of_samplers());
     ++calls_;
     const auto most = usual_calls_ > 0 ? 2 * usual_calls_ : 4 * static_cast<int64_t>(known_.size());
     if (++calls_in_step_ > std::max(fewest_calls, most)) next_step();
@@ -163,24 +165,24 @@ void Sampler::forget() {
 }
 
 void Sampler::stepped() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(lock_of_samplers());
     usual_calls_ = std::max(calls_in_step_, usual_calls_ - usual_calls_ / 8);
     next_step();
 }
 
 void Sampler::set_share(int64_t share, int64_t shares) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(lock_of_samplers());
     shares_ = std::max<int64_t>(shares, 1);
     share_ = std::clamp<int64_t>(share, 0, shares_ - 1);
 }
 
 void Sampler::set_refresh(int64_t steps) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(lock_of_samplers());
     refresh_ = steps;
 }
 
 void Sampler::set_rounds(uint64_t signature, double rounds) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(lock_of_samplers());
     const auto found = known_.find(signature);
     if (found == known_.end()) return;
     auto& known = found->second;
@@ -189,32 +191,32 @@ void Sampler::set_rounds(uint64_t signature, double rounds) {
 }
 
 int64_t Sampler::step() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(lock_of_samplers());
     return step_;
 }
 
 int64_t Sampler::refresh() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(lock_of_samplers());
     return refresh_;
 }
 
 int64_t Sampler::calls() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(lock_of_samplers());
     return calls_;
 }
 
 int64_t Sampler::taken() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(lock_of_samplers());
     return taken_;
 }
 
 size_t Sampler::signatures() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(lock_of_samplers());
     return known_.size();
 }
 
 double Sampler::taken_in_a_round() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard<std::mutex> lock(lock_of_samplers());
     return std::max(in_this_round_, in_last_round_);
 }
 

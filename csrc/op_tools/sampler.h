@@ -1,11 +1,11 @@
 // Which calls are looked at when not all are: decided by what a call looks like, in the time of a lookup.
 #pragma once
 
-#include <ATen/record_function.h>
+#include <ATen/core/ivalue.h>
 #include <pybind11/pybind11.h>
 
 #include <atomic>
-#include <mutex>
+#include <string_view>
 #include <unordered_map>
 
 namespace op_tools {
@@ -21,7 +21,7 @@ class Sampler {
    public:
     Sampler(int64_t every, int64_t refresh, int64_t share, int64_t shares);
 
-    bool takes(const at::RecordFunction& fn);
+    bool takes(std::string_view name, std::string_view overload, c10::ArrayRef<const c10::IValue> inputs);
     bool takes(uint64_t signature);
     // The signature that this thread asked for last.
     static uint64_t asked();
@@ -64,7 +64,6 @@ class Sampler {
     void forget();
 
     std::atomic<int64_t> closed_until_{0};
-    std::mutex mutex_;
     const int64_t every_;
     int64_t refresh_;  // 0: never again
     int64_t share_, shares_;

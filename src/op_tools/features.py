@@ -19,7 +19,7 @@ import torch
 
 from dicore.settings import variables_of
 from op_tools import registry
-from op_tools.engine import ENGINE
+from op_tools.engine import ENGINE, native
 from op_tools.engine.call import WRAPPER, Call, device_types
 from op_tools.engine.subscriptions import Subscription
 from op_tools.names import RefusedName, function_named, name_of
@@ -79,7 +79,7 @@ class Route:
     def _routed(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def routed(*args: Any, **kwargs: Any) -> Any:
-            if ENGINE.local.quiet or ENGINE.local.api_call is not None:
+            if native.is_quiet() or ENGINE.local.api_call is not None:
                 return function(*args, **kwargs)
             tensors = flat_tensors(args, kwargs)
             kinds = device_types(tensors)

@@ -35,7 +35,9 @@ FORMAT = "op_tools check baseline"
 _HOW = "Make one with `op-tools check --save baseline.json RUN`."
 # Worse from left to right, labels between right and wrong. What was skipped was not compared.
 _VERDICTS = tuple(reversed(WORST_FIRST))
-_TENSOR = re.compile(r"(\w+(?:\[[\d, ]*\](?: torch\.\w+)?| torch\.\w+ \w+)@\w+)(?::\d+)?( stride \[[\d, ]*\])?")
+_TENSOR = re.compile(
+    r"(\w+(?:\[[\d, ]*\](?: torch\.\w+)?| torch\.\w+ \w+)@\w+)(?::\d+)?( stride \[[\d, ]*\])?"
+)
 # An error that is this far below its bound is rounding, whatever it was before.
 _NEAR_BOUND = 0.5
 _MADS = 3

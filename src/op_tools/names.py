@@ -107,7 +107,12 @@ def registered_operators() -> Iterator[str]:
     """The names of all operators that the dispatcher knows now: 'aten.add.Tensor', 'aten.relu.default'."""
     for name in torch._C._dispatch_get_all_op_names():
         operator, _, overload = name.partition(".")
-        yield f"{operator.replace('::', '.')}.{overload or 'default'}"
+        yield operator_name(operator, overload)
+
+
+def operator_name(operator: str, overload: str) -> str:
+    """'aten::add' and 'Tensor' as 'aten.add.Tensor', 'aten::relu' and '' as 'aten.relu.default'."""
+    return f"{operator.replace('::', '.')}.{overload or 'default'}"
 
 
 def _attribute_access(func: Callable[..., Any]) -> str | None:

@@ -72,6 +72,8 @@ class Tool:
     aten_everywhere = False
     # At ATen level: API calls only say what an ATen call is part of; they do not go through the hooks.
     api_is_context = False
+    # Operators that a list names are taken where they reach the kernels, not where the program calls them by torch.ops.
+    takes_operators_below = False
     takes_compiled = False
     # A quick way to leave a call alone, asked before anything else is made of it: (name, args, kwargs, step) -> bool.
     declines: Any = None
@@ -140,7 +142,7 @@ class Tool:
         # whatever name the program has for it, which only a mode can.
         self.api_functions = None
         if self.only is None and not self.says_skips:
-            self.api_functions = functions_named(self.names, operators=not self.api_is_context)
+            self.api_functions = functions_named(self.names, operators=not self.takes_operators_below)
         self._types = self._device_types(self.settings.device)
 
     def _origin(self, name: str) -> str:
@@ -170,9 +172,9 @@ class Tool:
         """Whether the tool is for this operator at ATen level. Asked once per operator."""
         return False
 
-    def may_want_aten(self) -> bool:
-        """Whether there is an operator at ATen level that the tool is for; asked at start."""
-        return True
+    def names_kernel(self, name: str) -> bool:
+        """Whether the tool may want an operator at ATen level for its own name, and not for the call it is part of."""
+        return self.only is None and self.names.match(name)
 
     @property
     def device_types(self) -> frozenset[str] | None:
@@ -371,7 +373,7 @@ class LevelTool(Tool):
     def uses_aten(self) -> bool:  # type: ignore[override]
         return bool(self.settings.level == "aten" and self.only is None)
 
-    aten_everywhere = api_is_context = wants_ties = uses_aten  # type: ignore[assignment]
+    aten_everywhere = api_is_context = takes_operators_below = wants_ties = uses_aten  # type: ignore[assignment]
 
     def wants_api(self, name: str, func: Any) -> bool:
         if self.api_is_context and not name.startswith(COMPILED):
@@ -383,6 +385,3 @@ class LevelTool(Tool):
 
     def wants_aten(self, name: str, func: Any) -> bool:
         return self.uses_aten and self.names.match(name)
-
-    def may_want_aten(self) -> bool:
-        return self._names_an_operator()

@@ -299,7 +299,7 @@ def test_half_kernels_the_cpu_lacks_run_in_float32(monkeypatch: pytest.MonkeyPat
     tool = op_tools.OpFallback()
     tool.opened()
     from op_tools.engine.call import Call
-    from op_tools.engine.core import Subscription
+    from op_tools.engine.subscriptions import Subscription
 
     call = Call(Subscription("aten.neg.default", ()), Picky(), (x,), {}, "aten", 1, 0)
     result = tool._on_cpu(call)

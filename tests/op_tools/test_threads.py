@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -41,7 +42,7 @@ def test_threads_started_after_start_are_seen(probe: Any) -> None:
 
 
 def test_an_error_in_a_thread_is_the_threads_and_its_modes_go(probe: Any) -> None:
-    before = ENGINE._threads  # one that a library started under a tool of another test may go on
+    before = len(ENGINE._modes)  # one that a library started under a tool of another test may go on
     error = KeyError("mine")
     caught = []
     left = []
@@ -66,11 +67,11 @@ def test_an_error_in_a_thread_is_the_threads_and_its_modes_go(probe: Any) -> Non
         other.start()
         other.join()
     assert caught == [error] and left == [1]
-    assert ENGINE._threads == before
+    assert len(ENGINE._modes) == before
 
 
 def test_stop_while_threads_run(probe: Any) -> None:
-    before = ENGINE._threads
+    before = len(ENGINE._modes)
     x = torch.ones(2, device=D)
     running, go_on, done = threading.Event(), threading.Event(), []
 
@@ -98,7 +99,29 @@ def test_stop_while_threads_run(probe: Any) -> None:
     for thread in threads:
         thread.join()
     assert tool.names_seen() == ["torch.Tensor.neg"] * 3 and len(done) == 3
-    assert ENGINE._threads == before and bool(patches._for_modes._undo) == bool(before)
+    assert len(ENGINE._modes) == before and bool(patches._for_modes._undo) == bool(before)
+
+
+def test_a_thread_that_ends_with_modes_takes_them_along(probe: Any) -> None:
+    """One that was there before the tools: nothing is done for it when it ends."""
+    before = len(ENGINE._modes)
+    go_on = threading.Event()
+    tool = probe()
+
+    def work() -> None:
+        tool.start()
+        torch.ones(2, device=D).neg()
+        go_on.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    go_on.wait()
+    thread.join()
+    tool.stop()
+    gc.collect()
+    assert tool.names_seen() == ["torch.Tensor.neg"] and len(ENGINE._modes) == before
+    ENGINE.sync_thread()
+    assert bool(ENGINE._patches._for_modes._undo) == bool(before)
 
 
 def test_start_in_one_thread_and_stop_in_another(probe: Any) -> None:

@@ -42,6 +42,7 @@ class CompiledRun:
         self.track: backward.Tracking | backward.Marking | None = None
         self.modes = engine.modes_here()
         self.error = sys.exc_info()[1]
+        self.undo: list[Callable[[], None]] = []
         local = engine.local
         # In autograd's threads the modes are those of the thread that started backward.
         self.own_thread = local.api_mode in self.modes or local.aten_mode in self.modes
@@ -54,12 +55,18 @@ class CompiledRun:
     def enter(self) -> None:
         """Announce the call to the tools and take the modes off."""
         engine = self.engine
-        if not engine.local.quiet and any(isinstance(mode, ApiMode) for mode in self.modes):
+        if not native.is_quiet() and any(isinstance(mode, ApiMode) for mode in self.modes):
             private.silently(engine.guarded, None, None, self._announce)
+        self.undo.append(self._put_modes_back)
         for mode in self.modes:
             private.remove_mode(mode)
-        collectives.leave_alone(True)
-        engine.named.leave_alone(True)
+        for hide, show in (
+            (lambda: collectives.leave_alone(True), lambda: collectives.leave_alone(False)),
+            (native.not_led.__enter__, lambda: native.not_led.__exit__(None, None, None)),
+            (engine.named.enter_compiled, engine.named.leave_compiled),
+        ):
+            hide()
+            self.undo.append(show)
 
     def _announce(self) -> None:
         engine, values = self.engine, self.frame.f_locals
@@ -96,19 +103,20 @@ class CompiledRun:
             engine.guarded(tool, call, tool.before, call)
 
     def leave(self) -> None:
-        """Put the modes back and tell the tools how it ended."""
-        collectives.leave_alone(False)
-        engine = self.engine
-        engine.named.leave_alone(False)
+        """Put everything back and tell the tools how it ended."""
+        while self.undo:
+            self.undo.pop()()
+        if self.call is not None:
+            self.engine.quietly(self._conclude, self.call)
+
+    def _put_modes_back(self) -> None:
+        local = self.engine.local
         if self.own_thread:
             # Tools may have come and gone meanwhile. The wrapper has also reset the keys that a mode turns on.
-            own = (engine.local.api_mode, engine.local.aten_mode)
-            self.modes = [mode for mode in own if mode is not None]
+            self.modes = [mode for mode in (local.api_mode, local.aten_mode) if mode is not None]
         for mode in self.modes:
             private.remove_mode(mode)
             private.push_mode(mode)
-        if self.call is not None:
-            engine.quietly(self._conclude, self.call)
 
     def _conclude(self, call: Call) -> None:
         values = self.frame.f_locals
@@ -134,22 +142,27 @@ def _patch(module: ModuleType, engine: Engine) -> tuple[Callable[[], None], ...]
         frame = sys._getframe(1)
         if (
             frame.f_code.co_name == _WRAPPER
-            and getattr(engine.local, "compiled_run", None) is None
+            and engine.local.compiled_run is None
             and "prior" not in frame.f_locals
             and getattr(getattr(module, "_stance", None), "stance", "") != "force_eager"
             and (engine.modes_here() or engine.named.is_on)
         ):
-            engine.local.compiled_run = run = CompiledRun(engine, frame)  # type: ignore[attr-defined]
-            run.enter()
+            engine.local.compiled_run = run = CompiledRun(engine, frame)
+            try:
+                run.enter()
+            except BaseException:  # a signal's handler has raised
+                engine.local.compiled_run = None
+                run.leave()
+                raise
         return enter(callback)
 
     def leaving(callback: Any) -> Any:
         frame = sys._getframe(1)
-        run = getattr(engine.local, "compiled_run", None)
+        run = engine.local.compiled_run
         # It is called at the start too, with the callback to set; at the end with the one there was before.
         if run is None or run.frame is not frame or not run.is_over(callback):
             return leave(callback)
-        engine.local.compiled_run = None  # type: ignore[attr-defined]
+        engine.local.compiled_run = None
         result = leave(callback)
         run.leave()
         return result

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import signal
 import sys
 import threading
 import traceback
@@ -54,3 +56,21 @@ class Failures:
                 f"op_tools: {owner} could not note this in its report: {second}",
                 file=sys.stderr,
             )
+
+
+def is_of_a_signal_handler(error: BaseException) -> bool:
+    """Whether one of the program's signal handlers has raised an error: it may have come in between at any step of a tool."""
+    codes = {
+        code for number in signal.valid_signals() if (code := _code_of(signal.getsignal(number))) is not None
+    }
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _code_of(handler: Any) -> Any:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    for function in (handler, getattr(handler, "__func__", None), vars(type(handler)).get("__call__")):
+        code = getattr(function, "__code__", None)
+        if code is not None:
+            return code
+    return None

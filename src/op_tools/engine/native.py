@@ -7,6 +7,7 @@ other kernels while it is on. That is said once.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import sys
 import threading
@@ -17,6 +18,7 @@ import torch
 
 from dicore import observers
 from op_tools.engine import private
+from op_tools.names import operator_name
 from op_tools.settings import NATIVE
 
 if TYPE_CHECKING:
@@ -31,8 +33,16 @@ except ImportError as error:
     _missing = str(error)
 
 
-def _nothing() -> None:
-    pass
+class _Counted(threading.local):
+    """A scope for `with`, counted on each thread."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.depth -= 1
 
 
 def is_on() -> bool:
@@ -40,12 +50,17 @@ def is_on() -> bool:
     return _native is not None and bool(NATIVE.get_or_default())
 
 
-# Around the work of the tools: what they call is neither observed, nor taken, nor seen by a profiler of the program.
-hide: Callable[[], None] = _nothing if _native is None else _native.hide
-show: Callable[[], None] = _nothing if _native is None else _native.show
-# Around a call in which nobody looks inside.
-skip: Callable[[], None] = _nothing if _native is None else _native.skip
-unskip: Callable[[], None] = _nothing if _native is None else _native.unskip
+# The tools at work: what they call is neither observed, nor taken, nor led, nor seen by a profiler of the program.
+in_tool: Any = _Counted() if _native is None else _native.in_tool
+# A call in which nobody looks inside.
+as_a_whole: Any = _Counted() if _native is None else _native.as_a_whole
+# One of which tools may take what is inside.
+looked_into: Any = _Counted() if _native is None else _native.looked_into
+# Functions are as they were on this thread.
+not_led: Any = _Counted() if _native is None else _native.not_led
+# Whether this thread is in a tool.
+is_quiet: Callable[[], bool] = (lambda: in_tool.depth > 0) if _native is None else _native.is_quiet
+
 # The call site of the program that the stack shows; None without the compiled part.
 read_site: Callable[[], Any] | None = None if _native is None else _native.read_site
 
@@ -53,6 +68,12 @@ read_site: Callable[[], Any] | None = None if _native is None else _native.read_
 csv_lines: Callable[[list[Any], tuple[str, ...]], bytes] | None = (
     None if _native is None else _native.csv_lines
 )
+# So many operators are observed at their kernels, where they cost other calls nothing; more by record functions.
+_FEW = 100
+
+if _native is not None:
+    # Threads that live on are not to enter an interpreter that ends.
+    atexit.register(_native.close_entrance)
 
 
 def describe_sites(kind_of: Callable[[Any], int], make: Callable[..., Any]) -> None:
@@ -80,6 +101,11 @@ class NativeCalls:
         self.looks_inside = False
         # Whether the compiled part goes through the autograd nodes of calls, marks them and measures their backward.
         self.walks_graphs = False
+        # Whether only the operators that lists name are observed. What is inside API calls, and inside their backward, is
+        # observed too from the first API call on that a tool takes.
+        self.sleeps = False
+        self._awake = False
+        self._observing: tuple[Any, ...] = ()
         self._taken: tuple[Any, ...] = ()
         self._undo: list[Callable[[], None]] = []
 
@@ -104,32 +130,44 @@ class NativeCalls:
         self.walks_graphs = is_on()
         concerned = [tool for tool in tools if tool.uses_aten and self.available()]
         (observers.ACTIVE.add if concerned else observers.ACTIVE.discard)("op_tools")
-        self._observe([tool for tool in concerned if not tool.executes])
-        self._take([tool for tool in concerned if tool.executes])
+        self._observing = tuple(tool for tool in concerned if not tool.executes)
+        self._awake &= bool(self._observing)
+        self._take(tuple(tool for tool in concerned if tool.executes))
+        self._observe()
 
-    def _observe(self, tools: Sequence[Tool]) -> None:
+    def wake(self) -> None:
+        """A tool has taken a call at API level: it may look inside, and at its backward."""
+        with self._engine.lock:
+            self._awake = True
+            self._observe()
+
+    def _observe(self) -> None:
+        tools = self._observing
         self.observes = bool(tools)
         self.looks_inside = any(tool.aten_everywhere for tool in tools)
+        self.sleeps = False
         if not tools:
             _native.stop_observing()
             return
         named = {name for tool in tools for name in tool.device_types or ()}
-        engine = self._engine
         _native.observe_devices(sorted(named), any(tool.device_types is None for tool in tools))
-        waits = not any(tool.may_want_aten() for tool in tools)
+        few = None if self._awake else _few(tools)
+        self.sleeps = few is not None
+        engine = self._engine
         _native.observe(
-            engine.decide_observed, engine.begin_observed, engine.end_observed, engine.fail_observed, waits
-        )
+            engine.decide_observed, engine.begin_observed, engine.end_observed, engine.fail_observed,
+            engine.complain, few,
+        )  # fmt: skip
+        self._follow(bool(few or self._taken))
 
-    def _take(self, tools: Sequence[Tool]) -> None:
-        if tuple(tools) == self._taken:
+    def _take(self, tools: tuple[Tool, ...]) -> None:
+        if tools == self._taken:
             return
-        self._taken = tuple(tools)
-        for undo in self._undo:
-            undo()
-        self._undo = []
+        _native.stop_observing()  # what stands in front of the kernels that are taken goes first
+        self._taken = tools
         if not tools:
             _native.release()
+            self._follow(False)
             return
         accelerator = torch.accelerator.current_accelerator()
         devices = {accelerator.type} if accelerator is not None else set()
@@ -140,7 +178,29 @@ class NativeCalls:
             if any(tool.wants_aten(name, func) for tool in tools)
         ]
         _native.take(wanted, sorted(devices), self._engine.run_taken)
-        self._undo = [private.follow_kernels(_native.take_again)]
+        self._follow(True)
+
+    def _follow(self, wanted: bool) -> None:
+        """Stay in front of the kernels where libraries of Python change them."""
+        if wanted and not self._undo:
+            self._undo = [private.follow_kernels(_native.kernels_changed)]
+        elif not wanted:
+            for undo in self._undo:
+                undo()
+            self._undo = []
+
+
+def _few(tools: Iterable[Tool]) -> list[tuple[str, str]] | None:
+    """The operators that tools want for their own names, as the dispatcher knows them; None if they are many."""
+    found = []
+    for full in torch._C._dispatch_get_all_op_names():
+        operator, _, overload = full.partition(".")
+        name = operator_name(operator, overload)
+        if any(tool.names_kernel(name) for tool in tools):
+            found.append((operator, overload))
+            if len(found) > _FEW:
+                return None
+    return found
 
 
 def _operators() -> Iterable[tuple[str, str, str, Any]]:
@@ -183,16 +243,65 @@ def leave_compiler_out(set_eval_frame: Any) -> None:
         _native.set_compiler(set_eval_frame)
 
 
-def raised_later(error: BaseException) -> tuple[int, type[BaseException]]:
-    """The thread that is to raise an error of the device, and a class that makes it: a thread is told a class, not an object."""
+# -- functions led through a mode --------------------------------------------------------------------------
 
-    def make(self: BaseException, *_: Any) -> None:
-        self.args = error.args
 
-    kind = type(
-        type(error).__name__, (type(error),), {"__init__": make, "__module__": type(error).__module__}
+def can_lead(c_functions: Sequence[Any]) -> bool:
+    """Whether these functions of C can be led through a mode, one by one."""
+    return (
+        _native is not None
+        and len(c_functions) <= _native.most_methods
+        and all(map(_native.can_be_led, c_functions))
     )
-    frame: Any = sys._getframe(0).f_back
-    # Autograd's own threads run no code of the program.
-    thread = threading.get_ident() if frame is not None else threading.main_thread().ident
-    return thread or 0, kind
+
+
+def lead_c_functions(mode: Any, functions: Iterable[Any]) -> None:
+    """Lead these functions through a mode."""
+    _native.lead_to(mode)
+    _native.lead_c_functions(functions)
+
+
+def release_c_functions() -> None:
+    """Lead no function of C any more."""
+    if _native is not None:
+        _native.release_c_functions()
+
+
+def led(function: Any) -> Any:
+    """Calls a function under the mode."""
+    return _native.Led(function)
+
+
+# -- errors of the program, met in a callback that no exception can leave ------------------------------------
+
+# By thread: what will be raised there.
+_on_their_way: dict[int, BaseException] = {}
+
+
+def is_on_its_way(error: BaseException) -> bool:
+    """Whether an error that has come up here was to be raised in the program."""
+    return _on_their_way.get(threading.get_ident()) is error
+
+
+def raised_later(error: BaseException) -> tuple[int, type[BaseException]]:
+    """The thread that is to raise an error of the program, and what makes it there; no thread where autograd will raise it."""
+    if sys._getframe(0).f_back is not None:
+        thread = threading.get_ident()
+    elif private.graph_task() >= 0:
+        # Autograd's own threads run no code of the program: who has called backward gets it.
+        private.at_end_of_run(lambda: _raise(error))
+        return 0, BaseException
+    else:
+        thread = threading.main_thread().ident or 0
+
+    def the_error(cls: type[BaseException], *_: Any) -> BaseException:
+        _on_their_way.pop(thread, None) if _on_their_way.get(thread) is error else None
+        return error
+
+    _on_their_way[thread] = error
+    # A thread is told a class; what that makes is the error itself.
+    return thread, type(type(error).__name__, (BaseException,), {"__new__": the_error})
+
+
+def _raise(error: BaseException) -> None:
+    raise error

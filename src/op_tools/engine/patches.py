@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from op_tools.engine import backward, collectives, compiled, private
+from op_tools.engine import backward, collectives, compiled, native, private
 from op_tools.engine.modes import ApiMode
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Patches:
 
         @functools.wraps(original)
         def start(thread: threading.Thread, *args: Any, **kwargs: Any) -> Any:
-            if engine.local.quiet:  # a thread of the tools themselves
+            if native.is_quiet():  # a thread of the tools themselves
                 return original(thread, *args, **kwargs)
             body = thread.run
 
@@ -96,7 +96,7 @@ class Patches:
             ties = any(tool.wants_ties or tool.wants_backward for tool in engine.tools)
             if (
                 not ties
-                or engine.local.quiet
+                or native.is_quiet()
                 or engine.local.api_call is not None
                 or not engine.observes_here()
             ):
@@ -110,21 +110,25 @@ class Patches:
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         engine = self.engine
+        push, remove = private.stack_of(ApiMode)
 
         @functools.wraps(original)
         def run(*args: Any, **kwargs: Any) -> Any:
             mode = engine.local.api_mode
             pushes = mode is not None and mode not in private.function_modes()
-            keeps = private.keeps_graph(args, kwargs)
-            engine.graphs_kept += keeps
-            if pushes and mode is not None:
-                private.push_mode(mode)
+            this_run = object()
             try:
-                return original(*args, **kwargs)
+                if private.keeps_graph(args, kwargs):
+                    engine.graphs_kept.add(this_run)
+                if not pushes:
+                    return original(*args, **kwargs)
+                try:
+                    push(mode)
+                    return original(*args, **kwargs)
+                finally:
+                    remove(mode)
             finally:
-                engine.graphs_kept -= keeps
-                if pushes and mode is not None:
-                    private.remove_mode(mode)
+                engine.graphs_kept.discard(this_run)
 
         return run
 
@@ -132,6 +136,7 @@ class Patches:
         engine = self.engine
 
         def count(*_: Any) -> None:
+            engine.guarded(None, None, engine.mend_thread)
             engine.step += 1
             for tool in engine.tools:
                 engine.guarded(tool, None, tool.stepped, engine.step)

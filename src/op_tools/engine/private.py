@@ -6,6 +6,7 @@ Tried with torch 2.11 to 2.13. When a newer torch moves one of these, this file 
 from __future__ import annotations
 
 import functools
+import importlib
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -33,6 +34,7 @@ graph_task = torch._C._current_graph_task_id
 at_end_of_run: Callable[[Callable[[], Any]], None] = torch.autograd.Variable._execution_engine.queue_callback
 
 functorch_active = torch._C._functorch.peek_interpreter_stack
+_DIFFERENTIATING = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
 
 function_modes_on = torch._C._len_torch_function_stack
 no_function_modes = torch._C.DisableTorchFunction
@@ -40,6 +42,19 @@ _no_dispatch_modes = torch._C._DisableTorchDispatch
 dispatch_modes_on = torch._C._len_torch_dispatch_stack
 
 Mode = TorchFunctionMode | TorchDispatchMode
+
+
+def only_differentiates(_: Any = None) -> bool:
+    """Whether the transforms under way are torch.func.grad, vjp and jvp alone."""
+    layers = torch._C._functorch.get_interpreter_stack()
+    return bool(layers) and all(layer.key() in _DIFFERENTIATING for layer in layers)
+
+
+def held_by(tensor: torch.Tensor) -> torch.Tensor:
+    """What the tensors of these transforms hold: the plain tensor that a kernel gets."""
+    while torch._C._functorch.is_gradtrackingtensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def silently(function: Any, *args: Any) -> Any:
@@ -109,28 +124,51 @@ def _pop_dispatch_modes() -> list[Any]:
     return taken
 
 
-def _stack_of(mode: Mode) -> tuple[Callable[[], list[Any]], Callable[[Any], None]]:
-    """How all modes of this kind are taken off, and how one is put on."""
-    if isinstance(mode, TorchFunctionMode):
-        return _pop_function_modes, torch.overrides._push_mode
-    return _pop_dispatch_modes, dispatch._push_mode
+class _Stack:
+    """This thread's stack of modes of one kind."""
+
+    def __init__(self, pop_all: Callable[[], list[Any]], push: Callable[[Any], None]) -> None:
+        self._pop_all, self._push = pop_all, push
+
+    def push(self, mode: Mode) -> None:
+        """Put a mode at the bottom."""
+        for other in (mode, *reversed(self._pop_all())):
+            self._push(other)
+
+    def remove(self, mode: Mode) -> bool:
+        """Take a mode off wherever it stands; False if it is not there."""
+        modes = self._pop_all()
+        for other in reversed(modes):
+            if other is not mode:
+                self._push(other)
+        return any(other is mode for other in modes)
+
+
+_function_stack: Any = _Stack(_pop_function_modes, torch.overrides._push_mode)
+_dispatch_stack = _Stack(_pop_dispatch_modes, dispatch._push_mode)
+try:
+    _native: Any = importlib.import_module("op_tools._native")
+    # No signal's handler can come in between and leave the program without its modes.
+    _push_function_mode, _remove_function_mode = _native.push_function_mode, _native.remove_function_mode
+except ImportError:
+    _push_function_mode, _remove_function_mode = _function_stack.push, _function_stack.remove
+
+
+def stack_of(kind: type[Mode]) -> tuple[Callable[[Any], None], Callable[[Any], bool]]:
+    """How a mode of this kind is put at the bottom of this thread's stack, and how it is taken off it."""
+    if issubclass(kind, TorchFunctionMode):
+        return _push_function_mode, _remove_function_mode
+    return _dispatch_stack.push, _dispatch_stack.remove
 
 
 def push_mode(mode: Mode) -> None:
     """Put a mode at the bottom of this thread's stack of its kind."""
-    pop_all, push = _stack_of(mode)
-    for other in (mode, *reversed(pop_all())):
-        push(other)
+    stack_of(type(mode))[0](mode)
 
 
 def remove_mode(mode: Mode) -> bool:
     """Take a mode off this thread's stack wherever it stands; False if it is not there."""
-    pop_all, push = _stack_of(mode)
-    modes = pop_all()
-    for other in reversed(modes):
-        if other is not mode:
-            push(other)
-    return any(other is mode for other in modes)
+    return stack_of(type(mode))[1](mode)
 
 
 def dispatch_modes() -> list[TorchDispatchMode]:

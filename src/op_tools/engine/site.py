@@ -23,7 +23,7 @@ _BETWEEN = tuple(
 )
 _MODULE_CALL = torch.nn.Module._call_impl.__code__
 _ENGINE = tuple(
-    os.path.join(os.path.dirname(__file__), name) for name in ("core.py", "patches.py", "compiled.py")
+    os.path.join(os.path.dirname(__file__), name) for name in ("calls.py", "patches.py", "compiled.py")
 )
 _TORCH_OR_OURS, _PROGRAM, _THE_ENGINE, _A_MODULE = range(4)
 # By id: the hash of a code object goes through all its names and constants. The object is held, or its id could come

@@ -40,7 +40,7 @@ class Subscription:
 
     __slots__ = (
         "backward", "by_own_name", "bystander", "decline", "name", "only_parent", "parent_for", "sampler", "skipped",
-        "takes_all", "ties", "tools", "views_whole",
+        "takes_all", "ties", "tools", "views_whole", "wakes",
     )  # fmt: skip
 
     def __init__(self, name: str, tools: Tools, skipped: Tools = (), parent_for: Tools = ()) -> None:
@@ -50,6 +50,8 @@ class Subscription:
         # Tools that take ATen calls, or leave them alone, by the API call they are part of.
         self.parent_for = parent_for
         self.only_parent = bool(parent_for) and not tools and not skipped
+        # Whether a tool may take what is inside, or in backward.
+        self.wakes = any(tool.uses_aten for tool in (*tools, *parent_for))
         # Whether no tool has to be asked about each call.
         self.takes_all = all(tool.takes_all for tool in tools)
         self.backward = any(tool.wants_backward for tool in tools)
@@ -61,7 +63,7 @@ class Subscription:
         self.sampler = tools[0].native_sampler if len(tools) == 1 else None
         self.bystander = Call(self, None, (), {}, "api", 0, 0)
         # and whether some tool takes the call for its own name, not only for that of the call it is part of.
-        self.by_own_name = any(tool.only is None and tool.names.match(name) for tool in tools)
+        self.by_own_name = any(tool.names_kernel(name) for tool in tools)
 
 
 Subscriptions = dict[Any, Subscription | None]

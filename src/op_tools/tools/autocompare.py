@@ -85,6 +85,7 @@ class OpAutoCompare(Findings):
     patience: ClassVar[float | None] = None
     judges = True
     gives_labels = True
+    takes_operators_below = True
     schema: ClassVar[type[ToolSettings]] = AutoCompareSettings
     result_folder = "op_autocompare_result"
     result_file = "op_autocompare_info"
