@@ -38,26 +38,28 @@ USAGE = """\
 Usage: ditorch run [OPTIONS] SCRIPT [ARGUMENTS]...
        ditorch run [OPTIONS] -m MODULE [ARGUMENTS]...
 
-Run a program unchanged: the names of cuda lead to the chosen device, and the operator tools look on.
+Run a program unchanged: the names of cuda lead to the chosen device, and operator tools look on.
 
 Options:
 {tools}
 {gates}
-  --always-on               for jobs in production: --tool sentinel, which judges a few calls of every operator all the time
-  --strict                  the gate autocompare also fails on labels, such as lower_precision
-  --allow NAME[:ARITHMETIC] with --strict: a label that is allowed, for operators (names or patterns); may be repeated
-  --profile FILE            with --strict: a device profile, which declares the arithmetic of a device
+  --always-on               --tool sentinel, for jobs in production: judge a few calls all the time
+  --strict                  the gates autocompare and sentinel also fail on labels, such as lower_precision
+  --allow NAME[:ARITHMETIC] with --strict: a label that is allowed, for operators (names or
+                            patterns); may be repeated
+  --profile FILE            with --strict: a device profile, which declares a device's arithmetic
   --results DIR             folder for all results (default: op_tools_results)
-  --set TOOL.SETTING=VALUE  a setting of a tool that is on, such as time.top=20; see `ditorch config`
+  --set TOOL.SETTING=VALUE  a setting of a tool that is on: time.top=20; see `ditorch config`
   --no-ditorch              do not map the names of cuda
   -m MODULE                 run a module, as `python -m` does
   --help                    show this
 
---tool, --gate, --results and --set may also stand directly after the script, up to the first word that is none
-of them; behind a gate so may --strict, --allow and --profile. Put -- before the arguments of a script that has such
-an option itself:
+--tool, --gate, --results and --set may also stand directly after the script, up to the first word
+that is none of them; behind a gate so may --strict, --allow and --profile. Put -- before the
+arguments of a script that has such an option itself:
     ditorch run train.py --tool time -- --tool hammer
-The exit code is the program's; 2 if it could not be started; of a gate, 1 if it fails and 5 if nothing is known."""
+The exit code is the program's; 2 if it could not be started; of a gate, 1 if it fails and 5 if
+nothing is known."""
 
 _VALUES = ("--tool", "--gate", "--results", "--set")
 _OF_GATES = ("--strict", "--allow", "--profile")
@@ -204,7 +206,7 @@ def _usage() -> str:
 
 def _option(name: str, text: str) -> str:
     """An option in the two columns of USAGE."""
-    return textwrap.fill(text, 110, initial_indent=f"  {name:<26}", subsequent_indent=" " * 28)
+    return textwrap.fill(text, 100, initial_indent=f"  {name:<26}", subsequent_indent=" " * 28)
 
 
 def _prepare(given: RunArguments) -> Callable[[], Program]:
