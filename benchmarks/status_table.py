@@ -114,6 +114,15 @@ def generators(what: str, of: str, size: int = 100_000) -> Callable[[Stored], fl
     return percent
 
 
+def worst(begin: str, end: str) -> Callable[[Stored], float]:
+    """The largest figure of the cases whose names begin and end so."""
+
+    def largest(content: Stored) -> float:
+        return max(c["figure"] for c in content["cases"] if c["name"].startswith(begin) and c["name"].endswith(end))
+
+    return largest
+
+
 def models(side: str) -> Callable[[Stored], int]:
     """How many models met every demand on one side."""
     return lambda content: sum(c["raw"]["side"] == side and not c["figure"] for c in content["cases"])
@@ -132,6 +141,7 @@ def recorded(package: str, name: str, what: str = "") -> Row:
 
 
 OPINFO, TOOLS, CPU, GPU = "opinfo_full", "op_tools_overhead", "dlinfer_cpu", "dlinfer_gpu_h200"
+ALWAYS = "always_on"
 H200 = "python benchmarks/run.py dlinfer_gpu --device cuda"
 VERDICT = "python benchmarks/verdict_quality.py"
 RANDOM = "python benchmarks/random_quality.py"
@@ -182,17 +192,26 @@ ROWS = [
     Row("op_tools", "right generators of random numbers accused, 440 draws of 100,000 elements", "random_quality",
         generators("alarms", "right"), unit="%", target=0.01, command=RANDOM),
     recorded("op_tools", "saved files or rows lost in captures killed at random moments"),
-    Row("op_tools", "idle, API level, over without: train step", TOOLS, "idle, API level, train step"),
-    Row("op_tools", "idle, API level, over without: `add`", TOOLS, "idle, API level, add"),
-    Row("op_tools", "idle, ATen level, over without: train step", TOOLS, "idle, ATen level, train step"),
-    Row("op_tools", "idle, ATen level, over without: `add`", TOOLS, "idle, ATen level, add"),
+    Row("op_tools", "idle, the worst of all tools and levels, over without: `x + y`", TOOLS, worst("idle, ", "x + y"),
+        target=1.15),
+    Row("op_tools", "idle, the worst of all tools and levels, over without: train step", TOOLS, worst("idle, ", "train step"),
+        target=1.01),
+    Row("op_tools", "nothing to do at API level, list `.*`, over without: `x + y`", TOOLS,
+        "nothing to do, API level, x + y"),
     Row("op_tools", "train step over without: time measure", TOOLS, "time measure"),
     Row("op_tools", "train step over without: observe", TOOLS, "observe"),
     Row("op_tools", "train step over without: dtype cast", TOOLS, "dtype cast, nothing to cast"),
     Row("op_tools", "train step over without: overflow check", TOOLS, "overflow check"),
     Row("op_tools", "train step over without: autocompare", TOOLS, "autocompare, every call"),
     Row("op_tools", "train step over without: autocompare, reordered", TOOLS, "autocompare, every call, reordered"),
-    Row("op_tools", "train step over without: autocompare, sampled", TOOLS, "autocompare, sampled"),
+    Row("op_tools", "train step over without: autocompare, sampled, d = 256", TOOLS, "autocompare, sampled, d=256"),
+    Row("op_tools", "train step over without: autocompare, sampled, d = 64", TOOLS, "autocompare, sampled, d=64"),
+    Row("op_tools", "train step over without: OpSentinel, d = 256", TOOLS, "sentinel, d=256"),
+    Row("op_tools", "train step over without: OpSentinel, d = 64", TOOLS, "sentinel, d=64"),
+    Row("op_tools", "always on, 2,000 steps of the GPT demo, over without", ALWAYS, "2000 steps"),
+    Row("op_tools", "always on: steps until the kernel that turned wrong at step 1,000 is named", ALWAYS,
+        "steps until gelu is named"),
+    Row("op_tools", "always on: right kernels accused", ALWAYS, "right kernels accused", "="),
     Row("op_tools", "peak memory over without: autocompare", TOOLS, "autocompare, every call, peak memory"),
     Row("op_tools", "train step over without: capture, blobs", TOOLS, "capture, blobs, 50 steps with the writer"),
     Row("op_tools", "train step over without: capture, files", TOOLS, "capture, files, 50 steps with the writer"),
