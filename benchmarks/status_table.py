@@ -118,7 +118,9 @@ def worst(begin: str, end: str) -> Callable[[Stored], float]:
     """The largest figure of the cases whose names begin and end so."""
 
     def largest(content: Stored) -> float:
-        return max(c["figure"] for c in content["cases"] if c["name"].startswith(begin) and c["name"].endswith(end))
+        return max(
+            c["figure"] for c in content["cases"] if c["name"].startswith(begin) and c["name"].endswith(end)
+        )
 
     return largest
 
