@@ -20,8 +20,9 @@ import torch
 
 from op_tools.reference.perturbation import ROUNDING
 from op_tools.verdict.noise import NoiseLevel, Reruns, estimate
+from op_tools.verdict.outliers import stands_out
 from op_tools.verdict.rounding import Format, error_against, real_parts, unit_in_last_place
-from op_tools.verdict.systematic import LEAN_LEAST, common_factor, one_lane, truncation
+from op_tools.verdict.systematic import LEAN_LEAST, common_factor, one_lane, pure_factor, truncation
 
 DOUBLE_ROUNDING = 2.0**-53
 
@@ -128,6 +129,10 @@ class Errors:
         self.spread = 1 / 12 + ((DIRECT_RMS * step) ** 2 if self.direct else 0.0)
         self.worst = _largest(self.error)
         self.moves: list[torch.Tensor] = []  # what reruns with moved inputs change, in units
+        self.samples: list[
+            Errors
+        ] = []  # the reference's errors on inputs of other last bits; this one among them
+        self.scatter: torch.Tensor | None = None  # the noise last measured, as it is, in units
 
     def _in_units(self, value: torch.Tensor) -> torch.Tensor:
         error = error_against(value, self.exact, self.form.overflow)
@@ -144,6 +149,7 @@ class Errors:
 
     def leveled(self, noise: torch.Tensor) -> torch.Tensor:
         """Noise (in units, float32) as the limits count it."""
+        self.scatter = noise.clone()
         noise = noise.add_(self.floor) if not self.direct else noise.sub_(self.free).clamp_(min=0)
         if self.kind.absolute:
             beyond = (self.kind.absolute / self.unit).float().sub_(self.base).clamp_(min=0)
@@ -222,10 +228,17 @@ class Errors:
         reason = (
             self._lean or common_factor(self, noise, self.kind.columns, self.moves) or one_lane(self, noise)
         )
+        if not reason and (odd := stands_out(self)):
+            return BoundCheck(odd, worst, share)
         return BoundCheck(reason, worst, share, bool(reason))
 
-    @cached_property
+    @property
     def _lean(self) -> str:
+        """What no arithmetic that is only less precise does."""
+        return self._cut or pure_factor(self)
+
+    @cached_property
+    def _cut(self) -> str:
         return truncation(self, self.kind.columns)
 
     def _rms(self, error: torch.Tensor, noise: torch.Tensor) -> float:

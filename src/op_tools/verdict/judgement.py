@@ -320,7 +320,7 @@ class _Call:
         )
         self._reruns.extend(RERUNS_TO_CONFIRM if raw else RERUNS)
         noise = self._measured(errors, index, columns)
-        samples = [errors, *errors_of_variants(self._variants, errors, index)]
+        samples = errors.samples = [errors, *errors_of_variants(self._variants, errors, index)]
         confirmed = errors.check(
             *with_reference_errors(errors, samples, columns, noise), strictness=CONFIRMING_STRICTNESS
         )

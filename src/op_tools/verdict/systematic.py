@@ -28,14 +28,19 @@ FACTOR_DEVIATIONS, ROW_DEVIATIONS = 6.0, 9.0
 ROW_SHARED = 2.5
 # The reference's own share excuses this many times itself, and so does what reruns with moved inputs do (RMS).
 REFERENCE_TIMES, MOVED_TIMES = 2.0, 1.5
+# In a short format a factor of more than two rounded scalars is one whatever the reference does, if it is all there is: without
+# it rounding to nearest remains, in all but a few elements, beside so much of their noise.
+PURE_ROUNDINGS, PURE_EXCEPTIONS, PURE_NOISE, PURE_ELEMENTS = 2.05, 0.02, 4.0, 64
 # One position out of so many, as threads and vector lanes have them: its errors are this many times those elsewhere, by
 # the median, and no smaller than so many units; each lane has this many elements at least.
 LANES, LANE_TIMES, LANE_UNITS, LANE_ELEMENTS = 32, 5.0, 3.0, 8
 LANE_SAMPLE = 128
-# Where the reference's errors at that position are larger than elsewhere too, by so much, the data are the cause.
-LANE_EXCUSED = 1.5
-# Rows shorter than this, and results smaller than this, say nothing of a factor.
-LEAST_ELEMENTS = 16
+# Where the reference's errors at that position are larger than elsewhere too, by so much and by a fair part of what the
+# device's are, the data are the cause.
+LANE_EXCUSED, LANE_SHARE = 1.5, 0.1
+# Rows shorter than this say nothing of a factor. Nor do results of fewer elements; up to LEAST_ELEMENTS of them have standard
+# errors of their own, whose tails are those of Student's distribution: as far out as so many standard deviations.
+LEAST_ELEMENTS, FEWEST_ELEMENTS, FEW_DEVIATIONS = 16, 4, 4.5
 # A row is judged where its values are far above the noise: by the root of this, for the average element.
 SIGNAL = 100.0
 # How much the noise of an element counts against its weight.
@@ -84,7 +89,7 @@ def shares(
     error: torch.Tensor, value: torch.Tensor, noise: torch.Tensor | None, columns: int
 ) -> Shares | None:
     """Of flat float32 errors, values and noise in units of the last place."""
-    if error.numel() < LEAST_ELEMENTS:
+    if error.numel() < FEWEST_ELEMENTS:
         return None
     weight = None if noise is None else noise.mul(_NOISE_WEIGHT).square_().add_(1 / 12).reciprocal_()
     weighted = value if weight is None else value * weight
@@ -120,7 +125,7 @@ def common_factor(
     if found is None:
         return ""
     rounding = errors.form.roundoff * (errors.kind.leaning if errors.form.bits > 16 else SHORT_ROUNDINGS)
-    whole = abs(found.whole) - rounding - FACTOR_DEVIATIONS * found.whole_error
+    whole = abs(found.whole) - rounding - _deviations(errors.error.numel()) * found.whole_error
     rows = None
     if found.rows is not None and found.row_errors is not None:
         rows = found.rows.abs() - found.row_errors - rounding * ROW_ROUNDINGS
@@ -149,11 +154,41 @@ def common_factor(
     return f"row {worst} is off by a common factor of 1 {float(found.rows[worst]):+.3g}"
 
 
+def pure_factor(errors: Errors) -> str:
+    """What is wrong if results of a short format are rounded once, of values that are off by a factor; empty if not."""
+    count = errors.error.numel()
+    if errors.form.bits > 16 or errors.worst < PURE_ROUNDINGS / 2 or count < PURE_ELEMENTS:
+        return ""
+    weighted = errors.value
+    if errors.scatter is not None:
+        weighted = weighted / errors.scatter.square().add_(1 / 12)
+    power = float(weighted @ errors.value)
+    slope = float(weighted @ errors.error) / power if 0 < power < math.inf else 0.0
+    if not abs(slope) > PURE_ROUNDINGS * errors.form.roundoff:
+        return ""
+    rest = (errors.error - errors.value * slope).abs_()
+    if errors.scatter is not None:
+        rest -= errors.scatter * PURE_NOISE
+    if float((rest > 0.502 + 2 / math.sqrt(count)).float().mean()) > PURE_EXCEPTIONS:
+        return ""
+    return f"all results are off by a common factor of 1 {slope:+.3g}, and by one rounding without it"
+
+
+def _deviations(count: int) -> float:
+    """How many standard errors are no chance; with few elements, of which the standard error is an estimate, more."""
+    if count >= LEAST_ELEMENTS:
+        return FACTOR_DEVIATIONS
+    freedom = count - 1
+    return math.sqrt(freedom * math.expm1(FEW_DEVIATIONS**2 / freedom))
+
+
 def one_lane(errors: Errors, noise: torch.Tensor | None) -> str:
     """What is wrong if errors are large at one position of every 32 and small elsewhere; empty if they are not."""
     count = errors.error.numel() // LANES
     if count < LANE_ELEMENTS or errors.worst < LANE_UNITS:
         return ""
+    # The noise by itself: the reference's errors are held against the device's below.
+    noise = noise if errors.scatter is None else errors.scatter
     scale = None if noise is None else noise.square().add_(1 / 12).sqrt_()
     typical = _by_lane(errors.error, scale, count)
     lane = int(typical.argmax())
@@ -162,7 +197,8 @@ def one_lane(errors: Errors, noise: torch.Tensor | None) -> str:
     if float(_by_lane(errors.error, None, count)[lane]) < LANE_UNITS:
         return ""
     own = _by_lane(errors.reference_error, scale, count)
-    if float(own[lane]) > LANE_EXCUSED * float(own.median()) > 0:
+    share = float(typical[lane]) / max(float(typical.median()), 1e-30)
+    if float(own[lane]) > max(LANE_EXCUSED, LANE_SHARE * share) * float(own.median()) > 0:
         return ""
     return f"elements {lane}, {lane + LANES}, {lane + 2 * LANES} and so on are off where their neighbours are not"
 
