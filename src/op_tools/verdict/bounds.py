@@ -144,15 +144,20 @@ class Errors:
 
     @cached_property
     def value(self) -> torch.Tensor:
-        """The exact values in units of their last place; 0 for what is not finite."""
-        return (self.exact / self.unit).float().nan_to_num_(0, 0, 0)
+        """The exact values in units of their last place; 0 for what is not finite, or too large for the format."""
+        value = (self.exact / self.unit).float().nan_to_num_(0, 0, 0)
+        # Infinity is right there, and tells nothing; numbers that large are ordinary in short formats only.
+        if self.form.overflow < _LARGEST_SQUARED and _largest(self.exact) >= self.form.overflow:
+            value.masked_fill_(self.exact.abs() >= self.form.overflow, 0)
+        return value
 
     def leveled(self, noise: torch.Tensor) -> torch.Tensor:
         """Noise (in units, float32) as the limits count it."""
         self.scatter = noise.clone()
         noise = noise.add_(self.floor) if not self.direct else noise.sub_(self.free).clamp_(min=0)
         if self.kind.absolute:
-            beyond = (self.kind.absolute / self.unit).float().sub_(self.base).clamp_(min=0)
+            # In place of the libraries' own errors; the rounding of the result comes on top of either.
+            beyond = (self.kind.absolute / self.unit).float().sub_(self.base - BASE).clamp_(min=0)
             noise += beyond.div_(self.multiple)
         return noise
 
@@ -182,6 +187,7 @@ class Errors:
     def reference_noise(self, columns: int) -> torch.Tensor:
         """Noise as the reference's own errors show it row by row, beyond what one rounding explains."""
         noise = self.by_rows(self.reference_excess(), columns)
+        self.scatter = noise.clone()
         return noise.mul_(REFERENCE_DEVIATIONS / self.multiple).add_(self.floor)
 
     def by_rows(self, noise: torch.Tensor, columns: int) -> torch.Tensor:

@@ -28,16 +28,17 @@ FACTOR_DEVIATIONS, ROW_DEVIATIONS = 6.0, 9.0
 ROW_SHARED = 2.5
 # The reference's own share excuses this many times itself, and so does what reruns with moved inputs do (RMS).
 REFERENCE_TIMES, MOVED_TIMES = 2.0, 1.5
-# In a short format a factor of more than two rounded scalars is one whatever the reference does, if it is all there is: without
-# it rounding to nearest remains, in all but a few elements, beside so much of their noise.
-PURE_ROUNDINGS, PURE_EXCEPTIONS, PURE_NOISE, PURE_ELEMENTS = 2.05, 0.02, 4.0, 64
+# In a short format a factor beyond that of two rounded scalars is one whatever the reference does, if it is all there is:
+# without it a rounding or two remain, in all but a few elements, beside so much of their noise.
+PURE_ROUNDINGS, PURE_LEFT, PURE_RMS, PURE_EXCEPTIONS, PURE_NOISE = 2.05, 1.02, 0.5, 0.02, 4.0
+# It has to show in so many elements, and in this part of all that are not zero.
+PURE_ELEMENTS, PURE_SHOWN = 64, 0.25
 # One position out of so many, as threads and vector lanes have them: its errors are this many times those elsewhere, by
 # the median, and no smaller than so many units; each lane has this many elements at least.
 LANES, LANE_TIMES, LANE_UNITS, LANE_ELEMENTS = 32, 5.0, 3.0, 8
 LANE_SAMPLE = 128
-# Where the reference's errors at that position are larger than elsewhere too, by so much and by a fair part of what the
-# device's are, the data are the cause.
-LANE_EXCUSED, LANE_SHARE = 1.5, 0.1
+# Where the reference's errors at that position are larger than elsewhere too, by so much, the data are the cause.
+LANE_EXCUSED = 1.5
 # Rows shorter than this say nothing of a factor. Nor do results of fewer elements; up to LEAST_ELEMENTS of them have standard
 # errors of their own, whose tails are those of Student's distribution: as far out as so many standard deviations.
 LEAST_ELEMENTS, FEWEST_ELEMENTS, FEW_DEVIATIONS = 16, 4, 4.5
@@ -86,9 +87,14 @@ def witness_length(shape: torch.Size) -> int:
 
 
 def shares(
-    error: torch.Tensor, value: torch.Tensor, noise: torch.Tensor | None, columns: int
+    error: torch.Tensor,
+    value: torch.Tensor,
+    noise: torch.Tensor | None,
+    columns: int,
+    *,
+    rows_share: bool = True,
 ) -> Shares | None:
-    """Of flat float32 errors, values and noise in units of the last place."""
+    """Of flat float32 errors, values and noise in units of the last place. `rows_share`: a row may share its noise."""
     if error.numel() < FEWEST_ELEMENTS:
         return None
     weight = None if noise is None else noise.mul(_NOISE_WEIGHT).square_().add_(1 / 12).reciprocal_()
@@ -108,7 +114,7 @@ def shares(
         rows = (top.view(-1, columns).sum(1) / powers).masked_fill_(powers < SIGNAL * columns, math.nan)
         left = top.view(-1, columns) - bottom.view(-1, columns) * rows.unsqueeze(1)
         row_errors = left.square_().sum(1).sqrt_().mul_(ROW_DEVIATIONS) / powers
-        if noise is not None and weight is not None:
+        if rows_share and noise is not None and weight is not None:
             together = (weight * noise).mul_(noise).view(-1, columns).sum(1)
             row_errors += together.div_(powers).sqrt_().mul_(ROW_SHARED)
     return Shares(whole, math.sqrt(max(squares)) / power, rows, row_errors)
@@ -121,7 +127,7 @@ def common_factor(
 
     `moves` are changes (in units) that roundings of the inputs make: where one of them scales a row, so may the device.
     """
-    found = shares(errors.error, errors.value, noise, columns)
+    found = shares(errors.error, errors.value, noise, columns, rows_share=not errors.direct)
     if found is None:
         return ""
     rounding = errors.form.roundoff * (errors.kind.leaning if errors.form.bits > 16 else SHORT_ROUNDINGS)
@@ -159,19 +165,25 @@ def pure_factor(errors: Errors) -> str:
     count = errors.error.numel()
     if errors.form.bits > 16 or errors.worst < PURE_ROUNDINGS / 2 or count < PURE_ELEMENTS:
         return ""
-    weighted = errors.value
-    if errors.scatter is not None:
-        weighted = weighted / errors.scatter.square().add_(1 / 12)
-    power = float(weighted @ errors.value)
-    slope = float(weighted @ errors.error) / power if 0 < power < math.inf else 0.0
+    value, error, scatter = errors.value, errors.error, errors.scatter
+    weighted = value if scatter is None else value / scatter.square().add_(1 / 12)
+    power = float(weighted @ value)
+    slope = float(weighted @ error) / power if 0 < power < math.inf else 0.0
     if not abs(slope) > PURE_ROUNDINGS * errors.form.roundoff:
         return ""
-    rest = (errors.error - errors.value * slope).abs_()
-    if errors.scatter is not None:
-        rest -= errors.scatter * PURE_NOISE
-    if float((rest > 0.502 + 2 / math.sqrt(count)).float().mean()) > PURE_EXCEPTIONS:
+    # Only elements where it is more than a rounding and their noise can tell.
+    shown = value.abs() * abs(slope) > (1.0 if scatter is None else scatter * PURE_NOISE + 1.0)
+    rest = (error - value * slope).abs_()
+    if scatter is not None:
+        rest -= scatter * PURE_NOISE
+    rest = rest[shown].clamp_(min=0)
+    count = rest.numel()
+    if count < PURE_ELEMENTS or count < PURE_SHOWN * int((value != 0).sum()):
         return ""
-    return f"all results are off by a common factor of 1 {slope:+.3g}, and by one rounding without it"
+    rms = float(rest.clamp(max=PURE_LEFT).norm()) / math.sqrt(count)
+    if float((rest > PURE_LEFT).float().mean()) > PURE_EXCEPTIONS or rms > PURE_RMS:
+        return ""
+    return f"all results are off by a common factor of 1 {slope:+.3g}, and by roundings without it"
 
 
 def _deviations(count: int) -> float:
@@ -187,8 +199,9 @@ def one_lane(errors: Errors, noise: torch.Tensor | None) -> str:
     count = errors.error.numel() // LANES
     if count < LANE_ELEMENTS or errors.worst < LANE_UNITS:
         return ""
-    # The noise by itself: the reference's errors are held against the device's below.
-    noise = noise if errors.scatter is None else errors.scatter
+    if errors.form.bits <= 16 and errors.scatter is not None:
+        # The noise by itself: a reference that rounds to halves inside excuses nothing here.
+        noise = errors.scatter
     scale = None if noise is None else noise.square().add_(1 / 12).sqrt_()
     typical = _by_lane(errors.error, scale, count)
     lane = int(typical.argmax())
@@ -196,9 +209,8 @@ def one_lane(errors: Errors, noise: torch.Tensor | None) -> str:
         return ""
     if float(_by_lane(errors.error, None, count)[lane]) < LANE_UNITS:
         return ""
-    own = _by_lane(errors.reference_error, scale, count)
-    share = float(typical[lane]) / max(float(typical.median()), 1e-30)
-    if float(own[lane]) > max(LANE_EXCUSED, LANE_SHARE * share) * float(own.median()) > 0:
+    own = torch.stack([_by_lane(s.reference_error, scale, count) for s in errors.samples or [errors]]).mean(0)
+    if float(own[lane]) > LANE_EXCUSED * float(own.median()) > 0:
         return ""
     return f"elements {lane}, {lane + LANES}, {lane + 2 * LANES} and so on are off where their neighbours are not"
 
