@@ -222,7 +222,12 @@ def test_infinity_clamped_to_the_largest_number_is_a_failure() -> None:
     assert bool(right.isinf().any()) and verdict(right, torch.mm, a, b, category="matmul").ok
     assert verdict(right.clamp(-65504, 65504), torch.mm, a, b, category="matmul").status == "fail"
     x = torch.full((8, 100), 3e38)
-    assert verdict(torch.full((8,), torch.finfo(torch.float32).max), torch.sum, x, 1, category="reduction").status == "fail"
+    assert (
+        verdict(
+            torch.full((8,), torch.finfo(torch.float32).max), torch.sum, x, 1, category="reduction"
+        ).status
+        == "fail"
+    )
     assert verdict(torch.full((8,), torch.inf), torch.sum, x, 1, category="reduction").ok
 
 

@@ -198,7 +198,10 @@ def _smooth_but_for_jumps(variance: torch.Tensor, exact: torch.Tensor, mean: flo
     ratio = variance[indices][used] / squares[used]
     scale = float(ratio.median()) / 0.7
     # The common case first: what jumps makes the mean square many times that of all others.
-    if not 0 < scale * float(squares[used].mean()) * JUMP < mean or scale > (SMOOTH_ROUNDINGS * ROUNDING) ** 2:
+    if (
+        not 0 < scale * float(squares[used].mean()) * JUMP < mean
+        or scale > (SMOOTH_ROUNDINGS * ROUNDING) ** 2
+    ):
         return None
     smooth = float((ratio < SMOOTH_TAIL * scale).double().mean())
     return _Model("proportional", scale) if smooth >= SMOOTH else None

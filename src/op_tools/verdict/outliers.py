@@ -39,20 +39,24 @@ class _Tail:
     beside_others: float  # their RMS
 
     @staticmethod
-    def of(error: torch.Tensor, power: torch.Tensor) -> _Tail:
-        size = error.square().div_(power).nan_to_num_(0, 0, 0)
-        (first, second), places = size.topk(2)
-        rest = max(0.0, float(size.sum()) - float(first)) / (size.numel() - 1)
-        largest = math.sqrt(float(first))
-        beside_next = largest / max(math.sqrt(float(second)), LEAST_RMS)
-        return _Tail(int(places[0]), largest, beside_next, largest / max(math.sqrt(rest), LEAST_RMS))
+    def of(error: torch.Tensor, power: torch.Tensor | float) -> _Tail:
+        """`power` is what the squares of errors may be."""
+        size = error.square().div_(power)
+        if isinstance(power, torch.Tensor):
+            size.nan_to_num_(0, 0, 0)
+        index = int(size.argmax())
+        largest = math.sqrt(float(size[index]))
+        size[index] = 0
+        second, others = math.sqrt(float(size.amax())), float(size.norm(1)) / (size.numel() - 1)
+        beside_others = largest / max(math.sqrt(others), LEAST_RMS)
+        return _Tail(index, largest, largest / max(second, LEAST_RMS), beside_others)
 
 
 def stands_out(errors: Errors) -> str:
     """What is wrong if one element is off by far more than all others; empty if none is."""
     if not LEAST_UNITS <= errors.worst < math.inf or errors.error.numel() < LEAST_ELEMENTS:
         return ""
-    power = torch.full_like(errors.error, errors.spread + errors.floor**2)
+    power: torch.Tensor | float = errors.spread + errors.floor**2
     if errors.scatter is not None:
         power = errors.scatter.square().add_(errors.spread)
     tail = _Tail.of(errors.error, power)
@@ -60,7 +64,7 @@ def stands_out(errors: Errors) -> str:
     if tail.beside_next <= GAP or tail.beside_others <= DEVIATIONS:
         return ""
     samples = errors.samples or [errors]
-    power = power + _squares_beyond_rounding(errors, samples).mul_(REFERENCE_HERE**2)
+    power = _squares_beyond_rounding(errors, samples).mul_(REFERENCE_HERE**2).add_(power)
     tail = _Tail.of(errors.error, power)
     for sample in samples:
         own = _Tail.of(sample.reference_error, power)
