@@ -35,11 +35,16 @@ FEWEST_AFFECTED, BEYOND_NOISE, TINY_RESULT, LEAST_AFFECTED = 3, 5.0, 64, 0.05
 # The error of rounded inputs is the computed one, but for what is rounded further inside. Inputs that are cut off make all
 # results smaller, as a wrong scale does: that needs more.
 RECOGNISED, RECOGNISED_CUT = 0.5, 0.9
+# ... and of its size: with so much of it. A common factor of a few units is like what inputs that are cut off do, but small.
+LEAST_OF_COMPUTED = 0.25
 # Of an error matrix of independent roundings, the largest singular value squared is at most so many times its expectation.
 STRUCTURED, LEAST_SIDE = 3.0, 8
 # Adding L numbers one after the other in half precision: errors grow to 0.41 sqrt(L) roundings (normal terms). A few
 # roundings inside an operator that adds nothing stay below SEVERAL.
 SEQUENTIAL, SEVERAL = 0.6, 1.5
+# Where all elements are sums of the same number of terms, errors in one stretch of no more than this part of them, and by chance
+# with no more than this probability, are those of a tile.
+TILE_PART, TILE_CHANCE = 0.5, 1e-6
 # So many roundings may be all there is, in so many elements; in fewer of them less.
 FEW_STEPS, SEVERAL_ELEMENTS, ONE_STEP = 3.0, 8, 1.5
 # A value that is stored with few bits on purpose may be off by so many of their steps.
@@ -61,6 +66,7 @@ class Evidence:
     inputs: torch.dtype  # the shortest floating type among the inputs
     columns: int
     running: bool  # sums of sums: errors along a row contain all earlier ones
+    even: bool  # every element sums as many terms as any other
     errors: Errors
     # The exact result of inputs of so many bits, rounded to nearest or cut off.
     shortened: Callable[[int, bool], torch.Tensor | None]
@@ -78,15 +84,27 @@ def explanation(evidence: Evidence) -> str | None:
     return _half_inside(evidence, evidence.form)
 
 
-def _affected(evidence: Evidence) -> int:
-    """How many elements are off by more than one rounding and the noise."""
+def _affected(evidence: Evidence) -> torch.Tensor:
+    """Where elements are off by more than one rounding and the noise."""
     one_rounding = unit_in_last_place(evidence.exact, evidence.form) * 0.5
     noise = (evidence.noise + evidence.exact.abs() * ROUNDING) * growth(evidence.length)
-    return int((evidence.error.abs() > one_rounding + noise * BEYOND_NOISE).sum())
+    return evidence.error.abs() > one_rounding + noise * BEYOND_NOISE
+
+
+def _is_tile(evidence: Evidence) -> bool:
+    """Whether one stretch of a plain reduction is off, and nothing else of what the same arithmetic made."""
+    if not evidence.even:
+        return False
+    affected = _affected(evidence)[evidence.exact != 0].nonzero().view(-1)
+    count, total = affected.numel(), int((evidence.exact != 0).sum())
+    if count < FEWEST_AFFECTED or total < TINY_RESULT:
+        return False
+    part = (int(affected[-1]) - int(affected[0]) + 1) / total
+    return part <= TILE_PART and count * part ** (count - 1) < TILE_CHANCE
 
 
 def _widespread(evidence: Evidence) -> bool:
-    affected, count = _affected(evidence), evidence.error.numel()
+    affected, count = int(_affected(evidence).sum()), evidence.error.numel()
     if count < TINY_RESULT:
         # Shorter arithmetic touches every element; a single one that is off among good ones is a fault.
         return affected >= max(1, count / 2)
@@ -137,7 +155,9 @@ def _recognised(error: torch.Tensor, computed: torch.Tensor, least: float) -> bo
     norms = float(error.norm() * computed.norm())
     if not (0 < norms < math.inf):
         return False
-    return float(error @ computed) / norms > min(least + 2 / math.sqrt(error.numel()), 0.95)
+    product = float(error @ computed)
+    alike = product / norms > min(least + 2 / math.sqrt(error.numel()), 0.95)
+    return alike and product > LEAST_OF_COMPUTED * float(computed @ computed)
 
 
 def _half_sums(evidence: Evidence) -> str | None:
@@ -153,10 +173,10 @@ def _half_inside(evidence: Evidence, form: Format) -> str | None:
     magnitude.clamp_(min=form.smallest_normal)
     steps = evidence.error / (magnitude * roundoff)
     # A rounding or two may show in a few elements only; whatever is larger is everywhere.
-    affected = _affected(evidence)
+    affected = int(_affected(evidence).sum())
     most_of_few = FEW_STEPS if affected >= SEVERAL_ELEMENTS else ONE_STEP
     few = steps.numel() >= TINY_RESULT and float(steps.abs().max()) <= most_of_few
-    if not few and not _widespread(evidence):
+    if not few and (not _widespread(evidence) or _is_tile(evidence)):
         return None
     # Running sums carry their errors on: along a row these lean with the first of them.
     if not evidence.running and (

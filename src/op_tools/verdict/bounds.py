@@ -20,8 +20,9 @@ import torch
 
 from op_tools.reference.perturbation import ROUNDING
 from op_tools.verdict.noise import NoiseLevel, Reruns, estimate
+from op_tools.verdict.outliers import stands_out
 from op_tools.verdict.rounding import Format, error_against, real_parts, unit_in_last_place
-from op_tools.verdict.systematic import LEAN_LEAST, common_factor, one_lane, truncation
+from op_tools.verdict.systematic import LEAN_LEAST, common_factor, one_lane, pure_factor, truncation
 
 DOUBLE_ROUNDING = 2.0**-53
 
@@ -128,6 +129,10 @@ class Errors:
         self.spread = 1 / 12 + ((DIRECT_RMS * step) ** 2 if self.direct else 0.0)
         self.worst = _largest(self.error)
         self.moves: list[torch.Tensor] = []  # what reruns with moved inputs change, in units
+        self.samples: list[
+            Errors
+        ] = []  # the reference's errors on inputs of other last bits; this one among them
+        self.scatter: torch.Tensor | None = None  # the noise last measured, as it is, in units
 
     def _in_units(self, value: torch.Tensor) -> torch.Tensor:
         error = error_against(value, self.exact, self.form.overflow)
@@ -139,14 +144,20 @@ class Errors:
 
     @cached_property
     def value(self) -> torch.Tensor:
-        """The exact values in units of their last place; 0 for what is not finite."""
-        return (self.exact / self.unit).float().nan_to_num_(0, 0, 0)
+        """The exact values in units of their last place; 0 for what is not finite, or too large for the format."""
+        value = (self.exact / self.unit).float().nan_to_num_(0, 0, 0)
+        # Infinity is right there, and tells nothing; numbers that large are ordinary in short formats only.
+        if self.form.overflow < _LARGEST_SQUARED and _largest(self.exact) >= self.form.overflow:
+            value.masked_fill_(self.exact.abs() >= self.form.overflow, 0)
+        return value
 
     def leveled(self, noise: torch.Tensor) -> torch.Tensor:
         """Noise (in units, float32) as the limits count it."""
+        self.scatter = noise.clone()
         noise = noise.add_(self.floor) if not self.direct else noise.sub_(self.free).clamp_(min=0)
         if self.kind.absolute:
-            beyond = (self.kind.absolute / self.unit).float().sub_(self.base).clamp_(min=0)
+            # In place of the libraries' own errors; the rounding of the result comes on top of either.
+            beyond = (self.kind.absolute / self.unit).float().sub_(self.base - BASE).clamp_(min=0)
             noise += beyond.div_(self.multiple)
         return noise
 
@@ -176,6 +187,7 @@ class Errors:
     def reference_noise(self, columns: int) -> torch.Tensor:
         """Noise as the reference's own errors show it row by row, beyond what one rounding explains."""
         noise = self.by_rows(self.reference_excess(), columns)
+        self.scatter = noise.clone()
         return noise.mul_(REFERENCE_DEVIATIONS / self.multiple).add_(self.floor)
 
     def by_rows(self, noise: torch.Tensor, columns: int) -> torch.Tensor:
@@ -222,10 +234,17 @@ class Errors:
         reason = (
             self._lean or common_factor(self, noise, self.kind.columns, self.moves) or one_lane(self, noise)
         )
+        if not reason and (odd := stands_out(self)):
+            return BoundCheck(odd, worst, share)
         return BoundCheck(reason, worst, share, bool(reason))
 
-    @cached_property
+    @property
     def _lean(self) -> str:
+        """What no arithmetic that is only less precise does."""
+        return self._cut or pure_factor(self)
+
+    @cached_property
+    def _cut(self) -> str:
         return truncation(self, self.kind.columns)
 
     def _rms(self, error: torch.Tensor, noise: torch.Tensor) -> float:

@@ -31,7 +31,7 @@ from op_tools.verdict.bounds import (
     with_reference_errors,
 )
 from op_tools.verdict.closeness import compared, equal, identical, nan, other_zeros
-from op_tools.verdict.lengths import is_copy, is_scan, kind_of, shortest_input, summed_terms
+from op_tools.verdict.lengths import is_copy, is_scan, kind_of, shortest_input, summed_terms, sums_evenly
 from op_tools.verdict.noise import NoiseCache, Reruns, product_variance
 from op_tools.verdict.rounding import Format, format_of, real_parts
 from op_tools.verdict.ties import pairs_differ, ties, unordered
@@ -320,7 +320,7 @@ class _Call:
         )
         self._reruns.extend(RERUNS_TO_CONFIRM if raw else RERUNS)
         noise = self._measured(errors, index, columns)
-        samples = [errors, *errors_of_variants(self._variants, errors, index)]
+        samples = errors.samples = [errors, *errors_of_variants(self._variants, errors, index)]
         confirmed = errors.check(
             *with_reference_errors(errors, samples, columns, noise), strictness=CONFIRMING_STRICTNESS
         )
@@ -386,6 +386,7 @@ class _Call:
             shortest_input(self._reference),
             columns,
             is_scan(self._reference),
+            sums_evenly(self._category, self._reference),
             errors,
             shortened,
         )

@@ -76,6 +76,13 @@ def is_scan(reference: Reference) -> bool:
     return function_name(reference.func) in _SCANS
 
 
+def sums_evenly(category: Category, reference: Reference) -> bool:
+    """Whether every element is a sum of as many terms as any other: plain reductions and products of matrices."""
+    if category not in ("reduction", "matmul") or reference.is_gradient or is_scan(reference):
+        return False
+    return ATTENTION not in function_name(reference.func)
+
+
 def shortest_input(reference: Reference) -> torch.dtype:
     """The floating type with the fewest bits among the tensors of the call; float32 if there is none."""
     inputs = flat_tensors(reference.args, reference.kwargs)

@@ -16,6 +16,7 @@ import torch
 
 from op_tools.categories import base_name
 from op_tools.reference.base import Reference
+from op_tools.reference.perturbation import ROUNDING
 from op_tools.trees import map_leaves
 from op_tools.verdict.rounding import real_parts
 
@@ -26,6 +27,9 @@ MODEL_WEIGHT = 1.0
 # A model fits when the logarithm of (seen / expected variance) scatters no more than this. Two perfect reruns
 # scatter by 1.28 (a chi-square of two degrees of freedom), one by 2.2.
 MODEL_FITS = 1.8
+# A function jumps where a few elements (the sign of a difference of equals, a kink that is hit) move far more than this part
+# of them, which move by no more than so many roundings of their value; mean squares then say nothing of those others.
+SMOOTH, SMOOTH_ROUNDINGS, SMOOTH_TAIL, JUMP = 0.95, 8.0, 30.0, 100.0
 # A cached noise level is remeasured after this many uses, since data change while a model trains.
 USES_BEFORE_REMEASURING = 64
 # The cached level is a low quantile of what was seen: it may only let pass what a measurement would let pass.
@@ -166,7 +170,11 @@ def estimate(
     mean = float(variance.mean()) if variance.numel() else 0.0
     if mean <= 0:
         return variance.zero_(), None
-    model = _best_model(variance, exact, columns, mean)
+    model = _smooth_but_for_jumps(variance, exact, mean)
+    if model is not None:
+        mean = model.scale * float(exact.square().nan_to_num_(0, 0, 0).mean())
+    else:
+        model = _best_model(variance, exact, columns, mean)
     level = None
     if model is not None:
         expected = model.expected(exact)
@@ -178,6 +186,25 @@ def estimate(
         else:
             variance.add_(expected * share)
     return variance.clamp_(min=mean * FLOOR**2).sqrt_().mul_(scale), level
+
+
+def _smooth_but_for_jumps(variance: torch.Tensor, exact: torch.Tensor, mean: float) -> _Model | None:
+    """The model of the elements that do not jump, where a few others do; None where none does, or where many do."""
+    indices = _sampled_indices(variance)
+    squares = exact[indices].square()
+    used = (squares > 0) & squares.isfinite()
+    if not bool(used.any()):
+        return None
+    ratio = variance[indices][used] / squares[used]
+    scale = float(ratio.median()) / 0.7
+    # The common case first: what jumps makes the mean square many times that of all others.
+    if (
+        not 0 < scale * float(squares[used].mean()) * JUMP < mean
+        or scale > (SMOOTH_ROUNDINGS * ROUNDING) ** 2
+    ):
+        return None
+    smooth = float((ratio < SMOOTH_TAIL * scale).double().mean())
+    return _Model("proportional", scale) if smooth >= SMOOTH else None
 
 
 def _best_model(variance: torch.Tensor, exact: torch.Tensor, columns: int, mean: float) -> _Model | None:

@@ -28,14 +28,20 @@ FACTOR_DEVIATIONS, ROW_DEVIATIONS = 6.0, 9.0
 ROW_SHARED = 2.5
 # The reference's own share excuses this many times itself, and so does what reruns with moved inputs do (RMS).
 REFERENCE_TIMES, MOVED_TIMES = 2.0, 1.5
+# In a short format a factor beyond that of two rounded scalars is one whatever the reference does, if it is all there is:
+# without it a rounding or two remain, in all but a few elements, beside so much of their noise.
+PURE_ROUNDINGS, PURE_LEFT, PURE_RMS, PURE_EXCEPTIONS, PURE_NOISE = 2.05, 1.02, 0.5, 0.02, 4.0
+# It has to show in so many elements, and in this part of all that are not zero.
+PURE_ELEMENTS, PURE_SHOWN = 64, 0.25
 # One position out of so many, as threads and vector lanes have them: its errors are this many times those elsewhere, by
 # the median, and no smaller than so many units; each lane has this many elements at least.
 LANES, LANE_TIMES, LANE_UNITS, LANE_ELEMENTS = 32, 5.0, 3.0, 8
 LANE_SAMPLE = 128
 # Where the reference's errors at that position are larger than elsewhere too, by so much, the data are the cause.
 LANE_EXCUSED = 1.5
-# Rows shorter than this, and results smaller than this, say nothing of a factor.
-LEAST_ELEMENTS = 16
+# Rows shorter than this say nothing of a factor. Nor do results of fewer elements; up to LEAST_ELEMENTS of them have standard
+# errors of their own, whose tails are those of Student's distribution: as far out as so many standard deviations.
+LEAST_ELEMENTS, FEWEST_ELEMENTS, FEW_DEVIATIONS = 16, 4, 4.5
 # A row is judged where its values are far above the noise: by the root of this, for the average element.
 SIGNAL = 100.0
 # How much the noise of an element counts against its weight.
@@ -81,10 +87,15 @@ def witness_length(shape: torch.Size) -> int:
 
 
 def shares(
-    error: torch.Tensor, value: torch.Tensor, noise: torch.Tensor | None, columns: int
+    error: torch.Tensor,
+    value: torch.Tensor,
+    noise: torch.Tensor | None,
+    columns: int,
+    *,
+    rows_share: bool = True,
 ) -> Shares | None:
-    """Of flat float32 errors, values and noise in units of the last place."""
-    if error.numel() < LEAST_ELEMENTS:
+    """Of flat float32 errors, values and noise in units of the last place. `rows_share`: a row may share its noise."""
+    if error.numel() < FEWEST_ELEMENTS:
         return None
     weight = None if noise is None else noise.mul(_NOISE_WEIGHT).square_().add_(1 / 12).reciprocal_()
     weighted = value if weight is None else value * weight
@@ -103,7 +114,7 @@ def shares(
         rows = (top.view(-1, columns).sum(1) / powers).masked_fill_(powers < SIGNAL * columns, math.nan)
         left = top.view(-1, columns) - bottom.view(-1, columns) * rows.unsqueeze(1)
         row_errors = left.square_().sum(1).sqrt_().mul_(ROW_DEVIATIONS) / powers
-        if noise is not None and weight is not None:
+        if rows_share and noise is not None and weight is not None:
             together = (weight * noise).mul_(noise).view(-1, columns).sum(1)
             row_errors += together.div_(powers).sqrt_().mul_(ROW_SHARED)
     return Shares(whole, math.sqrt(max(squares)) / power, rows, row_errors)
@@ -116,11 +127,11 @@ def common_factor(
 
     `moves` are changes (in units) that roundings of the inputs make: where one of them scales a row, so may the device.
     """
-    found = shares(errors.error, errors.value, noise, columns)
+    found = shares(errors.error, errors.value, noise, columns, rows_share=not errors.direct)
     if found is None:
         return ""
     rounding = errors.form.roundoff * (errors.kind.leaning if errors.form.bits > 16 else SHORT_ROUNDINGS)
-    whole = abs(found.whole) - rounding - FACTOR_DEVIATIONS * found.whole_error
+    whole = abs(found.whole) - rounding - _deviations(errors.error.numel()) * found.whole_error
     rows = None
     if found.rows is not None and found.row_errors is not None:
         rows = found.rows.abs() - found.row_errors - rounding * ROW_ROUNDINGS
@@ -149,11 +160,48 @@ def common_factor(
     return f"row {worst} is off by a common factor of 1 {float(found.rows[worst]):+.3g}"
 
 
+def pure_factor(errors: Errors) -> str:
+    """What is wrong if results of a short format are rounded once, of values that are off by a factor; empty if not."""
+    count = errors.error.numel()
+    if errors.form.bits > 16 or errors.worst < PURE_ROUNDINGS / 2 or count < PURE_ELEMENTS:
+        return ""
+    value, error, scatter = errors.value, errors.error, errors.scatter
+    weighted = value if scatter is None else value / scatter.square().add_(1 / 12)
+    power = float(weighted @ value)
+    slope = float(weighted @ error) / power if 0 < power < math.inf else 0.0
+    if not abs(slope) > PURE_ROUNDINGS * errors.form.roundoff:
+        return ""
+    # Only elements where it is more than a rounding and their noise can tell.
+    shown = value.abs() * abs(slope) > (1.0 if scatter is None else scatter * PURE_NOISE + 1.0)
+    rest = (error - value * slope).abs_()
+    if scatter is not None:
+        rest -= scatter * PURE_NOISE
+    rest = rest[shown].clamp_(min=0)
+    count = rest.numel()
+    if count < PURE_ELEMENTS or count < PURE_SHOWN * int((value != 0).sum()):
+        return ""
+    rms = float(rest.clamp(max=PURE_LEFT).norm()) / math.sqrt(count)
+    if float((rest > PURE_LEFT).float().mean()) > PURE_EXCEPTIONS or rms > PURE_RMS:
+        return ""
+    return f"all results are off by a common factor of 1 {slope:+.3g}, and by roundings without it"
+
+
+def _deviations(count: int) -> float:
+    """How many standard errors are no chance; with few elements, of which the standard error is an estimate, more."""
+    if count >= LEAST_ELEMENTS:
+        return FACTOR_DEVIATIONS
+    freedom = count - 1
+    return math.sqrt(freedom * math.expm1(FEW_DEVIATIONS**2 / freedom))
+
+
 def one_lane(errors: Errors, noise: torch.Tensor | None) -> str:
     """What is wrong if errors are large at one position of every 32 and small elsewhere; empty if they are not."""
     count = errors.error.numel() // LANES
     if count < LANE_ELEMENTS or errors.worst < LANE_UNITS:
         return ""
+    if errors.form.bits <= 16 and errors.scatter is not None:
+        # The noise by itself: a reference that rounds to halves inside excuses nothing here.
+        noise = errors.scatter
     scale = None if noise is None else noise.square().add_(1 / 12).sqrt_()
     typical = _by_lane(errors.error, scale, count)
     lane = int(typical.argmax())
@@ -161,7 +209,7 @@ def one_lane(errors: Errors, noise: torch.Tensor | None) -> str:
         return ""
     if float(_by_lane(errors.error, None, count)[lane]) < LANE_UNITS:
         return ""
-    own = _by_lane(errors.reference_error, scale, count)
+    own = torch.stack([_by_lane(s.reference_error, scale, count) for s in errors.samples or [errors]]).mean(0)
     if float(own[lane]) > LANE_EXCUSED * float(own.median()) > 0:
         return ""
     return f"elements {lane}, {lane + LANES}, {lane + 2 * LANES} and so on are off where their neighbours are not"
