@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <string>
@@ -29,7 +30,18 @@ struct Observer {
     // With the lock of operators.
     at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
     bool waits = false;  // for an operator that is not registered yet
+    // What seeing calls has taken, for a tool with a budget: those that go by, and the way into Python.
+    std::atomic<int64_t> nanoseconds{0};
 };
+
+using Clock = std::chrono::steady_clock;
+// Of the calls that go by one in so many is timed. What torch does to show a call takes about as long as looking at it.
+constexpr uint32_t timed_one_in = 32;
+constexpr int64_t with_boxing = 2;
+
+int64_t nanoseconds_since(Clock::time_point started) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - started).count();
+}
 
 Observer& observer() {
     static auto* made = new Observer();
@@ -168,9 +180,11 @@ std::unique_ptr<ObservedCall> begin_call(Operator& op, Values values) {
     if (concerned && sampler != nullptr && !sampler->takes(op.schema.name(), op.schema.overload_name(), values)) return nullptr;
     auto observed = std::make_unique<ObservedCall>(op);
     if (concerned) {
+        const auto started = Clock::now();
         const Entrance entrance;
         if (!entrance) return nullptr;
         const ToolsAtWork work;
+        observer().nanoseconds.fetch_add(nanoseconds_since(started), std::memory_order_relaxed);
         guarded(op, [&] {
             decide(op);  // tools may have come and gone while this thread waited
             if (op.subscription.is_none()) return;
@@ -194,9 +208,11 @@ std::unique_ptr<ObservedCall> begin_call(Operator& op, Values values) {
 void end_call(ObservedCall& observed, bool failed, Values results) {
     --this_thread.unobserved;
     if (observed.call == nullptr) return;
+    const auto started = Clock::now();
     const Entrance entrance;
     if (!entrance) return observed.shown.abandon();  // without Python nothing can be let go of
     const ToolsAtWork work;
+    observer().nanoseconds.fetch_add(nanoseconds_since(started), std::memory_order_relaxed);
     const auto call = py::reinterpret_steal<py::object>(std::exchange(observed.call, nullptr));
     guarded(observed.op, [&] {
         if (failed) {
@@ -216,10 +232,20 @@ void end_call(ObservedCall& observed, bool failed, Values results) {
 
 // ---- all calls, by record functions ----
 
-std::unique_ptr<at::ObserverContext> call_starts(const at::RecordFunction& fn) {
-    if (this_thread.unobserved > 0) return nullptr;
+std::unique_ptr<at::ObserverContext> call_seen(const at::RecordFunction& fn) {
     Operator* const op = find_operator(fn);
     return op == nullptr ? nullptr : begin_call(*op, last(fn.inputs(), op->schema.arguments().size()));
+}
+
+std::unique_ptr<at::ObserverContext> call_starts(const at::RecordFunction& fn) {
+    if (this_thread.unobserved > 0) return nullptr;
+    thread_local uint32_t calls = 0;
+    if (++calls % timed_one_in != 0) return call_seen(fn);
+    const auto started = Clock::now();
+    auto observed = call_seen(fn);
+    if (observed == nullptr)
+        observer().nanoseconds.fetch_add(nanoseconds_since(started) * timed_one_in * with_boxing, std::memory_order_relaxed);
+    return observed;
 }
 
 void call_ends(const at::RecordFunction& fn, at::ObserverContext* context) {
@@ -304,6 +330,16 @@ void remove_callback() {
     all.callback = at::INVALID_CALLBACK_HANDLE;
 }
 
+// For a while no call is to be seen: then none costs anything. What stands at kernels stays there.
+void rest(bool resting) {
+    const std::lock_guard<std::mutex> lock(lock_of_operators());
+    const auto callback = observer().callback;
+    if (callback == at::INVALID_CALLBACK_HANDLE) return;
+    resting ? at::disableCallback(callback) : at::reenableCallback(callback);
+}
+
+double seconds_seeing() { return static_cast<double>(observer().nanoseconds.load(std::memory_order_relaxed)) * 1e-9; }
+
 // A library has registered an operator: a tool may be waiting for it.
 void operator_registered() {
     auto& all = observer();
@@ -356,6 +392,8 @@ void bind_observer(py::module_& module) {
     module.def("observe", &observe, "Observe from now on, on all threads: decide(function) once per operator, "
                "begin(subscription, function, args, kwargs) before a call, end(call, result) or fail(call) after it, "
                "complain(name, trouble) of a call that cannot be shown. few: the only operators that are wanted of those that there are.");
+    module.def("rest", &rest, py::arg("resting"), "See no calls for a while, or see them again.");
+    module.def("seconds_seeing", &seconds_seeing, "What seeing calls go by has taken so far, and the way into Python for those that are wanted.");
     module.def("stop_observing", &stop_observing, "Observe no longer.");
     module.def("observe_devices", &observe_devices, "Which devices' tensors make a call worth looking at. All decisions are asked for again.");
 }

@@ -166,7 +166,8 @@ void Sampler::forget() {
 
 void Sampler::stepped() {
     std::lock_guard<std::mutex> lock(lock_of_samplers());
-    usual_calls_ = std::max(calls_in_step_, usual_calls_ - usual_calls_ / 8);
+    // One in which no calls were seen says nothing: the tool may have rested.
+    if (calls_in_step_ > 0) usual_calls_ = std::max(calls_in_step_, usual_calls_ - usual_calls_ / 8);
     next_step();
 }
 

@@ -215,6 +215,9 @@ class Tool:
     def closed(self) -> None:
         """The tool has stopped: write, close, print the summary."""
 
+    def switched(self, on: bool) -> None:
+        """The engine begins to show calls to the tool, or ends it."""
+
     def before(self, call: Call) -> None:
         """A call is about to run."""
 

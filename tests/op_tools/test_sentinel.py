@@ -196,3 +196,27 @@ def test_its_summary_fits_a_page_and_says_what_it_cost(capsys: Any) -> None:
     assert any(re.fullmatch(r"    cost \d+\.\d % of the time \(budget 2 %\)", line) for line in lines)
     assert all(len(line) <= 100 for line in lines if "rows:" not in line)
     assert ENGINE.failures.seen == {}
+
+
+def test_while_it_rests_no_call_is_seen_and_another_tool_sees_all_of_its_own(tmp_path: Any) -> None:
+    x = torch.ones(4, device=D)
+    with OpSentinel(budget=0) as tool:
+        x + x
+        seen = tool.native_sampler.calls
+        assert seen >= 1
+        ENGINE.native.rest(tool, True)
+        x + x
+        assert tool.native_sampler.calls == seen
+        with op_tools.OpObserve(level="aten", list="aten.*"):
+            x + x
+        rows = open_run(tmp_path / "op_tools_results").rows("observe")
+        assert [row["name"] for row in rows] == ["aten.add.Tensor"]
+        x + x
+        seen = tool.native_sampler.calls
+        ENGINE.native.rest(tool, False)
+        x + x
+        assert tool.native_sampler.calls == seen + 1
+    x + x
+    with OpSentinel(budget=0) as tool:  # it was not left resting
+        x + x
+        assert tool.native_sampler.calls == 1

@@ -27,6 +27,7 @@ __all__ = ["Background", "Copies", "Job"]
 PATIENCE = 10.0
 _LAST_OPERATOR = 60.0
 _PAUSE = 0.002
+_WATCH = 0.5
 
 
 class _Abandoned(BaseException):
@@ -94,6 +95,8 @@ class Background:
         self._ready: deque[Job] = deque()
         self._count = self._size = 0  # also of what is being judged
         self._closing = False
+        # Asked by the thread now and then.
+        self.watch: Callable[[], None] | None = None
         self._thread: threading.Thread | None = None
         # Not join(): in Python 3.11 a thread that Ctrl-C kept from being joined counts as ended.
         self._ended = threading.Event()
@@ -135,9 +138,16 @@ class Background:
             with self._changed:
                 self._changed.wait_for(lambda: not self._is_full(size) or self._on_the_way, 0.1)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread is there."""
+        return self._thread is not None
+
     def anew(self) -> Background:
         """An empty one like this, for a forked child."""
-        return Background(self.most, self.most_bytes, waits=self.waits)
+        other = Background(self.most, self.most_bytes, waits=self.waits)
+        other.watch = self.watch
+        return other
 
     def submit(self, job: Job) -> None:
         """Queue a job; there was room for it, or it is let in all the same."""
@@ -227,9 +237,13 @@ class Background:
                 self._leave(job)
 
     def _next(self) -> Job | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._ready or self._closing)
-            return self._ready.popleft() if self._ready else None
+        while True:
+            with self._changed:
+                watched = None if self.watch is None else _WATCH
+                if self._changed.wait_for(lambda: self._ready or self._closing, watched):
+                    return self._ready.popleft() if self._ready else None
+            if self.watch is not None:
+                self.watch()
 
 
 def _close(background: weakref.ref[Background]) -> None:

@@ -40,6 +40,7 @@ class Engine(Calls):
         with self.lock:
             if tool not in self.tools:
                 self.tools = (*self.tools, tool)
+                self.guarded(tool, None, tool.switched, True)
             try:
                 self.changed()
             except BaseException:
@@ -49,6 +50,8 @@ class Engine(Calls):
     def stop(self, tool: Tool) -> None:
         """Turn a tool off."""
         with self.lock:
+            if tool in self.tools:
+                self.guarded(tool, None, tool.switched, False)
             self.tools = tuple(other for other in self.tools if other is not tool)
             self.changed()
 

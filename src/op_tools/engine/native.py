@@ -108,6 +108,9 @@ class NativeCalls:
         self._observing: tuple[Any, ...] = ()
         self._taken: tuple[Any, ...] = ()
         self._undo: list[Callable[[], None]] = []
+        # Tools that want to see nothing for a while, and whether that is all of them.
+        self._resting: set[Tool] = set()
+        self._rests = False
 
     def available(self) -> bool:
         """Whether calls at ATen level come from here, and not from a dispatch mode."""
@@ -141,7 +144,26 @@ class NativeCalls:
             self._awake = True
             self._observe()
 
+    def rest(self, tool: Tool, resting: bool) -> None:
+        """A tool wants to see no calls for a while, or to see them again. Where no tool does, they cost nothing."""
+        with self._engine.lock:
+            (self._resting.add if resting else self._resting.discard)(tool)
+            self._rest()
+
+    def _rest(self) -> None:
+        rests = bool(self._observing) and self._resting.issuperset(self._observing)
+        if rests != self._rests:
+            self._rests = rests
+            _native.rest(rests)
+
     def _observe(self) -> None:
+        if self._rests:
+            self._rests = False
+            _native.rest(False)
+        self._observe_anew()
+        self._rest()
+
+    def _observe_anew(self) -> None:
         tools = self._observing
         self.observes = bool(tools)
         self.looks_inside = any(tool.aten_everywhere for tool in tools)
@@ -219,6 +241,11 @@ def sampler(every: int, refresh: int, share: int = 0, shares: int = 1) -> Any:
     """Decides which calls are taken: each signature at its first call and after `refresh` steps, and one in `every` of all calls.
     Of `shares` ranks each begins elsewhere. 0 means never."""
     return _native.Sampler(every, refresh, share, shares)
+
+
+def seconds_seeing() -> float:
+    """What seeing calls go by has taken so far, of all threads: what no tool can time."""
+    return float(_native.seconds_seeing()) if _native is not None else 0.0
 
 
 def call_nodes(tensors: list[torch.Tensor]) -> Any:

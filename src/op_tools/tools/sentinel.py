@@ -63,6 +63,10 @@ class SentinelSettings(ToolSettings):
         return "sampled"
 
 
+# While no calls are seen and no step comes: seconds, or so many times what was to be rested, until they are seen again.
+_LEAST_PATIENCE, _PATIENCE_STEPS = 1.0, 5
+
+
 class OpSentinel(OpAutoCompare):
     """OpAutoCompare within a budget: sampled, in the background, spread over ranks."""
 
@@ -87,12 +91,19 @@ class OpSentinel(OpAutoCompare):
         self._thinned = Thinned()
         self._chooser: Any = self.native_sampler or self.sampler
         self._budget = Budget(self.settings.budget, max(1, self.settings.refresh), self._chooser)
+        self._seen = native.seconds_seeing()
+        self._rests_until = 0.0  # at the latest, where no step comes
+
+    def switched(self, on: bool) -> None:
+        self._budget.switched(on)
+        self._seen = native.seconds_seeing()
 
     def _open_background(self) -> None:
         self.native_sampler = native.sampler(
             self.sampler.every, max(1, self.settings.refresh), *self._share()
         )
         self._background = Background(self.settings.queue, self.settings.memory)
+        self._background.watch = self._wake
 
     def _share(self) -> tuple[int, int]:
         ranks = rank_info()
@@ -143,7 +154,32 @@ class OpSentinel(OpAutoCompare):
         if self.native_sampler is not None:
             self.native_sampler.set_share(*self._share())  # a program may become a rank after its start
         self._budget.adjust()
+        self._rest()
         self._budget.spend(time.perf_counter() - started)
+
+    def _rest(self) -> None:
+        """Let calls go by unseen for some steps, so that seeing them stays within the budget too."""
+        seen, self._seen = self._seen, native.seconds_seeing()
+        self._budget.spend(self._seen - seen)
+        if self._background is None or not self._background.is_running:
+            return
+        steps = self._budget.rest_after(self._seen - seen)
+        patience = max(_LEAST_PATIENCE, _PATIENCE_STEPS * (steps + 1) * self._budget.step_seconds)
+        self._rests_until = time.monotonic() + patience
+        ENGINE.native.rest(self, steps > 0)
+
+    def _wake(self) -> None:
+        """A program that makes no more steps is looked at all the same."""
+        if time.monotonic() > self._rests_until:
+            ENGINE.native.rest(self, False)
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        ENGINE.native.rest(self, False)
+
+    def closed(self) -> None:
+        ENGINE.native.rest(self, False)
+        super().closed()
 
     # -- what is kept and said -------------------------------------------------------------------------------
 

@@ -178,7 +178,11 @@ class Errors:
             multiple = float(error.abs().sub_(BASE).div_(noise).amax())
         if self.form.bits > 16:
             multiple = min(multiple, MULTIPLE * REFERENCE_CAP)
-        return ReferenceNeeds(max(multiple, 0.0), self._rms(error, noise))
+        return ReferenceNeeds(max(multiple, 0.0), self.reference_rms(noise))
+
+    def reference_rms(self, noise: torch.Tensor) -> float:
+        """The RMS of the reference's errors under this noise."""
+        return self._rms(self.reference_error, noise)
 
     def reference_excess(self) -> torch.Tensor:
         """By how much the reference's own errors exceed one rounding, in units."""
@@ -195,16 +199,21 @@ class Errors:
         if columns < 2 or noise.numel() % columns:
             return noise.clone()
         unit = self.unit.view(-1, columns)
-        rms = noise.view(-1, columns).mul(unit).square_().mean(1, keepdim=True).sqrt_()
-        return (rms / unit).reshape(-1).to(noise.dtype)
+        sizes = noise.view(-1, columns).mul(unit)
+        rms = torch.linalg.vector_norm(sizes, dim=1, keepdim=True).div_(math.sqrt(columns))
+        return torch.div(rms, unit, out=sizes).reshape(-1).to(noise.dtype)
 
     @cached_property
     def reference_error(self) -> torch.Tensor:
         """Where the reference itself overflowed, it excuses nothing but the same."""
-        return torch.where(self.own.isfinite(), self._in_units(self.own), 0.0)
+        error = self._in_units(self.own)
+        # A sum is far cheaper to look at than each element.
+        return error if math.isfinite(float(self.own.sum())) else torch.where(self.own.isfinite(), error, 0.0)
 
-    def check(self, noise: torch.Tensor, needs: ReferenceNeeds, strictness: float = 1.0) -> BoundCheck:
-        """Hold the errors against the limits; `strictness` narrows the first."""
+    def check(
+        self, noise: torch.Tensor, needs: ReferenceNeeds, strictness: float = 1.0, *, brief: bool = False
+    ) -> BoundCheck:
+        """Hold the errors against the limits; `strictness` narrows the first. `brief`: of a failure nobody asks for more."""
         multiple = max(self.multiple / strictness, REFERENCE_SHARE * needs.multiple)
         share = self.error.abs().div_(noise.mul(multiple).add_(self.base))
         worst = _largest(share)
@@ -214,6 +223,10 @@ class Errors:
             again = (self.result - self.exact).abs_().div_(limit).nan_to_num_(math.inf, math.inf).float()
             share = torch.where(share.isnan(), again, share)
             worst = float(share.amax())
+        if brief and worst > 1:
+            index = int(share.argmax())
+            if self.result[index] != self.own[index]:
+                return BoundCheck("an element is off", worst, math.nan)
         if worst > 1:
             # Whatever the reference gives bit for bit is right by definition (odd roundings at a jump, say).
             share[(self.result == self.own) | (self.result.isnan() & self.own.isnan())] = 0
@@ -250,10 +263,12 @@ class Errors:
     def _rms(self, error: torch.Tensor, noise: torch.Tensor) -> float:
         if not error.numel():
             return 0.0
-        expected = noise.mul(self.rms_noise).clamp_(max=_LARGEST_SQUARED).square_().add_(self.spread).sqrt_()
+        if _largest(noise) <= _LARGEST_SQUARED / self.rms_noise:
+            expected = noise.square().mul_(self.rms_noise**2).add_(self.spread)
+            return math.sqrt(float(torch.div(error, expected, out=expected) @ error) / error.numel())
         # Where noise is that far above the unit, its own size says the same.
-        if _largest(noise) > _LARGEST_SQUARED / self.rms_noise:
-            expected = torch.maximum(expected, noise * self.rms_noise)
+        expected = noise.mul(self.rms_noise).clamp_(max=_LARGEST_SQUARED).square_().add_(self.spread).sqrt_()
+        expected = torch.maximum(expected, noise * self.rms_noise)
         return float(error.div(expected).norm()) / math.sqrt(error.numel())
 
     def _worst_reason(self, share: torch.Tensor, worst: float) -> str:
@@ -287,7 +302,7 @@ def with_reference_errors(
     if habitual and not (errors.direct and errors.form.bits > 16 and not errors.kind.absolute):
         in_units = in_units.clamp(min=min(float(beyond.median()), HABIT_UNITS))
     noise = noise + in_units * (REFERENCE_DEVIATIONS / errors.multiple)
-    return noise, ReferenceNeeds(0.0, max(sample.needs(noise).rms for sample in samples))
+    return noise, ReferenceNeeds(0.0, max(sample.reference_rms(noise) for sample in samples))
 
 
 def _largest(values: torch.Tensor) -> float:

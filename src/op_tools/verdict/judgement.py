@@ -302,7 +302,7 @@ class _Call:
             return "pass", outcome, False
         of_products = self._noise_of_products(errors, index)
         if of_products is not None:
-            outcome = errors.check(of_products, ReferenceNeeds())
+            outcome = errors.check(of_products, ReferenceNeeds(), brief=True)
             if not outcome.reason:
                 return "pass", outcome, False
         self._reruns.extend(RERUNS)
@@ -350,12 +350,12 @@ class _Call:
         """Bounds from the value alone, from the reference's errors, then from the cache; all only ever let pass."""
         outcome = errors.check_without_noise()
         if outcome.reason:
-            outcome = errors.check(errors.reference_noise(columns), ReferenceNeeds())
+            outcome = errors.check(errors.reference_noise(columns), ReferenceNeeds(), brief=True)
         level = self._cache.level(self._key, index) if outcome.reason and self._cache is not None else None
         if level is None:
             return outcome
         noise = errors.leveled(level.in_units(errors.exact, errors.unit))
-        return errors.check(noise, ReferenceNeeds(), CACHED_STRICTNESS)
+        return errors.check(noise, ReferenceNeeds(), CACHED_STRICTNESS, brief=True)
 
     def _measured(self, errors: Errors, index: int, columns: int, *, store: bool = False) -> torch.Tensor:
         noise, level = measured_noise(self._reruns, errors, index, columns)

@@ -104,7 +104,7 @@ def shares(
         return None
     top, bottom = weighted * error, weighted * value
     whole = float(top.sum()) / power
-    rest = top - bottom * whole
+    rest = torch.sub(top, bottom, alpha=whole)
     squares = [float(rest @ rest)]
     rows = row_errors = None
     if columns >= LEAST_ELEMENTS and error.numel() >= 2 * columns and error.numel() % columns == 0:
@@ -112,8 +112,8 @@ def shares(
         squares += [float(table.sum(1).square().sum()), float(table.sum(0).square().sum())]
         powers = bottom.view(-1, columns).sum(1)
         rows = (top.view(-1, columns).sum(1) / powers).masked_fill_(powers < SIGNAL * columns, math.nan)
-        left = top.view(-1, columns) - bottom.view(-1, columns) * rows.unsqueeze(1)
-        row_errors = left.square_().sum(1).sqrt_().mul_(ROW_DEVIATIONS) / powers
+        left = top.view(-1, columns).addcmul_(bottom.view(-1, columns), rows.unsqueeze(1), value=-1)
+        row_errors = torch.linalg.vector_norm(left, dim=1).mul_(ROW_DEVIATIONS) / powers
         if rows_share and noise is not None and weight is not None:
             together = (weight * noise).mul_(noise).view(-1, columns).sum(1)
             row_errors += together.div_(powers).sqrt_().mul_(ROW_SHARED)
