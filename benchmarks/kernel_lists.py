@@ -19,6 +19,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated, Any
 from unittest import mock
 
@@ -32,7 +33,7 @@ import op_tools
 from dicore.workers import Done, Service
 from op_tools.engine.core import Engine
 from opinfo_samples import DEVICE, database, in_workers, prepare_worker, samples
-from report import Case, Options, Report
+from report import Case, Options, Report, write_json
 
 Kernels = tuple[str, ...]
 OURS = "op_tools"
@@ -264,7 +265,13 @@ def as_report(outcomes: list[Outcome], tools: list[str]) -> Report:
         cells = [str(len(ran)), str(len(differing)), *map(str, phases)]
         cases.append(Case(tool, len(differing), cells, 0, raw={"differing": differing}))
     title = f"The same kernels with a tool as without, {DEVICE}, {sum(o.kernels for o in ran):,} calls"
-    notes = {"not_run": {o.name: o.trouble for o in outcomes if o.trouble}}
+    notes = {
+        "not_run": {o.name: o.trouble for o in outcomes if o.trouble},
+        "not_the_same_twice_without_a_tool": [o.name for o in outcomes if o.unstable],
+        "differences": {
+            o.name: list(map(dataclasses.astuple, o.differences)) for o in outcomes if o.differences
+        },
+    }
     return Report(title, ["entries", "differing", *(f"in {phase}" for phase in PHASES)], cases, notes)
 
 
@@ -280,6 +287,7 @@ def main(
     tools: Annotated[str, typer.Option(help=f"of {', '.join(TOOLS)}")] = ",".join(TOOLS),
     count: Annotated[int, typer.Option("--samples", help="samples of each entry")] = 1,
     workers: Annotated[int, typer.Option(help="processes")] = os.cpu_count() or 1,
+    json: Annotated[Path | None, typer.Option(help="write every figure to this file")] = None,
 ) -> None:
     """Compare the kernels that run without a tool and with each."""
     chosen = [tool.strip() for tool in tools.split(",") if tool.strip()]
@@ -293,6 +301,8 @@ def main(
     print_differences(console, outcomes)
     report = as_report(outcomes, chosen)
     report.print(console)
+    if json is not None:
+        write_json(json, report.as_json("kernel_lists"))
     sys.exit(1 if report.missed or not any(outcome.kernels for outcome in outcomes) else 0)
 
 

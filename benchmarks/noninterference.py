@@ -31,7 +31,7 @@ import op_tools
 from dicore.workers import Done, Service
 from kernel_lists import TOOLS as OBSERVING
 from opinfo_samples import DEVICE, in_workers
-from report import Case, Options, Report
+from report import Case, Options, Report, write_json
 from small_models import TRAININGS, Kept, differing
 
 STEPS = 3
@@ -204,6 +204,7 @@ def main(
     tools: Annotated[str, typer.Option(help=f"of {', '.join(TOOLS)}")] = ",".join(TOOLS),
     dtypes: Annotated[str, typer.Option(help="of float32, bfloat16")] = ",".join(DTYPES),
     workers: Annotated[int, typer.Option(help="processes")] = os.cpu_count() or 1,
+    figures: Annotated[Path | None, typer.Option("--json", help="write every figure to this file")] = None,
 ) -> None:
     """Train with and without tools and compare every bit."""
     chosen, kinds = ([word.strip() for word in text.split(",") if word.strip()] for text in (tools, dtypes))
@@ -216,6 +217,8 @@ def main(
     outcomes = sweep(models, chosen, kinds, workers, lambda line: console.print(line, markup=False))
     report = as_report(outcomes)
     report.print(console)
+    if figures is not None:
+        write_json(figures, report.as_json("noninterference"))
     sys.exit(1 if report.missed else 0)
 
 

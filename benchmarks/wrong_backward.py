@@ -34,7 +34,7 @@ from dicore.workers import Done, Service
 from op_tools.categories import category_of
 from op_tools.engine import ENGINE, Call
 from opinfo_samples import DEVICE, Sample, database, in_workers, prepare_worker, samples
-from report import Case, Options, Report
+from report import Case, Options, Report, write_json
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "op_tools"))
 from wrong_kernels import (  # type: ignore[import-not-found]  # a module of the tests
@@ -310,6 +310,7 @@ def main(
     kernels: Annotated[str, typer.Option(help="kernels that were drawn: a full-match pattern")] = ".*",
     draws: Annotated[bool, typer.Option("--draw", help="only draw, and print what was drawn")] = False,
     workers: Annotated[int, typer.Option(help="processes")] = os.cpu_count() or 1,
+    json: Annotated[Path | None, typer.Option(help="write every figure to this file")] = None,
 ) -> None:
     """Make kernels wrong and see whether they are found."""
     console = Console(width=120)
@@ -322,6 +323,8 @@ def main(
         return
     report = as_report(sweep(kernels, workers, console.print))
     report.print(console)
+    if json is not None:
+        write_json(json, report.as_json("wrong_backward"))
     sys.exit(1 if report.missed else 0)
 
 
