@@ -50,6 +50,7 @@ TOOLS: dict[str, Callable[[], Any]] = {
     "overflow": op_tools.OpOverflowCheck,
     "overflow-api": lambda: op_tools.OpOverflowCheck(level="api"),
     "layers": op_tools.OpLayers,
+    "sentinel": op_tools.OpSentinel,
 }
 
 

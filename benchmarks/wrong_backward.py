@@ -2,11 +2,13 @@
 
 The kernels were drawn once, with a seed, from all operators that run on the device in the backward of torch's operator
 database (`--draw` draws again; views, factories and copies are not drawn), before any result was looked at. Each is
-replaced by one that has a wrong element in backward and is right in forward, and an entry that uses it is run under the
-tool. Found is what a failing row of backward names: the kernel, or the call that it runs in. A kernel that no longer runs
-once the tool is on is `hidden`.
+replaced by one that has a wrong element in backward and is right in forward, and an entry that uses it, and whose gradients
+the wrong element changes, is run under the tool. Found is what a failing row of backward names: the kernel, or the call that
+it runs in. A kernel that no longer runs once the tool is on is `hidden`; one that is not found and changes no gradient is
+`no effect`: its entry is of no use.
 
-`python benchmarks/wrong_backward.py --kernels 'index.*|scatter.*'`; exit code 1 where one is not found.
+`python benchmarks/wrong_backward.py --kernels 'index.*|scatter.*'`; exit code 1 where one is not found. `--all` takes all
+kernels that could be drawn.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ from wrong_kernels import (  # type: ignore[import-not-found]  # a module of the
 )
 
 SEED, COUNT = 16, 60
+MOST_ENTRIES = 5  # that are tried for a kernel, beside the first
 # In-place forms that autograd avoids where it thinks that somebody looks on: not left to chance.
 ALWAYS = ("_index_put_impl_", "index_add_", "scatter_add_")
 # Kernel -> the entry in whose backward it runs.
@@ -74,7 +77,7 @@ DRAWN = {
     "index_add_": "index_select",
     "index_fill.int_Scalar": "index_fill",
     "index_fill_.int_Tensor": "trace",
-    "le.Tensor": "linalg.eig",
+    "le.Tensor": "clamp_max",
     "leaky_relu_backward": "nn.functional.leaky_relu",
     "linalg_lu_solve": "lu_solve",
     "linalg_vector_norm": "renorm",
@@ -120,7 +123,7 @@ _COPIES = re.compile(
 
 # The kernel itself is accused, or the call that it runs in: an operator around it, or one at API level.
 FOUND = ("named", "call named")
-STATES = (*FOUND, "other named", "missed", "hidden", "not run")
+STATES = (*FOUND, "other named", "missed", "hidden", "no effect", "not run")
 
 
 @dataclasses.dataclass
@@ -172,38 +175,54 @@ def _can_be_drawn(name: str) -> bool:
     return returns and not composite and category_of(overload, aten_name(name)) not in _NOT_DRAWN
 
 
-def draw(workers: int) -> tuple[int, dict[str, str]]:
-    """How many kernels there are to draw from, and those that were drawn, each with an entry that uses it."""
+def kernels_to_draw(workers: int, dice: random.Random) -> dict[str, str]:
+    """All kernels to draw from, each with an entry that shows when it is wrong."""
     uses: dict[str, list[str]] = {}
     for event in in_workers("wrong_backward:start", None, list(database()), workers, timeout=120):
         for kernel in event.value if isinstance(event, Done) else ():
             uses.setdefault(kernel, []).append(event.task)
-    dice = random.Random(SEED)
-    pairs = [(name, dice.choice(sorted(uses[name]))) for name in sorted(uses)]
+    first = {name: dice.choice(sorted(uses[name])) for name in sorted(uses)}
+    # Where a wrong element changes nothing, other entries follow, in an order that is drawn too.
+    others = {name: sorted({*uses[name]} - {entry}) for name, entry in first.items()}
+    asked = [
+        (name, [entry, *dice.sample(others[name], min(len(others[name]), MOST_ENTRIES))])
+        for name, entry in first.items()
+    ]
     # The profiler also shows what a CPU kernel calls inside, where the device has none: those cannot be replaced.
-    asked = [(*pair, False) for pair in pairs]
-    runs = {
-        event.task[0]: event.task[1]
-        for event in in_workers("wrong_backward:start", None, asked, workers, timeout=120)
+    return {
+        event.task[0]: event.value
+        for event in in_workers("wrong_backward:start", None, asked, workers, timeout=300)
         if isinstance(event, Done) and event.value
     }
-    others = sorted(set(runs) - set(ALWAYS))
-    drawn = {*ALWAYS, *dice.sample(others, COUNT - len(ALWAYS))}
-    return len(runs), {name: runs[name] for name in sorted(drawn)}
+
+
+def draw(shown: dict[str, str], dice: random.Random) -> dict[str, str]:
+    """Some of them."""
+    left = sorted(set(shown) - set(ALWAYS))
+    drawn = {*ALWAYS, *dice.sample(left, COUNT - len(ALWAYS))}
+    return {name: shown[name] for name in sorted(drawn)}
 
 
 # -- one wrong kernel ------------------------------------------------------------------------------------------
 
 
-def runs_in(kernel: str, entry: str) -> bool:
-    """Whether the device runs a kernel in the backward of an entry."""
-    ran: list[Any] = []
-    library = install(kernel, ran.append, only_in_backward=True)
-    try:
-        run(next(samples(entry, 1)))
-    finally:
-        library._destroy()
-    return bool(ran)
+def entry_that_shows(kernel: str, entries: list[str]) -> str:
+    """The first of the entries in whose backward the device runs a kernel such that a wrong element changes the gradients."""
+    for entry in entries:
+        sample = next(samples(entry, 1))
+        right = gradients(sample)
+        library = install(kernel, one_element, only_in_backward=True)
+        try:
+            wrong = gradients(sample)
+        except (
+            RuntimeError
+        ):  # it is computed on the CPU, which may have no such kernel; or a formula checks it
+            continue
+        finally:
+            library._destroy()
+        if not alike(right, wrong):
+            return entry
+    return ""
 
 
 def run_wrong(kernel: str, entry: str) -> Outcome:
@@ -215,6 +234,7 @@ def run_wrong(kernel: str, entry: str) -> Outcome:
         if re.fullmatch(r"[\w.]+", name)
     }
     ran = 0
+    right = gradients(sample)
 
     def mistake(right: torch.Tensor) -> None:
         nonlocal ran
@@ -226,13 +246,13 @@ def run_wrong(kernel: str, entry: str) -> Outcome:
 
     library = install(kernel, mistake, only_in_backward=True)
     try:
-        run(sample)
+        wrong = gradients(sample)
         if not ran:
             return Outcome(kernel, entry, "not run", "the kernel does not run in this entry's backward")
         ran = 0
         with tempfile.TemporaryDirectory() as folder:
             with op_tools.OpAutoCompare(results=folder, save_failures=0):
-                run(sample)
+                gradients(sample)
             rows = failures(Path(folder))
     finally:
         library._destroy()
@@ -242,12 +262,26 @@ def run_wrong(kernel: str, entry: str) -> Outcome:
         return Outcome(kernel, entry, "named")
     if accused:
         return Outcome(kernel, entry, "call named" if accused[0] in callers else "other named", accused[0])
-    return Outcome(kernel, entry, "missed" if ran else "hidden", "" if ran else "does not run under the tool")
+    if not ran:
+        return Outcome(kernel, entry, "hidden", "does not run under the tool")
+    if alike(right, wrong):
+        return Outcome(kernel, entry, "no effect", "the wrong element changes no gradient")
+    return Outcome(kernel, entry, "missed")
 
 
-def run(sample: Sample) -> None:
+def gradients(sample: Sample) -> list[torch.Tensor | None]:
+    """The gradients of a sample's leaves."""
     outputs = sample.forward()
     sample.backward(outputs, sample.weights(outputs))
+    return [None if leaf.grad is None else leaf.grad.cpu() for leaf in sample.leaves]
+
+
+def alike(first: list[torch.Tensor | None], second: list[torch.Tensor | None]) -> bool:
+    """Whether two runs of a sample gave the same gradients, bit for bit."""
+    return all(
+        a is b if a is None or b is None else torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
+        for a, b in zip(first, second, strict=True)
+    )
 
 
 def failures(folder: Path) -> list[dict[str, str]]:
@@ -259,26 +293,31 @@ def failures(folder: Path) -> list[dict[str, str]]:
 
 
 def start(_group: str, _setup: Any) -> Service:
-    """The worker: answers an entry with its kernels, and (kernel, entry, makes it wrong) with what came of it."""
+    """The worker: answers an entry with its kernels, (kernel, entry) with what came of it when the kernel was wrong, and
+    (kernel, entries) with the first of them that shows a wrong one."""
     os.chdir(tempfile.mkdtemp(prefix="wrong_backward_"))
     prepare_worker()
 
-    def answer(task: str | tuple[str, str, bool]) -> Any:
+    def answer(task: str | tuple[str, str] | tuple[str, list[str]]) -> Any:
         with contextlib.redirect_stdout(io.StringIO()):
             if isinstance(task, str):
                 return {kernel for sample in samples(task, 1) for kernel in kernels_in_backward(sample)}
-            kernel, entry, wrong = task
+            kernel, entry = task
+            if isinstance(entry, list):
+                return entry_that_shows(kernel, entry)
             try:
-                return run_wrong(kernel, entry) if wrong else runs_in(kernel, entry)
+                return run_wrong(kernel, entry)
             except Exception as error:
                 why = f"{type(error).__name__}: {error}".splitlines()[0][:100]
-                return Outcome(kernel, entry, "not run", why) if wrong else False
+                return Outcome(kernel, entry, "not run", why)
 
     return Service(answer, None)
 
 
-def sweep(kernels: str, workers: int, say: Callable[[str], None]) -> list[Outcome]:
-    tasks = [(kernel, entry, True) for kernel, entry in DRAWN.items() if re.fullmatch(kernels, kernel)]
+def sweep(
+    kernels: str, workers: int, say: Callable[[str], None], among: dict[str, str] = DRAWN
+) -> list[Outcome]:
+    tasks = [(kernel, entry) for kernel, entry in among.items() if re.fullmatch(kernels, kernel)]
     if not tasks:
         raise typer.BadParameter(f"no kernel that was drawn is called {kernels!r}")
     found = []
@@ -286,7 +325,7 @@ def sweep(kernels: str, workers: int, say: Callable[[str], None]) -> list[Outcom
         if isinstance(event, Done):
             outcome = event.value
         else:
-            kernel, entry, _ = event.task
+            kernel, entry = event.task
             outcome = Outcome(kernel, entry, "not run", event.message)
         found.append(outcome)
         if outcome.state not in FOUND:
@@ -309,19 +348,20 @@ def measure(options: Options) -> Report:
 def main(
     kernels: Annotated[str, typer.Option(help="kernels that were drawn: a full-match pattern")] = ".*",
     draws: Annotated[bool, typer.Option("--draw", help="only draw, and print what was drawn")] = False,
+    whole: Annotated[bool, typer.Option("--all", help="all kernels to draw from, not those drawn")] = False,
     workers: Annotated[int, typer.Option(help="processes")] = os.cpu_count() or 1,
     json: Annotated[Path | None, typer.Option(help="write every figure to this file")] = None,
 ) -> None:
     """Make kernels wrong and see whether they are found."""
     console = Console(width=120)
+    dice = random.Random(SEED)
+    shown = kernels_to_draw(workers, dice) if draws or whole else {}
     if draws:
-        count, drawn = draw(workers)
-        console.print(
-            f"{len(drawn)} of {count} kernels that run in the backward of {len(database())} entries"
-        )
+        drawn = shown if whole else draw(shown, dice)
+        console.print(f"{len(drawn)} of {len(shown)} kernels in the backward of {len(database())} entries")
         print("\n".join(f'    "{kernel}": "{entry}",' for kernel, entry in drawn.items()))
         return
-    report = as_report(sweep(kernels, workers, console.print))
+    report = as_report(sweep(kernels, workers, console.print, shown or DRAWN))
     report.print(console)
     if json is not None:
         write_json(json, report.as_json("wrong_backward"))
