@@ -77,12 +77,16 @@ bool autocast_comes_first(const Operator& op, DispatchKeySet keys) {
     return false;
 }
 
+// The mode of the older vmap (gradients of many directions at once) stays on while the calls for each of them are made; all that
+// it stands in front of are random operators.
+constexpr DispatchKeySet stands_in_front = mode_keys.remove(DispatchKey::VmapMode);
+
 // Asked at each call, since a library may put kernels in and take them away.
 bool runs_a_kernel(const Operator& op, DispatchKeySet of_inputs, bool differentiated) {
     const auto local = c10::impl::tls_local_dispatch_key_set();
     auto keys = (of_inputs | local.included_) - local.excluded_;
     if (differentiated) keys = keys - functorch_modes;
-    if (!(of_inputs & wrapper_keys).empty() || !(keys & mode_keys).empty()) return false;
+    if (!(of_inputs & wrapper_keys).empty() || !(keys & stands_in_front).empty()) return false;
     if (autocast_comes_first(op, keys)) return false;
     if (!op.handle.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)) return true;
     return op.handle.hasKernelForDispatchKey(c10::toRuntimePerBackendFunctionalityKey(DispatchKey::Dense, keys.highestBackendKey()));

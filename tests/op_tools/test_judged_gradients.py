@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils.checkpoint import checkpoint
 from wrong_kernels import aten_name, install, one_element
@@ -264,6 +265,21 @@ def shared_and_accumulated() -> None:
 def outputs_that_nothing_uses() -> None:
     lstm, x = nn.LSTM(6, 5, batch_first=True).to(D), data(2, 3, 6)
     torch.tanh(lstm(x)[0]).sum().backward()
+
+
+@program
+def many_directions_at_once() -> None:
+    """The gradients of a run stand for many each."""
+    model, x = network(), data()
+    torch.autograd.functional.jacobian(lambda value: model(value).sum(dim=1), x, vectorize=True)
+
+
+@program
+def tangents() -> None:
+    model = network()
+    with forward_ad.dual_level():
+        y = model(forward_ad.make_dual(data(), torch.randn(4, 6, device=D)))
+        (forward_ad.unpack_dual(y).tangent + y).sum().backward()
 
 
 @pytest.fixture(autouse=True)

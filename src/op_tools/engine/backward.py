@@ -189,7 +189,7 @@ class GradientRecorder:
 
         def hook(function: Callable[..., None], facts: CallNode) -> Callable[..., None]:
             def run(*grads: Grads) -> None:
-                if self._done is None:
+                if self._done is None or any(_stands_for_many(grad) for given in grads for grad in given):
                     return
                 if not torch.is_grad_enabled():
                     guard(function, facts, *grads)
@@ -319,6 +319,11 @@ class GradientRecorder:
                 self._done = None
         if done is not None:
             done({key: grad for key, grad in given.items() if key not in mixed}, taken, mixed)
+
+
+def _stands_for_many(grad: torch.Tensor | None) -> bool:
+    """Whether a run goes in many directions at once: what its calls make is seen at ATen level."""
+    return grad is not None and private.is_batched(grad)
 
 
 def _copy(grad: torch.Tensor) -> torch.Tensor:

@@ -50,6 +50,13 @@ def only_differentiates(_: Any = None) -> bool:
     return bool(layers) and all(layer.key() in _DIFFERENTIATING for layer in layers)
 
 
+def is_batched(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for many, as gradients do where a run of backward takes many directions at once."""
+    return bool(
+        torch._C._functorch.is_batchedtensor(tensor) or torch._C._functorch.is_legacy_batchedtensor(tensor)
+    )
+
+
 def held_by(tensor: torch.Tensor) -> torch.Tensor:
     """What the tensors of these transforms hold: the plain tensor that a kernel gets."""
     while torch._C._functorch.is_gradtrackingtensor(tensor):

@@ -27,6 +27,8 @@ NEVER = frozenset(
         "torch.Tensor.__reduce_ex__", "torch.autograd.function.once_differentiable", "torch.typename",
         "torch.Tensor.is_set_to", "torch.Tensor.is_shared", "torch.Tensor.record_stream",
         "torch._has_compatible_shallow_copy_type",
+        # What makes and takes apart pairs of a value and its tangent: a tangent is part of the call it is computed in.
+        "torch._make_dual", "torch._unpack_dual",
     }
 )  # fmt: skip
 # Only ever bookkeeping at ATen level.
