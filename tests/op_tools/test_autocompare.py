@@ -33,6 +33,42 @@ def test_inputs_are_let_go_when_backward_is_over():
     assert loss.item() > 0
 
 
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_call_that_returns_another_number_of_values_is_wrong(verbose: bool, rows, capfd):
+    library = torch.library.Library("op_tools_parts", "DEF")
+    library.define("parts(Tensor x, int n) -> Tensor[]")
+    library.impl("parts", lambda x, n: [x * i for i in range(n)], "CPU")
+    library.impl("parts", lambda x, n: [x * i for i in range(n % 3)], "PrivateUse1")
+    x = torch.randn(3).to(D)
+    try:
+        with op_tools.OpAutoCompare(verbose=verbose):
+            for n in (2, 3, 4):
+                torch.ops.op_tools_parts.parts(x, n)
+    finally:
+        library._destroy()
+    found = [
+        (row["name"], row["verdict"], row["reason"])
+        for row in rows("op_autocompare_result")
+        if "parts" in row["name"]
+    ]
+    assert found == [
+        ("op_tools_parts.parts output[0]", "same", ""),
+        ("op_tools_parts.parts output[1]", "same", ""),
+        ("op_tools_parts.parts output", "fail", "0 results where the reference has 3"),
+        ("op_tools_parts.parts output", "fail", "1 results where the reference has 4"),
+    ]
+    assert ENGINE.failures.seen == {}
+    del library
+    library = torch.library.Library("op_tools_more", "DEF")
+    library.define("parts(Tensor x) -> Tensor[]")
+    library.impl("parts", lambda x: [x + 1], "CPU")
+    library.impl("parts", lambda x: [x + 1, x], "PrivateUse1")
+    with op_tools.OpAutoCompare(verbose=verbose) as compare:
+        torch.ops.op_tools_more.parts(x)
+    library._destroy()
+    assert compare.counts == {"fail": 2} and ENGINE.failures.seen == {}
+
+
 def test_a_kept_graph_is_judged_again():
     x = torch.randn(4).to(D).requires_grad_()
     with op_tools.OpAutoCompare(list="torch.Tensor.mul") as compare:

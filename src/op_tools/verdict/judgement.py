@@ -148,7 +148,7 @@ def judge_all(
     call = _Call(reference, category, tolerance, noise, key)
     if len(own) != len(results):
         reason = f"{len(results)} results where the reference has {len(own)}"
-        return [Verdict.plain("fail", reason, tolerance) for _ in results]
+        return [Verdict.plain("fail", reason, tolerance) for _ in results or own[:1]]
     verdicts = [call.judged(result, own[index], index) for index, result in enumerate(results)]
     wrong = pairs_differ(reference.func, reference.args, reference.kwargs, results)
     if wrong and len(verdicts) == 2 and all(verdict.ok for verdict in verdicts):
