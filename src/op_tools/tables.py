@@ -49,7 +49,7 @@ def figure(value: Any) -> str:
     if not math.isfinite(value):
         return str(value)
     size = abs(value)
-    if value == int(value) and size < _LARGEST_IN_FULL:
+    if value == int(value) and size < _LARGEST_FIGURE:
         return f"{int(value):,}"
     if not _SMALLEST_IN_FULL <= size < _LARGEST_FIGURE:
         mantissa, exponent = f"{value:.2e}".split("e")

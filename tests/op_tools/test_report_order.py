@@ -109,11 +109,11 @@ def test_numbers_are_written_in_one_way_with_and_without_scripts(browser: Browse
     column = texts(browser, "#rows-head th").index("Max abs diff") + 1
     shown = texts(browser, f"#rows-body tr.row td:nth-child({column})")
     assert shown == [figure(number) for number in NUMBERS]
-    assert shown[:8] == ["7", "9,999", "10,000", "1,234,567", "0.5", "0.1235", "12.35", "1000"]
+    assert shown[:8] == ["7", "9,999", "10,000", "1.23e+6", "0.5", "0.1235", "12.35", "1000"]
     assert shown[8:] == [
         "1,235",
         "98,765",
-        "25,000,000",
+        "2.50e+7",
         "0.001235",
         "9.99e-4",
         "1.00e-5",

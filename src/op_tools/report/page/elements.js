@@ -31,7 +31,7 @@ function figure(value) {
   if (typeof value === "string") return { nan: "NaN", inf: "∞", "-inf": "-∞" }[value] ?? value;
   if (value === NOT_A_NUMBER) return "NaN";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : value < 0 ? "-∞" : "";
-  if (Number.isInteger(value) && Math.abs(value) < 1e9) return count(value);
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return count(value);
   const size = Math.abs(value);
   if (size >= 1e6 || size < 1e-3) return value.toExponential(2);
   return size >= 1000 ? count(Math.round(value)) : String(Number(value.toPrecision(4)));
