@@ -375,3 +375,13 @@ def test_blobs_that_are_not_with_the_file(tmp_path: Path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     path = zipped(tmp_path / "a/b/input.pth", pickled_with(reference()))
     assert "op-tools export" in str(refusal_of(path))
+
+
+def test_so_many_different_files_are_tried(tmp_path: Path) -> None:
+    tables = (CODE_PICKLES, TENSOR_PICKLES, TREE_PICKLES, COSTLY_PICKLES)
+    pickles = {content for table in tables for content in table.values()}
+    pickles |= {pickled_with(value) for value in BLOB_REFERENCES.values()}
+    layout = Layout(sound(tmp_path).read_bytes())
+    containers = {change(layout) for change in CONTAINERS.values()}
+    # Beside those that the tests above make themselves, and the damaged ones of test_replay_damage.py.
+    assert len(pickles) + len(containers) >= 150
