@@ -35,6 +35,9 @@ at::Tensor same_memory(const at::Tensor& tensor, bool with_graph) {
     return other;
 }
 
+// Zeros that have no memory, as tangents and gradients can be: what reads them below the key that knows of that would read nowhere.
+at::Tensor with_memory(const at::Tensor& zeros) { return at::zeros_symint(zeros.sym_sizes(), zeros.options().requires_grad(false)); }
+
 bool holds_tensors(c10::ArrayRef<IValue> items) {
     return std::any_of(items.begin(), items.end(), [](const IValue& item) { return item.isTensor(); });
 }
@@ -50,8 +53,9 @@ py::object Shown::tensor(const at::Tensor& tensor, bool with_graph) {
     c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
     for (const auto& [known, object] : made_)
         if (known._unsafe_get_target() == impl) return py::reinterpret_borrow<py::object>(object);
-    if (has_object(*impl->pyobj_slot(), 0)) return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
-    auto object = py::reinterpret_steal<py::object>(THPVariable_Wrap(same_memory(tensor, with_graph)));
+    const bool has_memory = !tensor._is_zerotensor();
+    if (has_memory && has_object(*impl->pyobj_slot(), 0)) return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
+    auto object = py::reinterpret_steal<py::object>(THPVariable_Wrap(has_memory ? same_memory(tensor, with_graph) : with_memory(tensor)));
     if (!object) throw py::error_already_set();
     made_.emplace_back(c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(tensor.getIntrusivePtr()), object.inc_ref().ptr());
     return object;

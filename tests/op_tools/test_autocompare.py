@@ -69,6 +69,18 @@ def test_a_call_that_returns_another_number_of_values_is_wrong(verbose: bool, ro
     assert compare.counts == {"fail": 2} and ENGINE.failures.seen == {}
 
 
+@pytest.mark.parametrize("mode", ["every", "sampled"])
+def test_a_result_without_values_is_not_compared(mode: str) -> None:
+    x = torch.randn(3).to(D)
+    with op_tools.OpAutoCompare(mode=mode) as compare:
+        assert x.to("meta").is_meta
+        torch.ops.aten._to_copy(x, device="meta")
+        torch.empty(3, device="meta").copy_(x)
+        x + 1
+    assert ENGINE.failures.seen == {}
+    assert compare.counts == {"same": 1}
+
+
 def test_a_kept_graph_is_judged_again():
     x = torch.randn(4).to(D).requires_grad_()
     with op_tools.OpAutoCompare(list="torch.Tensor.mul") as compare:

@@ -223,6 +223,23 @@ def test_what_cannot_be_computed_in_the_other_dtype_stays(capfd: Any) -> None:
     assert "stays in its own dtype" in capfd.readouterr().out
 
 
+def test_a_checkpoint_that_stops_computing_again_is_let_stop() -> None:
+    def block(x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(torch.tanh(x) * 2) + 1
+
+    def gradient() -> torch.Tensor:
+        x = torch.linspace(-1, 1, 6, device=D, requires_grad=True)
+        torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False).sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    right = gradient()
+    with op_tools.OpDtypeCast(dict="torch.float32->torch.float64") as tool:
+        found = gradient()
+    assert tool.count["torch.tanh"] == 3  # the fourth is where it stops
+    torch.testing.assert_close(found, right)
+
+
 def test_errors_of_the_program_are_its_own() -> None:
     x = torch.ones(2, 3, device=D, dtype=BF)
     with pytest.raises(RuntimeError) as bare:

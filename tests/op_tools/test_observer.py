@@ -56,6 +56,25 @@ def test_calls_under_transforms_of_functions(observing: Any) -> None:
     assert shapes["aten.tanh_backward.default"] == [(3, 4), (3, 4)] and shapes["aten.exp.default"] == [(3, 4)]
 
 
+@pytest.mark.parametrize("read", ["capture", "autocompare"])
+def test_tangents_without_memory_do_not_end_the_process(read: str, run_python: Any) -> None:
+    """Zeros that autograd makes without memory are shown as zeros that have some."""
+    tool = {"capture": "OpCapture(level='aten')", "autocompare": "OpAutoCompare(mode='sampled')"}[read]
+    code = f"""
+import torch, op_tools
+from op_tools.engine import ENGINE
+x = torch.linspace(-1, 1, 5, device="dipu")
+def hessian():
+    return torch.func.hessian(lambda v: v.sin() @ v)(x)
+right = hessian()
+with op_tools.{tool}:
+    assert torch.equal(hessian(), right)
+assert ENGINE.failures.seen == {{}}, ENGINE.failures.seen
+print("done")
+"""
+    assert "done" in run_python(code)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_calls_of_the_interpreter_of_torchscript(observing: Any) -> None:
     @torch.jit.script

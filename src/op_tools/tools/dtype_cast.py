@@ -108,6 +108,8 @@ class OpDtypeCast(Tool):
             else:
                 result = call.func(*args, **kwargs)
         except Exception as error:
+            if private.saving_is_hooked() and not isinstance(error, _ERRORS_OF_TORCH):
+                raise  # of the hooks: a checkpoint stops computing again by an error of its own
             # The program's own dtype decides what it sees: a result, or its own error.
             result = run()
             reason = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
@@ -159,6 +161,10 @@ class OpDtypeCast(Tool):
             f"op_tools: OpDtypeCast cast {sum(self.count.values())} calls of {len(self.count)} operators "
             f"({self.settings.dict})"
         )
+
+
+# What torch raises where it cannot compute something.
+_ERRORS_OF_TORCH = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
 
 
 class CallCast:

@@ -276,7 +276,9 @@ class Errors:
         count = int((share > 1).sum())
         got, exact = float(self.result[index]), float(self.exact[index])
         many = "1 element is" if count == 1 else f"{count} of {share.numel()} elements are"
-        times = "not explained by any rounding" if math.isinf(worst) else f"up to {_brief(worst)} times the bound"
+        times = (
+            "not explained by any rounding" if math.isinf(worst) else f"up to {_brief(worst)} times the bound"
+        )
         return f"{many} off, {times}: element {index} is {got:.9g}, exact {exact:.9g}"
 
 
