@@ -9,6 +9,7 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
+from wrong_kernels import install, one_element
 
 import op_tools
 from op_tools.comparison.calls import Sampler
@@ -79,6 +80,26 @@ def test_a_result_without_values_is_not_compared(mode: str) -> None:
         x + 1
     assert ENGINE.failures.seen == {}
     assert compare.counts == {"same": 1}
+
+
+def test_a_call_that_returns_nothing_and_counts_no_version_is_judged_by_what_it_writes(rows) -> None:
+    """As GradScaler calls it."""
+    found, scale = torch.zeros(1, device=D), torch.full((1,), 0.5, device=D)
+
+    def verdicts() -> list[str]:
+        with op_tools.OpAutoCompare():
+            torch._amp_foreach_non_finite_check_and_unscale_([torch.ones(3, device=D)], found, scale)
+        judged = [row for row in rows("op_autocompare_result") if "amp" in row["name"]]
+        assert {row["name"].partition(" ")[2] for row in judged} == {"input (written) [0]"}
+        return sorted(row["verdict"] for row in judged)
+
+    assert verdicts() == ["same"]
+    library = install("_amp_foreach_non_finite_check_and_unscale_", one_element)
+    try:
+        assert verdicts() == ["fail", "same"]
+    finally:
+        library._destroy()
+    assert ENGINE.failures.seen == {}
 
 
 def test_a_kept_graph_is_judged_again():

@@ -240,6 +240,17 @@ def test_a_checkpoint_that_stops_computing_again_is_let_stop() -> None:
     torch.testing.assert_close(found, right)
 
 
+def test_writes_are_kept_in_inference_mode() -> None:
+    ordinary = torch.ones(3, device=D)
+    with op_tools.OpDtypeCast(dict="torch.float32->torch.float64") as tool, torch.inference_mode():
+        x = torch.arange(6.0, device=D).view(2, 3)
+        x[1:].add_(1)
+        ordinary.mul_(3)
+        total = (x + ordinary).sum()
+    assert x.tolist() == [[0, 1, 2], [4, 5, 6]] and ordinary.tolist() == [3, 3, 3] and total.item() == 36
+    assert total.dtype == torch.float32 and tool.count["torch.Tensor.add_"] == 1
+
+
 def test_errors_of_the_program_are_its_own() -> None:
     x = torch.ones(2, 3, device=D, dtype=BF)
     with pytest.raises(RuntimeError) as bare:

@@ -37,7 +37,7 @@ class Findings(Tool):
     ) -> None:
         location = None
         if names is None:
-            names = describe.numbered(call.name, what, len(verdicts) if outputs is None else outputs or 1)
+            names = describe.numbered(call.name, what, len(verdicts) if outputs is None else outputs)
         names += [f"{call.name} input (written) [{n}]" for n in range(len(verdicts) - len(names))]
         results = self.open_results()
         for name, verdict in zip(names, verdicts, strict=True):

@@ -26,6 +26,10 @@ _NORMALISATIONS = ("batch_norm", "instance_norm")
 _HALF_TO_FLOAT = {"_softmax": 2, "_log_softmax": 2}
 
 
+# Kernels of GradScaler that write without counting a version.
+_UNCOUNTED = frozenset({"_amp_foreach_non_finite_check_and_unscale", "_amp_update_scale"})
+
+
 class CallPlan:
     """How to run one function on a reference device."""
 
@@ -103,7 +107,8 @@ class CallPlan:
     def has_written(self, clone: torch.Tensor, original: torch.Tensor) -> bool:
         # Inside a dispatch mode versions are not counted; schemas say what is written. Running statistics are written
         # without counting a version, also where they stay as they were.
-        return self.overload is not None or self._statistics or clone._version > 0
+        counts = not self._statistics and self._base not in _UNCOUNTED
+        return self.overload is not None or not counts or clone._version > 0
 
     def _written_statistics(self, args: Arguments, kwargs: Named) -> list[Any]:
         return list(writing.written_statistics(self.func, self.name, args, kwargs))

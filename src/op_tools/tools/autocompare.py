@@ -290,7 +290,9 @@ class OpAutoCompare(Findings):
         verdicts: list[Verdict],
     ) -> None:
         """What a forward call comes to: its rows, the printed table, and what its backward will need."""
-        self._rows(call, "output", verdicts, len(flat_results(result)))
+        # Nothing where the reference has a result is a row too.
+        outputs = len(flat_results(result)) or min(1, len(verdicts) - len(reference.written))
+        self._rows(call, "output", verdicts, outputs)
         if self.settings.verbose:
             self._show(call, printing.forward(self, call, result, inputs, reference, verdicts))
         # Where the device picked other positions of equal values, or another order, gradients go elsewhere too.

@@ -6,9 +6,10 @@ program's own tensors; gradients flow back in the dtype the tensors have; views 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import torch
@@ -167,6 +168,16 @@ class OpDtypeCast(Tool):
 _ERRORS_OF_TORCH = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)
 
 
+@contextlib.contextmanager
+def _versions_counted() -> Iterator[None]:
+    """Tensors made inside tell that somebody has written to them, in inference mode as well."""
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
 class CallCast:
     """The tensors of one call in their new dtypes, and the way back."""
 
@@ -185,7 +196,8 @@ class CallCast:
         if target is None:
             return tensor
         if id(tensor) not in self.copies:
-            copy = tensor.to(target)
+            with _versions_counted():
+                copy = tensor.to(target)
             self.copies[id(tensor)] = (tensor, copy, copy._version)
         return self.copies[id(tensor)][1]
 
