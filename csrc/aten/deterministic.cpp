@@ -17,7 +17,9 @@ using Arguments = c10::ArrayRef<c10::IValue>;
 bool always(Arguments) { return true; }
 bool accumulates(Arguments arguments) { return arguments[3].toBool(); }  // without, torch refuses it on every device
 bool weighted(Arguments arguments) { return arguments[1].isTensor() && arguments[1].toTensor().defined(); }
-bool takes_maximum(Arguments arguments) { return arguments[7].toInt() == 2; }
+constexpr int64_t kMaximum = 2;  // of a bag
+bool bag_of_maxima(Arguments arguments) { return arguments[8].toInt() == kMaximum; }
+bool dense_bag_of_maxima(Arguments arguments) { return arguments[7].toInt() == kMaximum; }
 bool multiplies(Arguments arguments) { return arguments[4].toStringRef() == "prod"; }
 bool sums_fractions(Arguments arguments) {
     const auto type = arguments[2].isNone() ? arguments[0].toTensor().scalar_type() : arguments[2].toScalarType();
@@ -34,7 +36,8 @@ constexpr Rule kRules[] = {
     {"aten::_adaptive_avg_pool2d_backward", always},
     {"aten::_adaptive_avg_pool3d_backward", always},
     {"aten::_ctc_loss_backward", always},
-    {"aten::_embedding_bag_dense_backward", takes_maximum},
+    {"aten::_embedding_bag_backward", bag_of_maxima},
+    {"aten::_embedding_bag_dense_backward", dense_bag_of_maxima},
     {"aten::_upsample_bicubic2d_aa_backward", always},
     {"aten::_upsample_bilinear2d_aa_backward", always},
     {"aten::adaptive_avg_pool3d_backward", always},

@@ -170,6 +170,8 @@ PYBIND11_MODULE(_C, m) {
             if (error) std::rethrow_exception(error);
         } catch (const c10::ValueError& failure) {
             PyErr_SetString(PyExc_ValueError, failure.what_without_backtrace());
+        } catch (const c10::NotImplementedError& failure) {
+            PyErr_SetString(PyExc_NotImplementedError, failure.what_without_backtrace());
         } catch (const c10::Error& failure) {
             PyErr_SetString(PyExc_RuntimeError, failure.what_without_backtrace());
         }

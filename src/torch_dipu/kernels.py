@@ -3,8 +3,8 @@
     module = kernels.Module("libscale.so")
     module.kernel("scale").launch((x, ctypes.c_float(2.0)), grid=(x.numel(),))
 
-What a module is, the vendor says: on the simulated chip a shared library of C functions (`dipu/host_kernel.h`). Libraries in C and C++ have
-the same by `dipu/torch_dipu.h`.
+What a module is, the vendor says: on the simulated chip a shared library of C functions (`dipu/host_kernel.h`). Libraries in C
+and C++ have the same by `dipu/torch_dipu.h`.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Kernel:
     ) -> None:
         """Queues the kernel on the current stream of its device, or on the one given.
 
-        The arguments are copied. Memory is the caller's to keep, as for any work on a stream: a tensor that another stream made is told by
-        `Tensor.record_stream`.
+        The arguments are copied. Memory is the caller's to keep, as for any work on a stream: a tensor that another stream made
+        is told by `Tensor.record_stream`.
         """
         index = self.module.device.index
         if stream is None:

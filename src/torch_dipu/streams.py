@@ -91,7 +91,9 @@ class Event(_TorchEvent, metaclass=_OfDevice):  # type: ignore[misc]
                 "dipu: work is not captured, so no event can come from outside a capture"
             )
         made: torch.Event = _TorchEvent(device=_device(None), enable_timing=enable_timing, blocking=blocking)
-        if blocking:  # torch makes the vendor's event when it is recorded first, and tells nothing of this flag
+        if (
+            blocking
+        ):  # torch makes the vendor's event when it is recorded first, and tells nothing of this flag
             _C.set_blocking_events(True)
             try:
                 made.record(torch.accelerator.current_stream(made.device))
@@ -144,8 +146,11 @@ _SYNC_DEBUG_MODES = {"default": 0, "warn": 1, "error": 2}
 
 
 def set_sync_debug_mode(debug_mode: int | str) -> None:
-    """What operators do that wait for the device: "default" (0) nothing, "warn" (1) a warning at the line that called the operator,
-    "error" (2) they raise instead. For all threads. `synchronize()` and waits for streams and events are never reported."""
+    """What operators do that wait for the device, in all threads.
+
+    "default" (0): nothing; "warn" (1): a warning at the line that called the operator; "error" (2): they raise instead.
+    `synchronize()` and waits for streams and events are never reported.
+    """
     mode = _SYNC_DEBUG_MODES.get(debug_mode, -1) if isinstance(debug_mode, str) else int(debug_mode)
     if mode not in _SYNC_DEBUG_MODES.values():
         raise RuntimeError(

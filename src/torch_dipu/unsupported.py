@@ -56,7 +56,9 @@ def _refusing(reduce: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor],
     @functools.wraps(reduce)
     def reduce_tensor(tensor: torch.Tensor) -> Any:
         if tensor.device.type == "dipu":
-            raise NotImplementedError(f"dipu: a tensor on {tensor.device} cannot be sent to another process. {_MOVE}")
+            raise NotImplementedError(
+                f"dipu: a tensor on {tensor.device} cannot be sent to another process. {_MOVE}"
+            )
         return reduce(tensor)
 
     return reduce_tensor
@@ -66,13 +68,17 @@ def _refusing(reduce: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor],
 
 
 def _refuse_inductor() -> None:
-    wrapper: Any = torch._TorchCompileInductorWrapper  # what torch.compile makes of backend="inductor", its default
+    wrapper: Any = (
+        torch._TorchCompileInductorWrapper
+    )  # what torch.compile makes of backend="inductor", its default
     compile_graph = wrapper.__call__
 
     @functools.wraps(compile_graph)
     def __call__(self: Any, model: Any, inputs: Sequence[Any], **options: Any) -> Any:
         if _on_device(inputs) or _on_device(_results(model)):
-            raise NotImplementedError(f"dipu: torch's inductor generates no code for this device. {_COMPILE_WITH}")
+            raise NotImplementedError(
+                f"dipu: torch's inductor generates no code for this device. {_COMPILE_WITH}"
+            )
         return compile_graph(self, model, inputs, **options)
 
     wrapper.__call__ = __call__
@@ -93,7 +99,7 @@ def _refuse_flex_attention() -> None:
     def _validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         if _on_device((query, key, value)):
             raise NotImplementedError(
-                "dipu: flex_attention computes its mask in code that torch's inductor generates, and inductor knows this device not. "
+                "dipu: flex_attention needs code that torch's inductor generates, which it does not for this device. "
                 "Use torch.nn.functional.scaled_dot_product_attention with attn_mask, or dicp, which generates code for it."
             )
         validate(query, key, value)

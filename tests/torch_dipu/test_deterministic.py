@@ -39,7 +39,9 @@ def unpooled(dims: int) -> torch.Tensor:
 
 
 def scattered(reduce: str) -> torch.Tensor:
-    return torch.ones(3, device="dipu").scatter_reduce(0, index(0, 0, 2), torch.ones(3, device="dipu") * 2, reduce)
+    return torch.ones(3, device="dipu").scatter_reduce(
+        0, index(0, 0, 2), torch.ones(3, device="dipu") * 2, reduce
+    )
 
 
 REFUSED: dict[str, Callable[[], torch.Tensor]] = {
@@ -53,9 +55,10 @@ REFUSED: dict[str, Callable[[], torch.Tensor]] = {
     "MaxUnpool2d": lambda: unpooled(2),
     "MaxUnpool3d": lambda: unpooled(3),
     "interpolate linear": lambda: back(functional.interpolate(x(1, 1, 4), scale_factor=2, mode="linear")),
-    "interpolate bilinear": lambda: back(functional.interpolate(x(1, 1, 4, 4), scale_factor=2, mode="bilinear")),
+    # torch.nn.functional.interpolate takes another way on devices that it takes for cuda's
+    "interpolate bilinear": lambda: back(torch._C._nn.upsample_bilinear2d(x(1, 1, 4, 4), (8, 8), False)),
     "interpolate bicubic": lambda: back(functional.interpolate(x(1, 1, 4, 4), scale_factor=2, mode="bicubic")),
-    "interpolate trilinear": lambda: back(functional.interpolate(x(1, 1, 3, 3, 3), scale_factor=2, mode="trilinear")),
+    "interpolate trilinear": lambda: back(torch._C._nn.upsample_trilinear3d(x(1, 1, 3, 3, 3), (6, 6, 6), False)),
     "ReflectionPad1d": lambda: back(nn.ReflectionPad1d(1)(x(1, 1, 4))),
     "ReflectionPad2d": lambda: back(nn.ReflectionPad2d(1)(x(1, 1, 4, 4))),
     "ReflectionPad3d": lambda: back(nn.ReflectionPad3d(1)(x(1, 1, 4, 4, 4))),

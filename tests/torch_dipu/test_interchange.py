@@ -1,4 +1,4 @@
-"""Capability: tensors handed to others (DLPack, numpy, other processes, nested tensors, compilers), or refused in one sentence."""
+"""Capability: tensors handed to others (DLPack, numpy, processes, nested tensors, compilers), or refused in one sentence."""
 
 from __future__ import annotations
 
@@ -61,9 +61,11 @@ def test_dlpack_refuses_what_it_does_for_other_devices() -> None:
 def test_numpy_is_refused_as_by_torch_cuda() -> None:
     x = torch.ones(3, device="dipu")
     for convert in (x.numpy, lambda: numpy.asarray(x)):
-        with pytest.raises(TypeError, match=r"can't convert dipu:0 device type tensor to numpy. Use Tensor.cpu\(\)"):
+        with pytest.raises(
+            TypeError, match=r"can't convert dipu:0 device type tensor to numpy. Use Tensor.cpu\(\)"
+        ):
             convert()
-    with pytest.raises((RuntimeError, BufferError), match="(?i)unsupported device"):
+    with pytest.raises((RuntimeError, BufferError), match=r"(?i)unsupported device"):
         numpy.from_dlpack(x)
     assert x.numpy(force=True).tolist() == [1, 1, 1]
     assert torch.from_dlpack(numpy.arange(3.0)).to("dipu").tolist() == [0, 1, 2]
@@ -71,7 +73,9 @@ def test_numpy_is_refused_as_by_torch_cuda() -> None:
 
 def test_sharing_between_processes_is_refused() -> None:
     x = torch.ones(3, device="dipu")
-    sentence = r"dipu: .*process(es)?\. Share tensor\.cpu\(\) and move it to the device in the other process\."
+    sentence = (
+        r"dipu: .*process(es)?\. Share tensor\.cpu\(\) and move it to the device in the other process\."
+    )
     for share in (
         x.share_memory_,
         torch.nn.Linear(2, 2, device="dipu").share_memory,
@@ -93,14 +97,18 @@ def test_nested_tensors_of_the_jagged_layout_work() -> None:
     nested = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)
     layer = torch.nn.Linear(3, 2, bias=False, device="dipu")
     result = (layer(nested) * 2).to_padded_tensor(0.0)
-    expected = torch.stack([torch.nn.functional.pad(layer(part) * 2, (0, 0, 0, 4 - len(part))) for part in parts])
+    expected = torch.stack(
+        [torch.nn.functional.pad(layer(part) * 2, (0, 0, 0, 4 - len(part))) for part in parts]
+    )
     torch.testing.assert_close(result, expected)
     result.sum().backward()
     torch.testing.assert_close(nested.grad.values(), (2 * layer.weight.sum(0)).expand(6, 3))
 
 
 def test_nested_tensors_of_the_strided_layout_are_refused() -> None:
-    sentence = "dipu: nested tensors of layout torch.strided are not supported; make them with layout=torch.jagged"
+    sentence = (
+        "dipu: nested tensors of layout torch.strided are not supported; make them with layout=torch.jagged"
+    )
     with pytest.raises(NotImplementedError, match=sentence):
         torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], device="dipu")
     with pytest.raises(NotImplementedError, match=sentence):
@@ -117,7 +125,9 @@ def test_inductor_is_refused_and_other_backends_are_not() -> None:
     x = torch.arange(3.0, device="dipu")
     for call in (lambda: torch.compile(function)(x), lambda: torch.compile(fresh, backend="inductor")()):
         torch.compiler.reset()
-        with pytest.raises(Exception, match=r"dipu: torch's inductor generates no code for this device\. .*dicp"):
+        with pytest.raises(
+            Exception, match=r"dipu: torch's inductor generates no code for this device\. .*dicp"
+        ):
             call()
     torch.compiler.reset()
     assert torch.compile(function, backend="aot_eager", fullgraph=True)(x).tolist() == [1, 3, 5]
@@ -126,7 +136,7 @@ def test_inductor_is_refused_and_other_backends_are_not() -> None:
 def test_flex_attention_is_refused() -> None:
     q = torch.randn(1, 2, 8, 16, device="dipu")
     for function in (flex_attention, torch.compile(flex_attention, backend="eager")):
-        with pytest.raises(Exception, match="dipu: flex_attention .* dicp"):
+        with pytest.raises(Exception, match=r"dipu: flex_attention .* dicp"):
             function(q, q, q)
     mask = create_block_mask(lambda b, h, i, j: i >= j, 1, 1, 8, 8, device="dipu")
     assert mask.shape == (1, 1, 8, 8)

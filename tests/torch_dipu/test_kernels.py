@@ -112,17 +112,23 @@ def test_a_kernel_that_fails_is_named(compiled: Path, queue: bool) -> None:
 
 def test_what_cannot_be_launched_is_refused(compiled: Path, tmp_path: Path) -> None:
     (tmp_path / "text.so").write_text("no library")
-    with pytest.raises(RuntimeError, match=r"loading the module .*text.so failed: the module cannot be loaded"):
+    with pytest.raises(
+        RuntimeError, match=r"loading the module .*text.so failed: the module cannot be loaded"
+    ):
         kernels.Module(tmp_path / "text.so")
-    with pytest.raises(RuntimeError, match="loading a module from memory failed: the module cannot be loaded"):
+    with pytest.raises(
+        RuntimeError, match="loading a module from memory failed: the module cannot be loaded"
+    ):
         kernels.Module(b"no library")
-    with pytest.raises(RuntimeError, match="loading a module from memory failed: .*neither was given"):
+    with pytest.raises(RuntimeError, match=r"loading a module from memory failed: .*neither was given"):
         kernels.Module(b"")
     module = kernels.Module(compiled)
     with pytest.raises(RuntimeError, match="the module has no kernel 'nothing'"):
         module.kernel("nothing")
     scale, x = module.kernel("scale"), torch.ones(2, device="dipu")
-    with pytest.raises(ValueError, match="argument 0 of the kernel scale is a tensor on cpu; .* loaded on dipu:0"):
+    with pytest.raises(
+        ValueError, match=r"argument 0 of the kernel scale is a tensor on cpu; .* loaded on dipu:0"
+    ):
         scale.launch((torch.ones(2), ctypes.c_float(2)))
     with pytest.raises(ValueError, match="which int64_t cannot hold"):
         scale.launch((2**63, x))

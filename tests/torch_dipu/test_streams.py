@@ -165,7 +165,9 @@ def test_a_synchronising_operator_is_warned_of_at_its_line_or_raises(what: str, 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         act(x)
-    told = [warning for warning in caught if "called a synchronizing dipu operation: " in str(warning.message)]
+    told = [
+        warning for warning in caught if "called a synchronizing dipu operation: " in str(warning.message)
+    ]
     assert told and told[0].filename == __file__
     assert told[0].lineno == act.__code__.co_firstlineno
     torch.dipu.set_sync_debug_mode(2)

@@ -36,7 +36,8 @@ VENDOR = Vendor(
         Variable(
             "DIPU_HOST_FAULT",
             "",
-            "entries of the vendor table that fail on purpose: `entry:call:status`, such as `event_create:3:DIPU_ERROR`, with commas",
+            "entries of the vendor table that fail on purpose: `entry:call:status`, such as `event_create:3:DIPU_ERROR`, "
+            "with commas",
         ),
     ),
 )
