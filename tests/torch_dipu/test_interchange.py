@@ -106,13 +106,20 @@ def test_nested_tensors_of_the_jagged_layout_work() -> None:
 
 
 def test_nested_tensors_of_the_strided_layout_are_refused() -> None:
+    on_cpu = [torch.ones(2, 3), torch.ones(4, 3)]
+    on_device = [part.to("dipu") for part in on_cpu]
     sentence = (
         "dipu: nested tensors of layout torch.strided are not supported; make them with layout=torch.jagged"
     )
-    with pytest.raises(NotImplementedError, match=sentence):
-        torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], device="dipu")
-    with pytest.raises(NotImplementedError, match=sentence):
-        torch.nested.as_nested_tensor([torch.ones(2, device="dipu"), torch.ones(3, device="dipu")])
+    for make in (
+        lambda: torch.nested.nested_tensor(on_device),
+        lambda: torch.nested.as_nested_tensor(on_device),
+        lambda: torch.nested.nested_tensor(on_cpu).to("dipu"),
+        lambda: torch.nested.nested_tensor(on_cpu, device="dipu") + 1,
+        lambda: torch.nested.nested_tensor(on_cpu, device="dipu").to_padded_tensor(0.0),
+    ):
+        with pytest.raises(NotImplementedError, match=sentence):
+            make()
 
 
 def test_inductor_is_refused_and_other_backends_are_not() -> None:

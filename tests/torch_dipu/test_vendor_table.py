@@ -50,7 +50,7 @@ def test_a_table_of_version_1_0_trains_and_lacks_what_came_later(tmp_path: Path)
     }
     done = run_python("-c", textwrap.dedent(code), timeout=120, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines() == [
+    assert done.stdout.splitlines()[-6:] == [
         "old 1.0 True True",
         "equal True",
         "range (0, 0) 0",
