@@ -8,7 +8,7 @@ SHELL := /bin/sh
 .SHELLFLAGS := -ec
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help env demo test lint generated unit sweep conformance bench bench-check format clean
+.PHONY: help env demo test lint generated unit sweep conformance asan tsan bench bench-check format clean
 
 PYTHON ?=
 TORCH ?=
@@ -61,6 +61,12 @@ conformance: env ## the conformance suites: DIOPI on the simulated chip (quick f
 	@echo "==> conformance: dlinfer conformance, vendors ref and cpp"
 	@$(ONE_THREAD) $(BIN)/dlinfer conformance --vendor ref --workers 0
 	@$(ONE_THREAD) $(BIN)/dlinfer conformance --vendor cpp --workers 0
+
+asan: env ## tests of the device with the C++ compiled under AddressSanitizer; TESTS="..." chooses others
+	@$(ONE_THREAD) $(BIN)/python tools/sanitize.py address $(TESTS)
+
+tsan: env ## the same under ThreadSanitizer
+	@$(ONE_THREAD) $(BIN)/python tools/sanitize.py thread $(TESTS)
 
 bench: env ## time per operator and per training step, relative to the CPU
 	@echo "==> bench: benchmarks/device_overhead.py, one thread"

@@ -1,22 +1,29 @@
 #include "alias.h"
 
-#include <c10/core/CPUAllocator.h>
+#include <c10/core/Allocator.h>
 #include <c10/core/TensorImpl.h>
 
 namespace dipu {
 namespace {
 
-c10::intrusive_ptr<c10::StorageImpl> make_alias(void* host, size_t bytes) {
-    return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, c10::DataPtr(host, c10::Device(c10::kCPU)),
-                                                 c10::GetCPUAllocator(), true);
+// The device of a storage's alias: one of the CPU has no index.
+c10::Device alias_device(c10::DeviceIndex index) {
+    const c10::DeviceType type = vendor().alias_device();
+    return type == c10::kCPU ? c10::Device(type) : c10::Device(type, index);
+}
+
+c10::intrusive_ptr<c10::StorageImpl> make_alias(void* host, size_t bytes, c10::Device device) {
+    return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, c10::DataPtr(host, device),
+                                                 c10::GetAllocator(device.type()), true);
 }
 
 // The block keeps its alias: made once, found again by every operand that lies in it.
 c10::intrusive_ptr<c10::StorageImpl> alias_storage(const c10::StorageImpl* storage) {
     const size_t bytes = storage->nbytes();
     Block* block = block_of(storage);
-    if (!block) return make_alias(storage->data() ? vendor()->host_alias(storage->data()) : nullptr, bytes);
-    void* host = vendor()->host_alias(block->pointer);
+    const c10::Device device = alias_device(storage->device().index());
+    if (!block) return make_alias(host_alias(storage->data()), bytes, device);
+    void* host = host_alias(block->pointer);
     auto* cached = block->cpu_alias.load(std::memory_order_acquire);
     if (C10_LIKELY(cached && cached->data() == host)) {
         if (C10_UNLIKELY(cached->nbytes() != bytes)) cached->set_nbytes(bytes);
@@ -24,7 +31,7 @@ c10::intrusive_ptr<c10::StorageImpl> alias_storage(const c10::StorageImpl* stora
     }
     // none yet, or a kernel gave it other memory and then failed
     if (cached && block->cpu_alias.compare_exchange_strong(cached, nullptr)) c10::raw::intrusive_ptr::decref(cached);
-    auto made = make_alias(host, bytes);
+    auto made = make_alias(host, bytes, device);
     c10::StorageImpl* expected = nullptr;
     c10::raw::intrusive_ptr::incref(made.get());
     if (!block->cpu_alias.compare_exchange_strong(expected, made.get())) {
@@ -51,10 +58,25 @@ void copy_bits(const at::Tensor& from, c10::TensorImpl* to) {
 
 }  // namespace
 
+void* host_alias(const void* pointer) {
+    if (!pointer) return nullptr;
+    void* host = vendor()->host_alias(pointer);
+    if (C10_UNLIKELY(!host)) check(DIPU_ERROR, "asking for the host's address of device memory");
+    return host;
+}
+
+c10::DispatchKeySet alias_keys() {
+    switch (vendor().alias_device()) {
+        case c10::DeviceType::CUDA: return c10::DispatchKeySet(c10::DispatchKey::CUDA);
+        case c10::DeviceType::XPU: return c10::DispatchKeySet(c10::DispatchKey::XPU);
+        default: return c10::DispatchKeySet(c10::DispatchKey::CPU);
+    }
+}
+
 at::Tensor cpu_alias(const at::Tensor& tensor) {
     auto* device_impl = tensor.unsafeGetTensorImpl();
     auto impl = c10::make_intrusive<c10::TensorImpl>(c10::Storage(alias_storage(device_impl->unsafe_storage().unsafeGetStorageImpl())),
-                                                     c10::DispatchKeySet(c10::DispatchKey::CPU), device_impl->dtype());
+                                                     alias_keys(), device_impl->dtype());
     impl->set_sizes_and_strides(device_impl->sizes(), device_impl->strides(), device_impl->storage_offset());
     copy_bits(tensor, impl.get());
     if (C10_UNLIKELY(device_impl->is_wrapped_number())) impl->set_wrapped_number(true);
@@ -69,7 +91,7 @@ at::Tensor adopt_tensor(at::Tensor tensor, int device) {
     auto* impl = tensor.unsafeGetTensorImpl();
     auto* storage = impl->unsafe_storage().unsafeGetStorageImpl();
     const size_t bytes = storage->nbytes();
-    c10::DataPtr host = storage->set_data_ptr(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
+    c10::DataPtr host = storage->set_data_ptr(c10::DataPtr(nullptr, storage->device()));
     storage->set_data_ptr_noswap(adopt(std::move(host), bytes, device));
     storage->set_allocator(device_allocator());
     change_device(impl, dipu_device(device));

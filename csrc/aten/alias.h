@@ -6,6 +6,11 @@
 
 namespace dipu {
 
+// The address of device memory for kernels of the alias' device type; NULL stays NULL, and if the vendor gives none its message is raised.
+DIPU_API void* host_alias(const void* pointer);
+// The dispatch key of those kernels.
+DIPU_API c10::DispatchKeySet alias_keys();
+
 // A CPU tensor over the same bytes. Tensors of one storage give tensors of one storage, so that overlap is still seen.
 DIPU_API at::Tensor cpu_alias(const at::Tensor& tensor);
 

@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include "../runtime/pinned.h"
+#include "../runtime/sync_debug.h"
 #include "alias.h"
 #include "wrapper.h"
 
@@ -52,14 +53,17 @@ at::Tensor dense_on_device(const at::Tensor& source) {
     return dense;
 }
 
-void wait(int device) { synchronize_stream(device, current_stream(device)); }
+void wait(int device, const char* what) {
+    note_synchronization(what);
+    synchronize_stream(device, current_stream(device));
+}
 
 // The copy may go on after the call if both ends allow it.
 void finish(int device, const at::Tensor& host, bool direct, bool non_blocking) {
     if (non_blocking && direct && is_pinned(host.const_data_ptr()))
         record_pinned(host.const_data_ptr(), device, current_stream(device));
     else
-        wait(device);
+        wait(device, "a copy between host and device");
 }
 
 void copy_to_device(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
@@ -86,9 +90,9 @@ void copy_between_devices(const at::Tensor& destination, const at::Tensor& sourc
     const int from = source.device().index();
     at::Tensor dense = dense_on_device(source);
     at::Tensor landed = empty_on(destination.device().index(), dense.sizes(), dense.scalar_type());
-    wait(destination.device().index());  // its memory may still be in use by work queued there
+    wait(destination.device().index(), "a copy between devices");  // its memory may still be in use by work queued there
     copy_memory(from, landed.mutable_data_ptr(), dense.const_data_ptr(), dense.nbytes(), DIPU_DEVICE_TO_DEVICE);
-    wait(from);
+    wait(from, "a copy between devices");
     copy_on_device(destination, landed);
 }
 
@@ -117,7 +121,7 @@ at::Scalar local_scalar(const at::Tensor& self) {
     const int device = self.device().index();
     at::Tensor host = at::empty({}, at::TensorOptions().dtype(self.scalar_type()));
     copy_memory(device, host.mutable_data_ptr(), self.const_data_ptr(), self.dtype().itemsize(), DIPU_DEVICE_TO_HOST);
-    wait(device);
+    wait(device, "reading a number from the device");
     if (self.is_conj()) host.unsafeGetTensorImpl()->_set_conj(true);
     if (self.is_neg()) host.unsafeGetTensorImpl()->_set_neg(true);
     return at::_local_scalar_dense(host.resolve_conj().resolve_neg());

@@ -10,6 +10,7 @@
 #include <ATen/ops/_to_copy.h>
 #include <c10/core/CPUAllocator.h>
 
+#include "alias.h"
 #include "sparse.h"
 
 namespace dipu {
@@ -17,9 +18,8 @@ namespace {
 
 void copy_bytes(int device, void* destination, const void* source, size_t bytes, dipuCopyKind kind) {
     if (bytes == 0) return;
-    void* stream = current_stream_handle(device);
-    check(vendor()->copy(stream, destination, source, bytes, kind), "copying between host and device");
-    check(vendor()->stream_synchronize(stream), "copying between host and device");
+    check(vendor()->copy(current_stream_handle(device), destination, source, bytes, kind), "copying between host and device");
+    synchronize_stream(device, current_stream(device));
 }
 
 const char* at_byte(const c10::StorageImpl* storage, size_t byte) { return static_cast<const char*>(storage->data()) + byte; }
@@ -122,7 +122,7 @@ void CpuOperands::write_back_alias(Operand& operand) {
     auto* device = operand.device.unsafeGetTensorImpl();
     auto* host_storage = host->unsafe_storage().unsafeGetStorageImpl();
     auto* storage = device->unsafe_storage().unsafeGetStorageImpl();
-    const void* expected = storage->data() ? vendor()->host_alias(storage->data()) : nullptr;
+    const void* expected = host_alias(storage->data());
     if (C10_UNLIKELY(host_storage->data() != expected)) {  // it got new memory
         if (Block* block = block_of(storage)) {
             c10::StorageImpl* cached = host_storage;

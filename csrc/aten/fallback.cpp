@@ -8,7 +8,9 @@
 #include <memory>
 
 #include "../runtime/generator.h"
+#include "../runtime/sync_debug.h"
 #include "cpu_operands.h"
+#include "deterministic.h"
 #include "instrumentation.h"
 #include "settings.h"
 
@@ -194,6 +196,7 @@ void fallback(OpRecord& record, torch::jit::Stack* stack) {
     Operands operands{record, *stack, stack->size() - record.written.size()};
     operands.each_tensor([&](const at::Tensor& tensor, bool written) { operands.look(tensor, written); });
     operands.check_devices();
+    if (C10_UNLIKELY(record.may_alert) && operands.device >= 0) alert_if_nondeterministic(record, *stack);
     translate_settings(operands);
 
     const bool by_alias = vendor().has(DIPU_FEATURE_ALIAS);
@@ -214,9 +217,13 @@ void fallback(OpRecord& record, torch::jit::Stack* stack) {
     }
     if (vendor().has(DIPU_FEATURE_ASYNCHRONOUS) && operands.device >= 0) {
         if (by_alias && deferrable(operands)) return defer(operands, on_cpu);
+        if (by_alias) note_synchronization(record.name.c_str());
         synchronize_device(operands.device);
     }
-    if (!by_alias) operands.each_tensor([&](const at::Tensor& tensor, bool written) { on_cpu.add(tensor, written); });
+    if (!by_alias) {
+        if (operands.device >= 0) note_synchronization(record.name.c_str());
+        operands.each_tensor([&](const at::Tensor& tensor, bool written) { on_cpu.add(tensor, written); });
+    }
     for (size_t i = 0; i < record.written.size(); ++i) {
         c10::IValue& value = (*stack)[operands.first + i];
         if (value.isTensor() || value.isTensorList() || value.isOptionalTensorList()) value = value_to_cpu(value, record.written[i], on_cpu);

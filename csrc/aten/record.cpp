@@ -6,6 +6,8 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "deterministic.h"
+
 namespace dipu {
 namespace {
 
@@ -45,6 +47,7 @@ OpRecord::OpRecord(c10::OperatorHandle handle) : op(handle), name(short_name(han
     copies = is_one_of(schema.name(), {"aten::copy_", "aten::copy", "aten::_copy_from", "aten::_to_copy"});
     cpu_indices = is_one_of(schema.name(), {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_",
                                             "aten::_unsafe_index", "aten::_unsafe_index_put"});
+    may_alert = dipu::may_alert(op.operator_name());
     asks_requires_grad = schema.name() == "aten::_sparse_mm_reduce_impl";
 }
 

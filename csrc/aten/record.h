@@ -30,6 +30,7 @@ struct OpRecord {
     bool copies = false;        // between devices: operands may be anywhere
     bool cpu_indices = false;   // a device tensor may be indexed by CPU tensors
     bool asks_requires_grad = false; // its CPU kernel looks at requires_grad of its operands
+    bool may_alert = false;     // calls of it may be refused where deterministic algorithms are asked for
     std::vector<bool> written;  // by argument
     std::atomic<int64_t> runs[3]{};
     std::atomic<int64_t> nanoseconds[3]{};  // while the setting `timing` is on

@@ -35,8 +35,12 @@ DIPU_API unsigned op_flags(OpRecord& record, Form form);
 // The form of a boxed call.
 DIPU_API Form form_of(const torch::jit::Stack& arguments);
 
-// Whether a wrapper leaves its DIOPI functions alone.
+// torch.use_deterministic_algorithms.
+DIPU_API bool deterministic_algorithms();
+
+// Whether a wrapper leaves its DIOPI functions alone. The fallback knows the arguments that decide whether a call is deterministic.
 inline bool must_fall_back(OpRecord& record, Form form) {
+    if (C10_UNLIKELY(record.may_alert) && deterministic_algorithms()) return true;
     if (C10_LIKELY(!settings.any_list.load(std::memory_order_relaxed))) return settings.without_diopi.load(std::memory_order_relaxed);
     return settings.without_diopi.load(std::memory_order_relaxed) || (op_flags(record, form) & (kFallBack | kKeepDefault)) != 0;
 }

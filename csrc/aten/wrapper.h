@@ -11,6 +11,7 @@
 
 #include "../diopi/context.h"
 #include "../runtime/generator.h"
+#include "../runtime/sync_debug.h"
 #include "alias.h"
 #include "composites.h"
 #include "fallback.h"
@@ -73,7 +74,10 @@ struct MadeArgument {
     Made& made;
     operator diopiTensorHandle_t*() const { return made.pointer(); }
 };
-inline MadeArgument made(Made& made) { return {made}; }
+inline MadeArgument made(Made& made) {
+    note_synchronization("a result whose size depends on the data");
+    return {made};
+}
 inline void take_made(const MadeArgument& argument) { argument.made.take(); }
 template <class T>
 void take_made(const T&) {}

@@ -74,11 +74,18 @@ diopiMachine* diopi_direct_machine_create(const dipuVendorTable* vendor, int dev
 
 void diopi_direct_watch_required(diopiMachine* machine, int byte) { machine->fill = byte; }
 
+/* Where nothing can be returned. */
+static void log_failure(const diopiMachine* machine, int status, const char* doing) {
+    if (status == DIPU_SUCCESS) return;
+    vendor_fail(machine, doing);
+    fprintf(stderr, "diopi: %s\n", problem);
+}
+
 void diopi_direct_machine_destroy(diopiMachine* machine) {
     if (!machine) return;
     if (machine->has_vendor) {
-        machine->vendor.stream_synchronize(machine->stream);
-        machine->vendor.stream_destroy(machine->stream);
+        log_failure(machine, machine->vendor.stream_synchronize(machine->stream), "waiting for a stream");
+        log_failure(machine, machine->vendor.stream_destroy(machine->stream), "destroying a stream");
     }
     free(machine);
 }

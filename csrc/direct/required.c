@@ -1,6 +1,7 @@
 /* Memory that a library requires during its call: allocated, filled and guarded here, freed with its context. */
 #include "required.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,8 +27,8 @@ static void contiguous(int64_t dims, const int64_t* shape, int64_t* stride) {
 void direct_release(diopiMachine* machine, diopiDevice_t device, void* block) {
     if (device == diopi_host)
         free(block);
-    else if (block)
-        diopi_direct_free(machine, block);
+    else if (block && diopi_direct_free(machine, block) != 0)
+        fprintf(stderr, "diopi: %s\n", diopi_direct_problem());
 }
 
 static int fill(diopiMachine* machine, diopiDevice_t device, char* at, int byte, size_t bytes) {

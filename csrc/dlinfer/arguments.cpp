@@ -2,12 +2,11 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dipu/vendor.h>
-#include <dlfcn.h>
 #include <torch/csrc/python_headers.h>
 #include <pybind11/pybind11.h>
 
 #include <atomic>
-#include <cstddef>
+#include <cstdint>
 
 namespace py = pybind11;
 
@@ -16,16 +15,11 @@ namespace {
 
 const dipuVendorTable* found_chip() {
     py::gil_scoped_acquire held;
-    const auto described = py::module_::import("torch_dipu._C").attr("describe_vendor")(py::list());
-    const auto path = described["library"].cast<std::string>();
-    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
-    TORCH_CHECK(library, "dlinfer: the library of the device, ", path, ", is not loaded: ", dlerror());
-    auto* entry = reinterpret_cast<dipuGetVendorTable_t>(dlsym(library, DIPU_VENDOR_ENTRY));
-    TORCH_CHECK(entry, "dlinfer: the library of the device, ", path, ", has no ", DIPU_VENDOR_ENTRY);
-    return entry();
+    // As long as this version's: entries that the vendor was built without are NULL.
+    return reinterpret_cast<const dipuVendorTable*>(py::module_::import("torch_dipu._C").attr("vendor_table")().cast<uintptr_t>());
 }
 
-/// The function table of the chip behind `dipu`. The device has loaded its library already: this finds it and loads nothing.
+/// The function table of the chip behind `dipu`, as the device uses it.
 const dipuVendorTable& chip() {
     // No static of a function: its lock and the GIL might be taken in both orders.
     static std::atomic<const dipuVendorTable*> table{nullptr};
@@ -33,11 +27,6 @@ const dipuVendorTable& chip() {
     const auto* found = found_chip();
     table.store(found, std::memory_order_release);
     return *found;
-}
-
-bool has_alias(const dipuVendorTable& table, uint64_t features) {
-    // A library of an earlier version ends before this entry.
-    return (features & DIPU_FEATURE_ALIAS) && table.size >= offsetof(dipuVendorTable, host_alias) + sizeof(table.host_alias) && table.host_alias;
 }
 
 }  // namespace
@@ -49,7 +38,7 @@ void* host_address(const at::Tensor& tensor) {
     uint64_t features = 0;
     // Asked each time: a program may switch both while it runs.
     const bool known = table.features(&features) == DIPU_SUCCESS;
-    TORCH_CHECK(known && has_alias(table, features), "dlinfer: the CPU cannot reach the memory of ", device,
+    TORCH_CHECK(known && (features & DIPU_FEATURE_ALIAS) && table.host_alias, "dlinfer: the CPU cannot reach the memory of ", device,
                 " any more; call dlinfer.vendors.use(None) after changing what the device can do");
     if (features & DIPU_FEATURE_ASYNCHRONOUS) {
         // The queue of the current stream has in it whatever this stream must wait for on others.
@@ -58,7 +47,9 @@ void* host_address(const at::Tensor& tensor) {
     }
     const auto* storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     if (!storage->data()) return nullptr;
-    return static_cast<char*>(table.host_alias(storage->data())) + tensor.storage_offset() * static_cast<int64_t>(tensor.element_size());
+    void* host = table.host_alias(storage->data());
+    TORCH_CHECK(host, "dlinfer: the device gives no address for its memory: ", table.last_error() ? table.last_error() : "no reason given");
+    return static_cast<char*>(host) + tensor.storage_offset() * static_cast<int64_t>(tensor.element_size());
 }
 
 }  // namespace dlinfer

@@ -14,6 +14,7 @@
 #include "../runtime/allocator.h"
 #include "../runtime/generator.h"
 #include "../runtime/vendor.h"
+#include "bindings.h"
 
 namespace dipu {
 DIPU_API int register_direct_fallbacks();
@@ -28,6 +29,19 @@ py::object wrap(at::Tensor tensor) { return py::reinterpret_steal<py::object>(TH
 at::Tensor unwrap(const py::handle& object) {
     if (!THPVariable_Check(object.ptr())) throw py::type_error("expected a torch.Tensor");
     return THPVariable_Unpack(object.ptr());
+}
+
+// The settings of the vendor's own, if it lists them.
+py::dict options() {
+    py::dict values;
+    char names[4096] = "", value[4096] = "";
+    if (!vendor()->get_option || vendor()->get_option("options", names, sizeof(names)) != DIPU_SUCCESS) return values;
+    const auto listed = py::str(names).attr("replace")(" ", "").attr("split")(",");
+    for (const auto& name : listed) {
+        dipu::check(vendor()->get_option(name.cast<std::string>().c_str(), value, sizeof(value)), "reading a vendor option");
+        values[name] = std::string(value);
+    }
+    return values;
 }
 
 py::dict describe_vendor(const std::vector<std::string>& operators) {
@@ -46,6 +60,7 @@ py::dict describe_vendor(const std::vector<std::string>& operators) {
     int found = 0;
     for (const auto& name : operators) found += loaded.symbol(name.c_str()) != nullptr;
     description["operators"] = found;
+    description["options"] = options();
     return description;
 }
 
@@ -85,7 +100,7 @@ py::dict op_counts() {
 
 std::string option(const std::string& name) {
     TORCH_CHECK(vendor()->get_option, "dipu: this vendor has no options");
-    char value[256] = "";
+    char value[4096] = "";
     dipu::check(vendor()->get_option(name.c_str(), value, sizeof(value)), "reading a vendor option");
     return value;
 }
@@ -155,6 +170,8 @@ PYBIND11_MODULE(_C, m) {
             if (error) std::rethrow_exception(error);
         } catch (const c10::ValueError& failure) {
             PyErr_SetString(PyExc_ValueError, failure.what_without_backtrace());
+        } catch (const c10::NotImplementedError& failure) {
+            PyErr_SetString(PyExc_NotImplementedError, failure.what_without_backtrace());
         } catch (const c10::Error& failure) {
             PyErr_SetString(PyExc_RuntimeError, failure.what_without_backtrace());
         }
@@ -166,6 +183,9 @@ PYBIND11_MODULE(_C, m) {
     m.def("option", &option);
     m.def("set_option", &set_option, py::call_guard<py::gil_scoped_release>());
     m.def("register_direct_fallbacks", &dipu::register_direct_fallbacks);
+
+    dipu_python::bind_streams(m);
+    dipu_python::bind_kernels(m);
 
     m.def("device_count", &dipu::device_count);
     m.def("current_device", &dipu::current_device);

@@ -262,7 +262,7 @@ struct Adopted {
 
 // Freed in the stream's order: waiting here could be the stream's own thread waiting for itself.
 void free_in_order(std::unique_ptr<Adopted> memory, int device, int64_t stream) {
-    if (!vendor().has(DIPU_FEATURE_ASYNCHRONOUS)) return;
+    if (!vendor().has_or_log(DIPU_FEATURE_ASYNCHRONOUS)) return;
     if (!vendor()->stream_run) {
         vendor()->stream_synchronize(stream_handle(device, stream));
         return;

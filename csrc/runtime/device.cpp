@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdio>
 #include <mutex>
 
 namespace dipu {
 namespace {
 
 constexpr int64_t kPooledStreams = 32;
+constexpr int kPriorities = 4;  // 0 to -3
 thread_local int tls_device = 0;
 thread_local std::array<int64_t, kMaxDevices> tls_streams{};
 
@@ -23,10 +25,22 @@ int count_or_raise() {
     return count;
 }
 
-using StreamTable = std::array<std::array<std::atomic<void*>, kPooledStreams + 1>, kMaxDevices>;
+using StreamTable = std::array<std::array<std::atomic<void*>, kPriorities * kPooledStreams + 1>, kMaxDevices>;
 StreamTable& stream_table() {
     static auto* table = new StreamTable{};
     return *table;
+}
+
+// A wait that failed may have ended before the work did, and the caller is about to give up memory that the work uses: it waits once
+// more. That wait's status says nothing new.
+template <class Wait>
+void raise_after(int status, const char* doing, Wait&& wait_again) {
+    try {
+        check(status, doing);
+    } catch (...) {
+        wait_again();
+        throw;
+    }
 }
 
 }  // namespace
@@ -34,6 +48,11 @@ StreamTable& stream_table() {
 int device_count() noexcept {
     try {
         return count_or_raise();
+    } catch (const c10::Error& error) {
+        // Nothing may be raised here. What uses a device raises it; a vendor that failed once may work when asked again.
+        static std::atomic<bool> told{false};
+        if (vendor_loaded() && !told.exchange(true)) std::fprintf(stderr, "%s\n", error.what_without_backtrace());
+        return 0;
     } catch (const std::exception&) {
         return 0;
     }
@@ -68,7 +87,9 @@ dipuDeviceProperties device_properties(int device) {
 
 void synchronize_device(int device) {
     check_device(device);
-    check(vendor()->device_synchronize(device), "work on the device");
+    const int status = vendor()->device_synchronize(device);
+    if (C10_LIKELY(status == DIPU_SUCCESS)) return;
+    raise_after(status, "work on the device", [&] { vendor()->device_synchronize(device); });
 }
 
 int64_t current_stream(int device) { return tls_streams[device]; }
@@ -78,10 +99,21 @@ int64_t exchange_stream(int device, int64_t stream) {
     return std::exchange(tls_streams[device], stream);
 }
 
-int64_t new_stream(int device, int) {
+int stream_priority(int64_t stream) { return stream == 0 ? 0 : static_cast<int>(-((stream - 1) / kPooledStreams)); }
+
+PriorityRange stream_priority_range(int device) {
     check_device(device);
-    static std::array<std::atomic<int64_t>, kMaxDevices> next{};
-    return 1 + next[device]++ % kPooledStreams;
+    int least = 0, greatest = 0;
+    if (vendor()->stream_priority_range) check(vendor()->stream_priority_range(device, &least, &greatest), "asking for stream priorities");
+    return {0, std::clamp(greatest, 1 - kPriorities, 0)};
+}
+
+int64_t new_stream(int device, int priority) {
+    check_device(device);
+    TORCH_CHECK_VALUE(priority <= 0, "dipu: a stream's priority is 0 or, for more urgent ones, below; got ", priority);
+    const int level = priority == 0 ? 0 : -std::max(priority, stream_priority_range(device).greatest);
+    static std::array<std::array<std::atomic<int64_t>, kPriorities>, kMaxDevices> next{};
+    return 1 + level * kPooledStreams + next[device][level]++ % kPooledStreams;
 }
 
 void* stream_handle(int device, int64_t stream) {
@@ -92,14 +124,17 @@ void* stream_handle(int device, int64_t stream) {
     if (!slot) {
         check_device(device);
         void* created = nullptr;
-        check(vendor()->stream_create(device, 0, &created), "creating a stream");
+        check(vendor()->stream_create(device, stream_priority(stream), &created), "creating a stream");
         slot = created;
     }
     return slot;
 }
 
 void synchronize_stream(int device, int64_t stream) {
-    check(vendor()->stream_synchronize(stream_handle(device, stream)), "work on the stream");
+    void* handle = stream_handle(device, stream);
+    const int status = vendor()->stream_synchronize(handle);
+    if (C10_LIKELY(status == DIPU_SUCCESS)) return;
+    raise_after(status, "work on the stream", [&] { vendor()->stream_synchronize(handle); });
 }
 
 }  // namespace dipu

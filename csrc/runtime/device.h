@@ -21,13 +21,22 @@ inline c10::Device dipu_device(int index) { return c10::Device(c10::kPrivateUse1
 DIPU_API dipuDeviceProperties device_properties(int device);
 DIPU_API void synchronize_device(int device);
 
-// Streams are numbered per device: 0 is the default, 1 to 32 are handed out in turn.
+// Streams are numbered per device: 0 is the default; 32 of each priority are handed out in turn, 1 to 32 of priority 0, 33 to 64 of
+// priority -1, and so on. A priority that the vendor does not have becomes the nearest it has; one above 0 is an error.
 DIPU_API int64_t current_stream(int device);
 DIPU_API int64_t exchange_stream(int device, int64_t stream);
 DIPU_API int64_t new_stream(int device, int priority);
+DIPU_API int stream_priority(int64_t stream);
+struct PriorityRange {
+    int least, greatest;
+};
+DIPU_API PriorityRange stream_priority_range(int device);
 DIPU_API void* stream_handle(int device, int64_t stream);
 inline void* current_stream_handle(int device) { return stream_handle(device, current_stream(device)); }
 DIPU_API void synchronize_stream(int device, int64_t stream);
+
+// Events that this thread records for the first time give the core away while they are waited for.
+DIPU_API void set_blocking_events(bool blocking);
 
 // The calling thread works on `device` until the end of the scope.
 class OnDevice {

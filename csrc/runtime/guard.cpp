@@ -17,6 +17,19 @@ bool is_done(int status, const char* doing) {
     return true;
 }
 
+// torch does not hand the flag on; it is set around the recording that makes a blocking event.
+thread_local bool blocking_events = false;
+
+void* create_event(int device, uint32_t flags) {
+    if (blocking_events) flags |= DIPU_EVENT_BLOCKING;
+    void* event = nullptr;
+    if (vendor()->event_create_with_flags && flags != 0)
+        check(vendor()->event_create_with_flags(device, flags, &event), "creating an event");
+    else
+        check(vendor()->event_create(device, &event), "creating an event");
+    return event;
+}
+
 struct Guard final : public c10::impl::DeviceGuardImplInterface {
     static constexpr c10::DeviceType static_type = c10::kPrivateUse1;
     Guard() = default;
@@ -30,6 +43,14 @@ struct Guard final : public c10::impl::DeviceGuardImplInterface {
         if (device.index() >= 0 && device.index() < device_count()) set_device(device.index());
     }
     c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(device_count()); }
+
+#if __has_include(<c10/core/DeviceCapability.h>)
+    // Every dtype: what the vendor has no operator for falls back.
+    c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
+        check_device(index_or_current(device));
+        return {};
+    }
+#endif
 
     c10::Stream getStream(c10::Device device) const override {
         const int index = index_or_current(device);
@@ -52,8 +73,8 @@ struct Guard final : public c10::impl::DeviceGuardImplInterface {
     void synchronizeStream(const c10::Stream& stream) const override { synchronize_stream(stream.device_index(), stream.id()); }
     void synchronizeDevice(const c10::DeviceIndex device) const override { synchronize_device(device); }
 
-    void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
-        if (!*event) check(vendor()->event_create(stream.device_index(), event), "creating an event");
+    void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag flag) const override {
+        if (!*event) *event = create_event(stream.device_index(), flag == c10::EventFlag::PYTORCH_DEFAULT ? DIPU_EVENT_DISABLE_TIMING : 0);
         check(vendor()->event_record(*event, stream_handle(stream.device_index(), stream.id())), "recording an event");
     }
     void block(void* event, const c10::Stream& stream) const override {
@@ -64,7 +85,7 @@ struct Guard final : public c10::impl::DeviceGuardImplInterface {
         if (event) check(vendor()->event_synchronize(event), "waiting for an event");
     }
     void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
-        if (event) vendor()->event_destroy(event);
+        if (event) log_failure(vendor()->event_destroy(event), "destroying an event");
     }
     double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
         TORCH_CHECK(start && end, "dipu: both events must be recorded before their distance can be measured");
@@ -80,4 +101,7 @@ struct Guard final : public c10::impl::DeviceGuardImplInterface {
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 
 }  // namespace
+
+void set_blocking_events(bool blocking) { blocking_events = blocking; }
+
 }  // namespace dipu

@@ -2,6 +2,7 @@
 
 #include <ATen/core/CachingHostAllocator.h>
 
+#include <cstdio>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -9,9 +10,14 @@
 namespace dipu {
 namespace {
 
+struct Use {
+    void* event;
+    int device;
+};
+
 struct Piece {
     size_t size;
-    std::vector<void*> events;
+    std::vector<Use> uses;
 };
 
 // Live pieces by address; a view into one is found by the piece that starts before it.
@@ -32,20 +38,30 @@ Registry& registry() {
     return *instance;
 }
 
+// Whether the copies up to the event are certainly over.
+bool wait_for(const Use& use) {
+    bool over = log_failure(vendor()->event_synchronize(use.event), "waiting for a copy of pinned host memory");
+    if (!over) over = log_failure(vendor()->device_synchronize(use.device), "waiting for the device of a copy of pinned host memory");
+    log_failure(vendor()->event_destroy(use.event), "destroying an event");
+    return over;
+}
+
 void free_pinned(void* pointer) {
     if (!pointer) return;
-    std::vector<void*> events;
+    std::vector<Use> uses;
     {
         std::lock_guard<std::mutex> lock(registry().mutex);
         auto found = registry().pieces.find(reinterpret_cast<uintptr_t>(pointer));
-        events = std::move(found->second.events);
+        uses = std::move(found->second.uses);
         registry().pieces.erase(found);
     }
-    for (void* event : events) {
-        vendor()->event_synchronize(event);
-        vendor()->event_destroy(event);
-    }
-    vendor()->pinned_free(pointer);
+    bool over = true;
+    for (const Use& use : uses) over = wait_for(use) && over;
+    // Memory that a copy may still work on is lost rather than used twice.
+    if (over)
+        log_failure(vendor()->pinned_free(pointer), "freeing pinned host memory");
+    else
+        std::fprintf(stderr, "dipu: pinned host memory is not freed, as a copy may still use it\n");
 }
 
 class PinnedAllocator final : public at::HostAllocator {
@@ -92,14 +108,21 @@ bool is_pinned(const void* pointer) {
 
 void record_pinned(const void* pointer, int device, int64_t stream) {
     if (!vendor().has(DIPU_FEATURE_ASYNCHRONOUS)) return;
+    void* handle = stream_handle(device, stream);
     void* event = nullptr;
-    check(vendor()->event_create(device, &event), "creating an event");
-    check(vendor()->event_record(event, stream_handle(device, stream)), "recording an event");
+    try {
+        check(vendor()->event_create(device, &event), "creating an event");
+        check(vendor()->event_record(event, handle), "recording an event");
+    } catch (...) {  // nothing marks the end of the copy, so it ends before the memory can be freed
+        log_failure(vendor()->stream_synchronize(handle), "waiting for a copy of pinned host memory");
+        if (event) log_failure(vendor()->event_destroy(event), "destroying an event");
+        throw;
+    }
     std::lock_guard<std::mutex> lock(registry().mutex);
     if (auto* piece = registry().find(pointer))
-        piece->events.push_back(event);
+        piece->uses.push_back({event, device});
     else
-        vendor()->event_destroy(event);
+        log_failure(vendor()->event_destroy(event), "destroying an event");
 }
 
 }  // namespace dipu

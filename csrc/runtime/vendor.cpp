@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -64,6 +65,7 @@ Vendor load(const std::string& path) {
     Vendor vendor;
     std::memcpy(&vendor.table_, table, std::min(table->size, sizeof(dipuVendorTable)));
     vendor.library_ = path;
+    vendor.ask_alias_device();
     vendor.operators_ = vendor.table_.operator_library ? open_library(vendor.table_.operator_library) : handle;
     return vendor;
 }
@@ -71,6 +73,24 @@ Vendor load(const std::string& path) {
 void* Vendor::symbol(const char* name) const {
     if (adapted_) return diopi_adaptor_symbol(name);
     return operators_ ? dlsym(operators_, name) : nullptr;
+}
+
+void Vendor::ask_alias_device() {
+    if (!table_.alias_device_type) return;
+    int32_t code = 0;
+    if (table_.alias_device_type(&code) != DIPU_SUCCESS) {
+        const char* message = table_.last_error();
+        TORCH_CHECK(false, "dipu: asking the vendor whose kernels run over its memory failed: ",
+                    message && *message ? message : "no reason given by the vendor");
+    }
+    switch (code) {  // the codes of DLPack
+        case 1: alias_device_ = c10::DeviceType::CPU; break;
+        case 2: alias_device_ = c10::DeviceType::CUDA; break;
+        case 14: alias_device_ = c10::DeviceType::XPU; break;
+        default:
+            TORCH_CHECK(false, "dipu: ", library_, " says that kernels of device type ", code,
+                        " (a code of DLPack) run over its memory; torch_dipu knows 1 (CPU), 2 (CUDA) and 14 (XPU)");
+    }
 }
 
 void Vendor::adapt(const std::string& rules) {
@@ -102,10 +122,37 @@ std::string operator_error() {
     return text ? text : "";
 }
 
+namespace {
+
+std::atomic<uint64_t> features_told_last{0};
+
+// As the vendor's thread-local text must be read before another call of it.
+std::string reason(const dipuVendorTable& table) {
+    const char* message = table.last_error();
+    return message && *message ? message : "no reason given by the vendor";
+}
+
+}  // namespace
+
 bool Vendor::has(dipuFeature feature) const {
     uint64_t bits = 0;
-    if (table_.features(&bits) != DIPU_SUCCESS || (bits & feature) == 0) return false;
-    return (feature & (DIPU_FEATURE_ALIAS | DIPU_FEATURE_ALIAS_ATTENTION)) == 0 || (table_.host_alias && table_.adopt && table_.release);
+    if (C10_UNLIKELY(table_.features(&bits) != DIPU_SUCCESS))
+        TORCH_CHECK(false, "dipu: asking for the vendor's features failed: ", reason(table_));
+    if (C10_UNLIKELY(bits != features_told_last.load(std::memory_order_relaxed))) features_told_last = bits;
+    return among(bits, feature);
+}
+
+bool Vendor::has_or_log(dipuFeature feature) const noexcept {
+    uint64_t bits = 0;
+    if (!log_failure(table_.features(&bits), "asking for the vendor's features")) bits = features_told_last;
+    return among(bits, feature);
+}
+
+bool Vendor::among(uint64_t bits, dipuFeature feature) const {
+    if ((bits & feature) == 0) return false;
+    if ((feature & (DIPU_FEATURE_ALIAS | DIPU_FEATURE_ALIAS_ATTENTION)) == 0) return true;
+    // The fallback hands calls to the CPU's kernels only: memory that others reach is copied.
+    return alias_device_ == c10::DeviceType::CPU && table_.host_alias && table_.adopt && table_.release;
 }
 
 void choose_vendor(const std::string& path, const std::string& problem) {
@@ -133,8 +180,14 @@ bool vendor_loaded() { return choice().loaded != nullptr; }
 
 void check(int status, const char* doing) {
     if (C10_LIKELY(status == DIPU_SUCCESS)) return;
-    const char* message = vendor()->last_error();
-    TORCH_CHECK(false, "dipu: ", doing, " failed: ", message && *message ? message : "no reason given by the vendor");
+    TORCH_CHECK(false, "dipu: ", doing, " failed: ", reason(*vendor().table()));
+}
+
+bool log_failure(int status, const char* doing) noexcept {
+    if (C10_LIKELY(status == DIPU_SUCCESS)) return true;
+    const char* message = choice().loaded ? (*choice().loaded.load())->last_error() : nullptr;
+    std::fprintf(stderr, "dipu: %s failed: %s\n", doing, message && *message ? message : "no reason given by the vendor");
+    return false;
 }
 
 }  // namespace dipu

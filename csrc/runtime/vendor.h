@@ -1,5 +1,6 @@
 // The chip behind the device: its function table and its operators, loaded at run time on first use.
 #pragma once
+#include <c10/core/DeviceType.h>
 #include <c10/macros/Export.h>
 #include <dipu/vendor.h>
 
@@ -19,15 +20,24 @@ class DIPU_API Vendor {
     const std::string& library() const { return library_; }
     // An operator by its C name; nullptr if the vendor has none.
     void* symbol(const char* name) const;
+    // Raises the vendor's message if it cannot tell; where nothing may be raised, `has_or_log` takes what it told last.
     bool has(dipuFeature feature) const;
+    bool has_or_log(dipuFeature feature) const noexcept;
+    // Whose kernels run over aliases of device memory.
+    c10::DeviceType alias_device() const { return alias_device_; }
+    // The whole table, for other libraries of the process.
+    const dipuVendorTable* table() const { return &table_; }
 
    private:
     friend DIPU_API const Vendor& vendor();
     void adapt(const std::string& rules);
+    void ask_alias_device();
+    bool among(uint64_t bits, dipuFeature feature) const;
     friend Vendor load(const std::string& path);
 
     dipuVendorTable table_{};  // entries the vendor was built without are NULL
     std::string library_;
+    c10::DeviceType alias_device_ = c10::DeviceType::CPU;
     void* operators_ = nullptr;
     bool adapted_ = false;  // the adaptor's rules stand in front of the operators
 };
@@ -47,5 +57,7 @@ DIPU_API std::string operator_error();
 
 // Raises the vendor's message if the call failed.
 DIPU_API void check(int status, const char* doing);
+// Prints it instead: for the end of things, where nothing may be raised. Whether the call worked.
+DIPU_API bool log_failure(int status, const char* doing) noexcept;
 
 }  // namespace dipu

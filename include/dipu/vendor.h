@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 #define DIPU_VENDOR_ABI_MAJOR 1u
-#define DIPU_VENDOR_ABI_MINOR 0u
+#define DIPU_VENDOR_ABI_MINOR 1u /* 1.1: the entries from module_load on */
 #define DIPU_VENDOR_ABI ((DIPU_VENDOR_ABI_MAJOR << 16) | DIPU_VENDOR_ABI_MINOR)
 #define DIPU_VENDOR_ENTRY "dipuGetVendorTable"
 
@@ -57,6 +57,37 @@ typedef struct {
 
 /* A task that the stream runs in its order. Returns 0, or writes what was wrong into `error` (capacity `size`). */
 typedef int (*dipuTask)(void* argument, char* error, size_t size);
+
+typedef struct {
+    uint32_t x, y, z;
+} dipuDim3;
+
+/* One launch of a kernel. `size` is sizeof(dipuKernelLaunch) as the caller was built: fields past it are not there.
+ * Arguments are given as in CUDA: each pointer is to a value, which is copied before the launch returns. A chip that knows
+ * the sizes of its kernels' parameters needs no `argument_sizes`; callers always give them. */
+typedef struct {
+    size_t size;
+    void* stream;
+    const char* name; /* of the kernel, for messages and profilers; may be NULL */
+    dipuDim3 grid, block;
+    size_t shared_memory;
+    uint32_t argument_count;
+    void* const* arguments;
+    const size_t* argument_sizes;
+} dipuKernelLaunch;
+
+typedef enum {
+    DIPU_EVENT_BLOCKING = 1,       /* event_synchronize gives the core away while it waits */
+    DIPU_EVENT_DISABLE_TIMING = 2, /* never given to event_elapsed */
+    DIPU_EVENT_INTERPROCESS = 4    /* DIPU_ERROR_VALUE where events cannot be shared */
+} dipuEventFlag;
+
+/* Names a group of ranks that communicate; one rank makes it, the others are sent its bytes. */
+typedef struct {
+    char bytes[128];
+} dipuCommunicatorId;
+
+typedef enum { DIPU_SUM = 0, DIPU_PRODUCT = 1, DIPU_MINIMUM = 2, DIPU_MAXIMUM = 3, DIPU_AVERAGE = 4 } dipuReduction;
 
 typedef struct dipuVendorTable {
     size_t size;
@@ -110,7 +141,45 @@ typedef struct dipuVendorTable {
 
     /* Settings of the vendor's own by name, while the program runs. */
     int (*set_option)(const char* name, const char* value);
-    int (*get_option)(const char* name, char* value, size_t size);
+    int (*get_option)(const char* name, char* value, size_t size); /* "options": the names of all, with commas */
+
+    /* ---- from here on: version 1.1 ---- */
+
+    /* Kernels that others compiled. A module is made of a file, or of `bytes` bytes at `image` (then `path` is NULL): whatever
+     * the chip's compiler writes. A queued launch outlives the unloading of its module. */
+    int (*module_load)(int device, const char* path, const void* image, size_t bytes, void** module);
+    int (*module_unload)(void* module);
+    int (*module_function)(void* module, const char* name, void** function);
+    int (*kernel_launch)(void* function, const dipuKernelLaunch* launch);
+
+    /* Priorities that stream_create takes: the least urgent (0 or more) and the most urgent, a lower number. NULL: 0 alone. */
+    int (*stream_priority_range)(int device, int* least, int* greatest);
+
+    /* An event with dipuEventFlag bits. NULL: event_create serves all, and flags are only hints. */
+    int (*event_create_with_flags)(int device, uint32_t flags, void** event);
+
+    /* Whose kernels run over host_alias, as the device type codes of DLPack: 1 the CPU (also if NULL), 2 CUDA, ...
+     * torch_dipu's fallback uses the CPU's so far, and copies where an alias is for others. */
+    int (*alias_device_type)(int32_t* type);
+
+    /* Collective communication, in the order of the stream; NULL: the framework goes through the host. `count` is in elements
+     * of the dtype, a diopiDtype_t. reduce_scatter gets `count` elements for each rank, all_gather gives as many. Between group_begin and
+     * group_end calls are gathered and start together. abort gives up what is under way and frees; destroy waits, and frees. */
+    int (*communicator_unique_id)(dipuCommunicatorId* id);
+    int (*communicator_init)(int device, int ranks, int rank, const dipuCommunicatorId* id, void** communicator);
+    int (*communicator_destroy)(void* communicator);
+    int (*communicator_abort)(void* communicator);
+    int (*communicator_query)(void* communicator); /* an error if a rank was lost; DIPU_ERROR_NOT_READY while it is being made */
+    int (*communicator_group_begin)(void);
+    int (*communicator_group_end)(void);
+    int (*communicator_all_reduce)(void* communicator, const void* in, void* out, size_t count, int32_t dtype, int reduction,
+                                   void* stream);
+    int (*communicator_all_gather)(void* communicator, const void* in, void* out, size_t count, int32_t dtype, void* stream);
+    int (*communicator_reduce_scatter)(void* communicator, const void* in, void* out, size_t count, int32_t dtype, int reduction,
+                                       void* stream);
+    int (*communicator_broadcast)(void* communicator, const void* in, void* out, size_t count, int32_t dtype, int root, void* stream);
+    int (*communicator_send)(void* communicator, const void* in, size_t count, int32_t dtype, int peer, void* stream);
+    int (*communicator_receive)(void* communicator, void* out, size_t count, int32_t dtype, int peer, void* stream);
 } dipuVendorTable;
 
 typedef const dipuVendorTable* (*dipuGetVendorTable_t)(void);

@@ -20,13 +20,14 @@ if torch_dipu_autoload.package is not None:
     sys.modules[__name__] = torch_dipu_autoload.package
 
 from torch_dipu import dipu
+from torch_dipu.dipu import current_stream, set_sync_debug_mode
 from torch_dipu.registration import register
 from torch_dipu.settings import asked_for, mock_cuda
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "dipu"]
+__all__ = ["__version__", "current_stream", "dipu", "set_sync_debug_mode"]
 
-_IMPORTED_ON_USE = ("adaptor", "coverage")
+_IMPORTED_ON_USE = ("adaptor", "coverage", "kernels")
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -41,7 +41,9 @@ from torch_dipu.streams import (
     StreamContext,
     current_stream,
     default_stream,
+    get_sync_debug_mode,
     set_stream,
+    set_sync_debug_mode,
     stream,
 )
 
@@ -49,11 +51,13 @@ __all__ = [
     "Event", "Stream", "StreamContext", "can_device_access_peer", "configure", "current_device", "current_stream",
     "default_generators", "default_stream", "device", "device_count", "device_of", "empty_cache", "get_amp_supported_dtype",
     "get_arch_list", "get_device_capability", "get_device_name", "get_device_properties", "get_per_process_memory_fraction",
-    "get_rng_state", "get_rng_state_all", "init", "initial_seed", "ipc_collect", "is_available", "is_bf16_supported",
+    "get_rng_state", "get_rng_state_all", "get_sync_debug_mode",
+    "init", "initial_seed", "ipc_collect", "is_available", "is_bf16_supported",
     "is_initialized", "manual_seed", "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "mem_get_info",
     "memory_allocated", "memory_reserved", "memory_snapshot", "memory_stats", "memory_summary", "op_counts", "option",
     "reset_accumulated_memory_stats", "reset_op_counts", "reset_peak_memory_stats", "seed", "seed_all", "set_device",
-    "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "set_stream", "stream", "synchronize", "vendor",
+    "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all",
+    "set_stream", "set_sync_debug_mode", "stream", "synchronize", "vendor",
     "vendor_name",
 ]  # fmt: skip
 

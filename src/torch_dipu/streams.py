@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from torch_dipu import _C
 from torch_dipu.device_index import Device, device_index
 
 # Subclasses of torch's own classes, as torch.cuda's are: torch.compile recognises them by that. The classes are kept
@@ -23,26 +25,34 @@ def _device(device: Device) -> torch.device:
 class Stream(_TorchStream):  # type: ignore[misc]
     """A queue of work; what is queued on one stream runs in order. A lower `priority` is more urgent."""
 
-    priority: int = 0
-
     def __new__(cls, device: Device = None, priority: int = 0, **ids: Any) -> Stream:
         if ids:  # from the numbers of another stream
             existing: Stream = super().__new__(cls, **ids)
             return existing
         made: Stream = super().__new__(cls, device=_device(device), priority=priority)
-        made.priority = priority
         return made
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        """The least and the most urgent priority. Vendors do not tell theirs: 0 is the one that all have."""
-        return 0, 0
+        """The least and the most urgent priority of the current device."""
+        return _C.stream_priority_range(_C.current_device())
+
+    @property
+    def priority(self) -> int:
+        """What the stream was made with, or the nearest that the device has."""
+        return _C.stream_priority(self.stream_id)
 
     @property
     def dipu_stream(self) -> int:
-        """The stream as the vendor's own libraries know it."""
-        handle: Any = getattr(self, "native_handle", self.stream_id)  # torch 2.11 has no native_handle
-        return int(handle)
+        """The stream as the vendor's own libraries know it, like `torch.cuda.Stream.cuda_stream`."""
+        return _C.stream_handle(self.device_index, self.stream_id)
+
+    def add_callback(self, callback: Callable[[], object]) -> None:
+        """Calls a Python function when the stream has done what it was given so far, and before what comes later.
+
+        It must not use the device, which waits for it. What it raises is reported by the next synchronisation.
+        """
+        _C.add_callback(self.device_index, self.stream_id, callback)
 
     def record_event(self, event: torch.Event | None = None) -> torch.Event:
         """Marks this point of the stream; makes an event if none is given."""
@@ -75,12 +85,20 @@ class Event(_TorchEvent, metaclass=_OfDevice):  # type: ignore[misc]
         external: bool = False,
     ) -> torch.Event:
         if interprocess:
-            raise NotImplementedError("dipu: events cannot be shared between processes")
+            raise NotImplementedError("dipu: events cannot be shared between processes (interprocess=True)")
         if external:
             raise NotImplementedError(
                 "dipu: work is not captured, so no event can come from outside a capture"
             )
         made: torch.Event = _TorchEvent(device=_device(None), enable_timing=enable_timing, blocking=blocking)
+        if (
+            blocking
+        ):  # torch makes the vendor's event when it is recorded first, and tells nothing of this flag
+            _C.set_blocking_events(True)
+            try:
+                made.record(torch.accelerator.current_stream(made.device))
+            finally:
+                _C.set_blocking_events(False)
         return made
 
 
@@ -122,3 +140,25 @@ def default_stream(device: Device = None) -> Stream:
 
 def set_stream(stream: torch.Stream) -> None:
     torch.accelerator.set_stream(stream)
+
+
+_SYNC_DEBUG_MODES = {"default": 0, "warn": 1, "error": 2}
+
+
+def set_sync_debug_mode(debug_mode: int | str) -> None:
+    """What operators do that wait for the device, in all threads.
+
+    "default" (0): nothing; "warn" (1): a warning at the line that called the operator; "error" (2): they raise instead.
+    `synchronize()` and waits for streams and events are never reported.
+    """
+    mode = _SYNC_DEBUG_MODES.get(debug_mode, -1) if isinstance(debug_mode, str) else int(debug_mode)
+    if mode not in _SYNC_DEBUG_MODES.values():
+        raise RuntimeError(
+            f"invalid value of debug_mode: {debug_mode!r}; expected one of `default`, `warn`, `error` or 0, 1, 2"
+        )
+    _C.set_sync_debug_mode(mode)
+
+
+def get_sync_debug_mode() -> int:
+    """0, 1 or 2, as in `set_sync_debug_mode`."""
+    return _C.sync_debug_mode()

@@ -145,11 +145,18 @@ def abilities(tmp_path: Path) -> None:
 
 @checks("get_sync_debug_mode", "set_sync_debug_mode")
 def sync_debugging(tmp_path: Path) -> None:
+    x = torch.ones(3, device="cuda")
     torch.cuda.set_sync_debug_mode("default")
     torch.cuda.set_sync_debug_mode(0)
     assert torch.cuda.get_sync_debug_mode() == 0
-    with pytest.raises(NotImplementedError, match=r"torch.cuda.set_sync_debug_mode .*synchronisations"):
-        torch.cuda.set_sync_debug_mode("error")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert torch.cuda.get_sync_debug_mode() == 2
+        with pytest.raises(RuntimeError, match="called a synchronizing dipu operation"):
+            x.sum().item()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert x.sum().item() == 3
 
 
 @checks("CudaError", "DeferredCudaCallError")

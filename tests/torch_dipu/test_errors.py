@@ -119,7 +119,7 @@ def build_vendor(folder: Path, body: str) -> str:
         (
             'static const dipuVendorTable t = {sizeof(dipuVendorTable), (9u << 16) | 3u, "x"};'
             "const dipuVendorTable* dipuGetVendorTable(void) { return &t; }",
-            "speaks version 9.3 of the vendor interface, this torch_dipu speaks 1.0",
+            "speaks version 9.3 of the vendor interface, this torch_dipu speaks 1.1",
         ),
         (
             'static const dipuVendorTable t = {40, DIPU_VENDOR_ABI, "x"};'

@@ -128,13 +128,13 @@ void Stream::synchronize() {
     throw std::runtime_error(failure);
 }
 
-std::shared_ptr<Event> make_event() { return std::make_shared<Event>(); }
+std::shared_ptr<Event> make_event(bool timed) { return std::make_shared<Event>(timed); }
 
 void Event::finish(uint64_t recording) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (recording <= finished_) return;  // a later recording, on another stream, was faster
     finished_ = recording;
-    nanoseconds_ = now_ns();
+    if (timed_) nanoseconds_ = now_ns();
     done_.notify_all();
 }
 

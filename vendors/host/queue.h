@@ -61,6 +61,8 @@ class Stream {
 // Shared: a queued wait keeps the event alive after its owner dropped it.
 class Event {
    public:
+    explicit Event(bool timed) : timed_(timed) {}
+    bool timed() const { return timed_; }
     static void record(const std::shared_ptr<Event>& event, Stream& stream);
     void synchronize();
     bool ready();
@@ -72,12 +74,13 @@ class Event {
     void finish(uint64_t recording);
     void wait_for(uint64_t recording);
 
+    const bool timed_;
     std::mutex mutex_;
     std::condition_variable done_;
     uint64_t recorded_ = 0, finished_ = 0;
     int64_t nanoseconds_ = 0;
 };
 
-std::shared_ptr<Event> make_event();
+std::shared_ptr<Event> make_event(bool timed);
 
 }  // namespace dipu_host

@@ -1,4 +1,4 @@
-// The vendor table of the simulated chip: devices, memory, streams, events (include/dipu/vendor.h).
+// The vendor table of the simulated chip (include/dipu/vendor.h): devices, memory, settings, and the table itself.
 #include <dipu/vendor.h>
 #include <sys/mman.h>
 
@@ -6,14 +6,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <mutex>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
 
 #include "device_memory.h"
+#include "entries.h"
+#include "faults.h"
 #include "kernel.h"
 #include "queue.h"
 
@@ -36,27 +36,6 @@ std::atomic<bool>& reordered_on() {
     return on;
 }
 
-// Every entry of the table: no exception leaves, the message stays with the thread.
-template <class Body>
-int guarded(Body&& body) {
-    try {
-        return body();
-    } catch (const std::exception& error) {
-        set_error(what(error));
-        return DIPU_ERROR;
-    }
-}
-
-// All streams of a device, for its synchronisation.
-struct Streams {
-    std::mutex mutex;
-    std::set<Stream*> all;
-};
-Streams& streams() {
-    static auto* instance = new Streams;  // never destroyed: worker threads may outlive static destruction
-    return *instance;
-}
-
 int count_devices(int* count) {
     return guarded([&] {
         (void)device_capacity();
@@ -74,28 +53,6 @@ int properties(int device, dipuDeviceProperties* out) {
         out->major = 1;
         out->minor = 0;
         return DIPU_SUCCESS;
-    });
-}
-
-int synchronize_device(int device) {
-    return guarded([&] {
-        std::set<Stream*> mine;
-        {
-            std::lock_guard<std::mutex> lock(streams().mutex);
-            for (auto* stream : streams().all)
-                if (stream->device() == device) mine.insert(stream);
-        }
-        std::string failure;
-        for (auto* stream : mine) {
-            try {
-                stream->synchronize();
-            } catch (const std::exception& error) {
-                if (failure.empty()) failure = error.what();
-            }
-        }
-        if (failure.empty()) return DIPU_SUCCESS;
-        set_error(failure);
-        return DIPU_ERROR;
     });
 }
 
@@ -176,121 +133,6 @@ int free_pinned(void* pointer) {
     return DIPU_SUCCESS;
 }
 
-template <class Body>
-int on_stream(void* stream, const char* name, Body body) {
-    return guarded([&] {
-        auto* queue = static_cast<Stream*>(stream);
-        if (asynchronous())
-            queue->push(name, std::move(body));
-        else
-            body();
-        return DIPU_SUCCESS;
-    });
-}
-
-int copy(void* stream, void* destination, const void* source, size_t bytes, int) {
-    return on_stream(stream, "copy", [=] { std::memmove(untag(destination), untag(source), bytes); });
-}
-
-int fill(void* stream, void* pointer, int byte, size_t bytes) {
-    return on_stream(stream, "fill", [=] { std::memset(untag(pointer), byte, bytes); });
-}
-
-int create_stream(int device, int, void** stream) {
-    return guarded([&] {
-        auto* created = new Stream(device);
-        std::lock_guard<std::mutex> lock(streams().mutex);
-        streams().all.insert(created);
-        *stream = created;
-        return DIPU_SUCCESS;
-    });
-}
-
-int destroy_stream(void* stream) {
-    return guarded([&] {
-        auto* old = static_cast<Stream*>(stream);
-        {
-            std::lock_guard<std::mutex> lock(streams().mutex);
-            streams().all.erase(old);
-        }
-        delete old;
-        return DIPU_SUCCESS;
-    });
-}
-
-int synchronize_stream(void* stream) {
-    return guarded([&] {
-        static_cast<Stream*>(stream)->synchronize();
-        return DIPU_SUCCESS;
-    });
-}
-
-int query_stream(void* stream) {
-    return guarded([&] { return static_cast<Stream*>(stream)->idle() ? DIPU_SUCCESS : DIPU_ERROR_NOT_READY; });
-}
-
-using EventPointer = std::shared_ptr<Event>;
-EventPointer& as_event(void* event) { return *static_cast<EventPointer*>(event); }
-
-int wait_event(void* stream, void* event) {
-    return guarded([&] {
-        Event::block(as_event(event), *static_cast<Stream*>(stream));
-        return DIPU_SUCCESS;
-    });
-}
-
-int create_event(int, void** event) {
-    return guarded([&] {
-        *event = new EventPointer(make_event());
-        return DIPU_SUCCESS;
-    });
-}
-
-int destroy_event(void* event) {
-    delete static_cast<EventPointer*>(event);
-    return DIPU_SUCCESS;
-}
-
-int record_event(void* event, void* stream) {
-    return guarded([&] {
-        Event::record(as_event(event), *static_cast<Stream*>(stream));
-        return DIPU_SUCCESS;
-    });
-}
-
-int synchronize_event(void* event) {
-    return guarded([&] {
-        as_event(event)->synchronize();
-        return DIPU_SUCCESS;
-    });
-}
-
-int query_event(void* event) {
-    return guarded([&] { return as_event(event)->ready() ? DIPU_SUCCESS : DIPU_ERROR_NOT_READY; });
-}
-
-int elapsed(void* start, void* end, double* milliseconds) {
-    return guarded([&] {
-        *milliseconds = Event::elapsed_ms(*as_event(start), *as_event(end));
-        return DIPU_SUCCESS;
-    });
-}
-
-int run_on_stream(void* stream, const char* name, dipuTask task, void (*destroy)(void*), void* argument) {
-    return guarded([&] {
-        std::shared_ptr<void> owned(argument, destroy);
-        auto body = [task, owned] {
-            char error[1024] = "";
-            if (task(owned.get(), error, sizeof(error)) != 0) throw std::runtime_error(error);
-        };
-        if (asynchronous())
-            static_cast<Stream*>(stream)->push(name, body);
-        else
-            body();
-        return DIPU_SUCCESS;
-    });
-}
-
 void* host_alias(const void* pointer) { return untag(pointer); }
 
 int adopt(int device, void* host, size_t bytes, void** pointer) {
@@ -315,8 +157,15 @@ int features(uint64_t* bits) {
     return DIPU_SUCCESS;
 }
 
+int alias_device_type(int32_t* type) {
+    *type = 1;  // DLPack's kDLCPU
+    return DIPU_SUCCESS;
+}
+
+constexpr const char* kOptions = "numerics, alias, async, delay_us, fault";
+
 int unknown_option(const char* name) {
-    set_error(std::string("unknown option '") + name + "'; known are numerics, alias, async, delay_us");
+    set_error(std::string("unknown option '") + name + "'; known are " + kOptions);
     return DIPU_ERROR_VALUE;
 }
 
@@ -332,6 +181,8 @@ int set_option(const char* name, const char* value) {
             set_asynchronous(on);
         else if (option == "delay_us")
             set_delay_us(std::atoll(value));
+        else if (option == "fault")
+            set_faults(value);
         else
             return unknown_option(name);
         return static_cast<int>(DIPU_SUCCESS);
@@ -339,31 +190,102 @@ int set_option(const char* name, const char* value) {
 }
 
 int get_option(const char* name, char* value, size_t size) {
-    const std::string option = name;
-    std::string text;
-    if (option == "numerics")
-        text = reordered() ? "reordered" : "plain";
-    else if (option == "alias")
-        text = alias_on ? "1" : "0";
-    else if (option == "async")
-        text = asynchronous() ? "1" : "0";
-    else if (option == "delay_us")
-        text = std::to_string(delay_us());
-    else
-        return unknown_option(name);
-    std::snprintf(value, size, "%s", text.c_str());
-    return DIPU_SUCCESS;
+    return guarded([&] {
+        const std::string option = name;
+        std::string text;
+        if (option == "numerics")
+            text = reordered() ? "reordered" : "plain";
+        else if (option == "alias")
+            text = alias_on ? "1" : "0";
+        else if (option == "async")
+            text = asynchronous() ? "1" : "0";
+        else if (option == "delay_us")
+            text = std::to_string(delay_us());
+        else if (option == "fault")
+            text = faults();
+        else if (option == "fault_entries")
+            text = fault_entries();
+        else if (option == "options")
+            text = kOptions;
+        else
+            return unknown_option(name);
+        std::snprintf(value, size, "%s", text.c_str());
+        return static_cast<int>(DIPU_SUCCESS);
+    });
 }
 
-const dipuVendorTable kTable = {
-    sizeof(dipuVendorTable), DIPU_VENDOR_ABI, "host", "simulated chip on the CPU", nullptr,
-    last_error, features,
-    count_devices, properties, synchronize_device,
-    allocate, free_memory, memory_info, allocate_pinned, free_pinned, copy, fill,
-    create_stream, destroy_stream, synchronize_stream, query_stream, wait_event,
-    create_event, destroy_event, record_event, synchronize_event, query_event, elapsed,
-    run_on_stream, host_alias, adopt, release, set_option, get_option,
+// An entry as it stands in the table: the fault asked for, else the function.
+template <Entry entry, auto function>
+struct Watched;
+template <Entry entry, class... Arguments, int (*function)(Arguments...)>
+struct Watched<entry, function> {
+    static int call(Arguments... arguments) {
+        if (faults_set())
+            if (const int status = injected(entry)) return status;
+        return function(arguments...);
+    }
 };
+
+const char* watched_last_error() { return faults_set() && injected(Entry::last_error) ? nullptr : last_error(); }
+void* watched_host_alias(const void* pointer) { return faults_set() && injected(Entry::host_alias) ? nullptr : host_alias(pointer); }
+int watched_stream_run(void* stream, const char* name, dipuTask task, void (*destroy)(void*), void* argument) {
+    if (faults_set())
+        if (const int status = injected(Entry::stream_run)) {
+            destroy(argument);  // always called once
+            return status;
+        }
+    return run_on_stream(stream, name, task, destroy, argument);
+}
+
+const dipuVendorTable& table() {
+    static const dipuVendorTable filled = [] {
+        dipuVendorTable t{};  // no communication between chips: those entries stay NULL, and the framework goes through the host
+        t.size = sizeof(t);
+        t.abi = DIPU_VENDOR_ABI;
+        t.name = "host";
+        t.description = "simulated chip on the CPU";
+        t.last_error = watched_last_error;
+        t.host_alias = watched_host_alias;
+        t.stream_run = watched_stream_run;
+#define WATCHED(entry, function) t.entry = Watched<Entry::entry, function>::call
+        WATCHED(features, features);
+        WATCHED(device_count, count_devices);
+        WATCHED(device_properties, properties);
+        WATCHED(device_synchronize, synchronize_device);
+        WATCHED(memory_allocate, allocate);
+        WATCHED(memory_free, free_memory);
+        WATCHED(memory_info, memory_info);
+        WATCHED(pinned_allocate, allocate_pinned);
+        WATCHED(pinned_free, free_pinned);
+        WATCHED(copy, copy);
+        WATCHED(fill, fill);
+        WATCHED(stream_create, create_stream);
+        WATCHED(stream_destroy, destroy_stream);
+        WATCHED(stream_synchronize, synchronize_stream);
+        WATCHED(stream_query, query_stream);
+        WATCHED(stream_wait_event, wait_event);
+        WATCHED(event_create, create_event);
+        WATCHED(event_destroy, destroy_event);
+        WATCHED(event_record, record_event);
+        WATCHED(event_synchronize, synchronize_event);
+        WATCHED(event_query, query_event);
+        WATCHED(event_elapsed, elapsed);
+        WATCHED(adopt, adopt);
+        WATCHED(release, release);
+        WATCHED(set_option, set_option);
+        WATCHED(get_option, get_option);
+        WATCHED(module_load, load_module);
+        WATCHED(module_unload, unload_module);
+        WATCHED(module_function, function_of_module);
+        WATCHED(kernel_launch, launch_kernel);
+        WATCHED(stream_priority_range, priority_range);
+        WATCHED(event_create_with_flags, create_event_with_flags);
+        WATCHED(alias_device_type, alias_device_type);
+#undef WATCHED
+        return t;
+    }();
+    return filled;
+}
 
 }  // namespace
 
@@ -371,4 +293,4 @@ bool reordered() { return reordered_on().load(std::memory_order_relaxed); }
 
 }  // namespace dipu_host
 
-extern "C" __attribute__((visibility("default"))) const dipuVendorTable* dipuGetVendorTable(void) { return &dipu_host::kTable; }
+extern "C" __attribute__((visibility("default"))) const dipuVendorTable* dipuGetVendorTable(void) { return &dipu_host::table(); }

@@ -33,5 +33,11 @@ VENDOR = Vendor(
             "delay before each queued task in microseconds, which makes a missing wait certain to show",
             int,
         ),
+        Variable(
+            "DIPU_HOST_FAULT",
+            "",
+            "entries of the vendor table that fail on purpose: `entry:call:status`, such as `event_create:3:DIPU_ERROR`, "
+            "with commas",
+        ),
     ),
 )

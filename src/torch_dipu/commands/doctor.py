@@ -127,6 +127,8 @@ def _look_at_vendor(diagnosis: DeviceDiagnosis) -> None:
         diagnosis.vendor = dict(torch_dipu.dipu.vendor())
     if not diagnosis.vendor:
         return
+    if fault := diagnosis.vendor.get("options", {}).get("fault"):
+        diagnosis.remarks.append(f"the vendor fails on request: {fault}")
     if not diagnosis.vendor.get("operators"):
         diagnosis.problems.append(
             DiagnosedProblem(
@@ -176,6 +178,8 @@ def _look_at_devices(diagnosis: DeviceDiagnosis) -> None:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        value = [f"{name}={each}" for name, each in value.items() if each != ""]
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
