@@ -7,6 +7,8 @@
 #include <atomic>
 #include <mutex>
 
+#include "deferred_errors.h"
+
 namespace dipu {
 namespace {
 
@@ -69,6 +71,7 @@ dipuDeviceProperties device_properties(int device) {
 void synchronize_device(int device) {
     check_device(device);
     check(vendor()->device_synchronize(device), "work on the device");
+    raise_deferred_errors();
 }
 
 int64_t current_stream(int device) { return tls_streams[device]; }
@@ -100,6 +103,7 @@ void* stream_handle(int device, int64_t stream) {
 
 void synchronize_stream(int device, int64_t stream) {
     check(vendor()->stream_synchronize(stream_handle(device, stream)), "work on the stream");
+    raise_deferred_errors();
 }
 
 }  // namespace dipu
