@@ -104,6 +104,7 @@ QueuedWork queued_work(const std::vector<StreamUse>& uses) noexcept {
 void free_adopted(Block* block, QueuedWork work) {
     auto& pool = memory_pool(block->device);
     c10::DataPtr host = std::move(block->adopted);
+    block->adopted.clear();  // a DataPtr that was moved from still has its address
     const int device = block->device;
     const int64_t stream = block->stream;
     {

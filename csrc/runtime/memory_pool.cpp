@@ -240,7 +240,8 @@ void MemoryPool::give_back(Block* block) {
     }
     block->state = BlockState::Recent;
     const size_t slot = slot_of(block->size, block->stream);
-    if (!recent_[slot]) recent_slots_.push_back(static_cast<uint16_t>(slot));
+    if (!listed_[slot]) recent_slots_.push_back(static_cast<uint16_t>(slot));
+    listed_[slot] = true;
     block->next_recent = recent_[slot];
     recent_[slot] = block;
     count_inactive(*block, true);
@@ -275,6 +276,7 @@ void MemoryPool::insert_merged(Block* block) {
 
 void MemoryPool::merge_recent() {
     for (const uint16_t slot : recent_slots_) {
+        listed_[slot] = false;
         for (Block* block = std::exchange(recent_[slot], nullptr); block;) {
             Block* next = std::exchange(block->next_recent, nullptr);
             insert_merged(block);

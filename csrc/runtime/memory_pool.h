@@ -129,7 +129,8 @@ class MemoryPool {
     int device_;
     Tree small_, large_;
     std::array<Block*, 1024> recent_{};
-    std::vector<uint16_t> recent_slots_;  // those in use
+    std::array<bool, 1024> listed_{};
+    std::vector<uint16_t> recent_slots_;  // those that may hold some
     std::vector<Block*> shells_;          // blocks without memory, for the next ones
     uint64_t allocations_ = 0;
     size_t most_allocated_ = 0, most_when_given_back_ = 0;
