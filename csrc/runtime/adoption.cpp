@@ -111,16 +111,18 @@ void free_adopted(Block* block, QueuedWork work) {
         std::lock_guard<std::mutex> lock(pool.mutex);
         pool.count_use(*block, false);
         pool.count_active(*block, false);
-        pool.count_reserved(block->size, block->small, false);
         pool.adopted.erase(block);
-        check_later(vendor()->release(device, block->pointer, block->size), "releasing adopted memory");
+        if (check_later(vendor()->release(device, block->pointer, block->size), "releasing adopted memory"))
+            pool.count_reserved(block->size, block->small, false);
+        else  // it is still the device's
+            pool.unreleased.push_back({block->pointer, block->size, block->small, std::exchange(host, c10::DataPtr())});
         if (C10_UNLIKELY(memory_history_on())) {
             record_memory_event(MemoryAction::FreeCompleted, *block, block->requested);
             record_memory_event(MemoryAction::SegmentFree, device, block->pointer, block->size, stream, gathered_for_this_call());
         }
         pool.recycle(block);
     }
-    free_in_order(std::move(host), std::move(work), device, stream);
+    if (host || !work.events.empty() || !work.devices.empty()) free_in_order(std::move(host), std::move(work), device, stream);
 }
 
 }  // namespace dipu

@@ -34,6 +34,7 @@ class DeviceAllocator final : public c10::DeviceAllocator {
             std::unique_lock<std::mutex> lock(pool.mutex);
             const std::string found = pool.release(std::numeric_limits<size_t>::max(), lock);
             if (failure.empty()) failure = found;
+            pool.forget_peak();
         }
         TORCH_CHECK(failure.empty(), "dipu: work on the device failed: ", failure);
         raise_deferred_errors();
@@ -57,6 +58,8 @@ class DeviceAllocator final : public c10::DeviceAllocator {
     }
     void resetPeakStats(c10::DeviceIndex device) override {
         each_stat(device, [](auto& stat) { stat.reset_peak(); });
+        std::lock_guard<std::mutex> lock(memory_pool(device).mutex);
+        memory_pool(device).forget_peak();
     }
     std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
         check_device(device);

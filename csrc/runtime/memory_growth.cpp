@@ -15,6 +15,9 @@ namespace {
 
 using c10::CachingAllocator::AcceleratorAllocatorConfig;
 
+// A tenth more than is held at most is what best fit takes of a usual training step.
+constexpr double kSlack = 1.1, kSlackGrows = 1.15, kMostSlack = 8;
+
 size_t in_steps(size_t bytes) { return (bytes + kSegmentStep - 1) / kSegmentStep * kSegmentStep; }
 
 // Waits until the device has nothing to do. An error of queued work is told once, by the first wait: a second one that succeeds
@@ -28,14 +31,14 @@ bool wait_until_idle(int device, std::string& failure) {
 
 }  // namespace
 
-// Large requests share segments that are an eighth of what the device holds, up to 20 MiB: a small program takes little, and a
+// Large requests share segments of what the device held at most, up to 20 MiB: a small program takes little, and a
 // large one seldom asks the vendor.
 size_t MemoryPool::segment_bytes(size_t bytes) const {
     if (memory_algorithm() != MemoryAlgorithm::BestFit) return bytes;
     if (bytes <= kSmallLimit) return kSmallSegment;
     const size_t own = in_steps(bytes);
     if (bytes >= kSharedLimit) return own;
-    return std::max(own, std::min<size_t>(size_t(20) << 20, most_allocated_ / 8 / kSegmentStep * kSegmentStep));
+    return std::max(own, std::min<size_t>(size_t(20) << 20, most_allocated_ / kSegmentStep * kSegmentStep));
 }
 
 bool MemoryPool::within_fraction(size_t bytes) const {
@@ -84,16 +87,25 @@ void MemoryPool::make_room(size_t bytes, size_t wanted, std::unique_lock<std::mu
         if (after > most) surplus = std::max(surplus, static_cast<size_t>(after - most));
     }
     if (surplus == 0) return;
-    if (most_allocated_ > most_when_given_back_) given_back_.clear();
+    if (most_allocated_ > most_when_given_back_) {
+        given_back_.clear();
+        slack_ = kSlack;
+    }
     most_when_given_back_ = most_allocated_;
     if (const auto regretted = given_back_.find(wanted); regretted != given_back_.end()) {
         given_back_.erase(regretted);
-        slack_ = std::min(slack_ * 1.15, 8.0);
+        slack_ = std::min(slack_ * kSlackGrows, kMostSlack);
         return;
     }
     std::string failure;
     release_idle(surplus, lock, failure);
     if (!failure.empty()) raise_later("work on the device failed: " + failure);
+}
+
+void MemoryPool::forget_peak() {
+    most_allocated_ = most_when_given_back_ = allocated();
+    slack_ = kSlack;
+    given_back_.clear();
 }
 
 Block* MemoryPool::grow(size_t bytes, int64_t stream, std::unique_lock<std::mutex>& lock) {
@@ -183,9 +195,24 @@ bool MemoryPool::settle_pending(std::unique_lock<std::mutex>& lock, std::string&
     return mine;
 }
 
+// Another attempt.
+void MemoryPool::release_adopted() {
+    if (C10_LIKELY(unreleased.empty())) return;
+    std::string failure;
+    if (!wait_until_idle(device_, failure)) return;
+    for (auto& one : std::exchange(unreleased, {})) {
+        if (check_later(vendor()->release(device_, one.pointer, one.size), "releasing adopted memory"))
+            count_reserved(one.size, one.small, false);
+        else
+            unreleased.push_back(std::move(one));
+    }
+    if (!failure.empty()) raise_later("work on the device failed: " + failure);
+}
+
 std::string MemoryPool::release(size_t bytes, std::unique_lock<std::mutex>& lock) {
     std::string failure;
     if (!settle_pending(lock, failure)) return failure;
+    release_adopted();
     release_idle(bytes, lock, failure);
     return failure;
 }

@@ -54,6 +54,14 @@ struct PendingFree {
     std::vector<int> devices;  // to be synchronised; empty if the events say it all
 };
 
+// Adopted memory that nobody uses any more, but that the vendor did not release.
+struct Unreleased {
+    void* pointer;
+    size_t size;
+    bool small;
+    c10::DataPtr host;
+};
+
 struct SmallestFirst {
     using is_transparent = void;
     struct Key {
@@ -84,6 +92,8 @@ class MemoryPool {
     // Gives idle segments back to the vendor, up to `bytes` of them; the stretch of waiting is without the lock. What could not be
     // done is told later (deferred_errors.h); an error of queued work, which shows in waiting, is returned.
     std::string release(size_t bytes, std::unique_lock<std::mutex>& lock);
+    // A new phase of the program: what it needed before is no measure any more.
+    void forget_peak();
     // Merges what was freed lately, so that segments show as they are.
     void merge_recent();
 
@@ -100,6 +110,7 @@ class MemoryPool {
     std::map<uintptr_t, Segment*> segments;
     std::unordered_set<Block*> adopted;
     std::vector<PendingFree> pending;
+    std::vector<Unreleased> unreleased;
     DeviceStats stats;
     double fraction = 1.0;
     size_t reserved() const { return static_cast<size_t>(stats.reserved_bytes[0].current); }
@@ -124,6 +135,7 @@ class MemoryPool {
     Block* new_segment(void* pointer, size_t bytes, int64_t stream, bool small);
     std::vector<Segment*> take_idle(size_t bytes);
     void put_back(Segment* segment);
+    void release_adopted();
     bool settle_pending(std::unique_lock<std::mutex>& lock, std::string& failure);
 
     int device_;
@@ -135,7 +147,7 @@ class MemoryPool {
     uint64_t allocations_ = 0;
     size_t most_allocated_ = 0, most_when_given_back_ = 0;
     // How far the segments may outgrow the most that was ever allocated before idle ones are given back; grows by regret.
-    double slack_ = 1.25;
+    double slack_ = 1.1;
     std::multiset<size_t> given_back_;  // sizes of segments that made room
 };
 

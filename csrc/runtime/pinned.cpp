@@ -6,6 +6,8 @@
 #include <mutex>
 #include <vector>
 
+#include "deferred_errors.h"
+
 namespace dipu {
 namespace {
 
@@ -41,11 +43,13 @@ void free_pinned(void* pointer) {
         events = std::move(found->second.events);
         registry().pieces.erase(found);
     }
+    bool over = true;
     for (void* event : events) {
-        vendor()->event_synchronize(event);
-        vendor()->event_destroy(event);
+        over = check_later(vendor()->event_synchronize(event), "waiting for an event") && over;
+        check_later(vendor()->event_destroy(event), "destroying an event");
     }
-    vendor()->pinned_free(pointer);
+    // Where the vendor cannot say that a copy is over, the memory stays: a copy into memory of somebody else would be worse.
+    if (over) check_later(vendor()->pinned_free(pointer), "giving pinned host memory back");
 }
 
 class PinnedAllocator final : public at::HostAllocator {
@@ -94,12 +98,17 @@ void record_pinned(const void* pointer, int device, int64_t stream) {
     if (!vendor().has(DIPU_FEATURE_ASYNCHRONOUS)) return;
     void* event = nullptr;
     check(vendor()->event_create(device, &event), "creating an event");
-    check(vendor()->event_record(event, stream_handle(device, stream)), "recording an event");
+    try {
+        check(vendor()->event_record(event, stream_handle(device, stream)), "recording an event");
+    } catch (const c10::Error&) {
+        check_later(vendor()->event_destroy(event), "destroying an event");
+        throw;
+    }
     std::lock_guard<std::mutex> lock(registry().mutex);
     if (auto* piece = registry().find(pointer))
         piece->events.push_back(event);
     else
-        vendor()->event_destroy(event);
+        check_later(vendor()->event_destroy(event), "destroying an event");
 }
 
 }  // namespace dipu

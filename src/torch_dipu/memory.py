@@ -147,4 +147,7 @@ def _at_exit() -> None:
     _C.name_call_sites()
     _record_memory_history(None)
     if problems := _C.take_deferred_errors():
-        print(f"dipu: {problems} (in clearing up; nothing was called afterwards that could raise it)", file=sys.stderr)
+        print(
+            f"dipu: {problems} (in clearing up; nothing was called afterwards that could raise it)",
+            file=sys.stderr,
+        )
