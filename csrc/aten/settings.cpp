@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "../runtime/memory_check.h"
+
 namespace dipu {
 
 Settings settings;
@@ -117,6 +119,7 @@ const char* variable_of(FallbackSetting setting) {
 }
 
 bool set_setting(const std::string& name, const std::string& value) {
+    if (set_memory_check(name, value)) return true;
     std::lock_guard<std::mutex> lock(lists().mutex);
     for (auto& list : lists().all) {
         if (name != list.variable) continue;
@@ -147,7 +150,8 @@ std::string read_settings() {
         for (auto& list : lists().all) problems += follow_file(list, changed);
     }
     for (const char* name : {"DIPU_FORCE_FALLBACK_OPS_LIST", "DIPU_KEEP_TORCHOP_DEFAULT_IMPL_OPS", "DIPU_AUTOCOMPARE_OPS_LIST",
-                             "DIPU_DUMP_OP_ARGS", "DIPU_LOG_FALLBACK_INFO", "DIPU_WITH_DIOPI_LIBRARY"}) {
+                             "DIPU_DUMP_OP_ARGS", "DIPU_LOG_FALLBACK_INFO", "DIPU_WITH_DIOPI_LIBRARY", "DIPU_MEM_CHECK_ENABLE_BACKTRACE",
+                             "DIPU_MEM_CHECK_LOG_INTERVAL", "DIPU_MEM_CHECK_MAX_BLOCK", "DIPU_MEM_CHECK"}) {
         const char* value = std::getenv(name);
         try {
             set_setting(name, value ? value : "");

@@ -6,6 +6,7 @@
 //   DIPU_DUMP_OP_ARGS                  0: nothing, 1: names, 2: and arguments, 3: and values
 //   DIPU_LOG_FALLBACK_INFO             1: a line for every call that falls back
 //   DIPU_WITH_DIOPI_LIBRARY            DISABLE: no operator of the vendor is used
+//   DIPU_MEM_CHECK...                  csrc/runtime/memory_check.h
 //
 // Lists are comma-separated regular expressions that match a whole name; two have a file form in the working directory, too.
 #pragma once

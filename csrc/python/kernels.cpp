@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "../runtime/deferred_errors.h"
 #include "../runtime/device.h"
 #include "bindings.h"
 
@@ -44,7 +45,7 @@ uintptr_t load_module(int device, const std::optional<std::string>& path, const 
 // Called when Python's object goes: nothing may be raised.
 void unload_module(uintptr_t module) {
     py::gil_scoped_release released;
-    dipu::log_failure(dipu::vendor()->module_unload(reinterpret_cast<void*>(module)), "unloading a module");
+    dipu::check_later(dipu::vendor()->module_unload(reinterpret_cast<void*>(module)), "unloading a module");
 }
 
 uintptr_t function_of_module(uintptr_t module, const std::string& name) {

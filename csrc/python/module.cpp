@@ -11,10 +11,10 @@
 #include "../aten/alias.h"
 #include "../aten/record.h"
 #include "../aten/settings.h"
-#include "../runtime/allocator.h"
 #include "../runtime/generator.h"
 #include "../runtime/vendor.h"
 #include "bindings.h"
+#include "memory.h"
 
 namespace dipu {
 DIPU_API int register_direct_fallbacks();
@@ -111,20 +111,6 @@ void set_option(const std::string& name, const std::string& value) {
     dipu::check(vendor()->set_option(name.c_str(), value.c_str()), "setting a vendor option");
 }
 
-py::list snapshot(int device) {
-    py::list blocks;
-    for (const auto& block : dipu::memory_snapshot(device)) {
-        py::dict entry;
-        entry["address"] = block.address;
-        entry["size"] = block.size;
-        entry["stream"] = block.stream;
-        entry["state"] = block.in_use ? "active_allocated" : "inactive";
-        entry["adopted"] = block.adopted;
-        blocks.append(entry);
-    }
-    return blocks;
-}
-
 py::list adaptor_costs() {
     py::list rows;
     for (const diopiAdaptorCost& cost : dipu::adaptor_costs()) {
@@ -198,9 +184,7 @@ PYBIND11_MODULE(_C, m) {
         return py::reinterpret_steal<py::object>(THPGenerator_initDefaultGenerator(dipu::default_generator(device)));
     });
 
-    m.def("memory_snapshot", &snapshot);
-    m.def("set_memory_fraction", &dipu::set_memory_fraction);
-    m.def("memory_fraction", &dipu::memory_fraction);
+    bind_memory(m);
 
     m.def("read_settings", &dipu::read_settings);
     m.def("follow_environment", [] {

@@ -1,197 +1,22 @@
 #include "allocator.h"
 
-#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 
-#include <array>
-#include <memory>
+#include <limits>
 #include <mutex>
-#include <string>
-#include <unordered_set>
 #include <utility>
+
+#include "adoption.h"
+#include "deferred_errors.h"
+#include "memory_check.h"
+#include "memory_history.h"
+#include "memory_pool.h"
 
 namespace dipu {
 namespace {
 
-using c10::CachingDeviceAllocator::DeviceStats;
-
 void free_block(void* context);
-
-// Eight size classes for each power of two: at most an eighth is wasted, and a class is an exact-fit list.
-constexpr size_t kSmallest = 512;
-constexpr size_t kClasses = 8 * 48;
-
-struct SizeClass {
-    size_t index, bytes;
-};
-
-SizeClass size_class(size_t bytes) {
-    if (bytes <= kSmallest) return {0, kSmallest};
-    const int log = 63 - __builtin_clzll(bytes - 1);  // 2^log < bytes <= 2^(log+1)
-    const size_t step = size_t(1) << (log - 3);
-    const size_t rounded = (bytes + step - 1) & ~(step - 1);
-    const size_t eighth = (rounded - (size_t(1) << log)) / step;  // 1..8
-    return {static_cast<size_t>(log - 9) * 8 + eighth, rounded};
-}
-
-std::string readable(size_t bytes) {
-    constexpr std::array<const char*, 4> units{"bytes", "KiB", "MiB", "GiB"};
-    double value = static_cast<double>(bytes);
-    size_t unit = 0;
-    for (; value >= 1024 && unit + 1 < units.size(); ++unit) value /= 1024;
-    char text[64];
-    std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
-    return text;
-}
-
-struct Pending {
-    Block* block;
-    std::vector<void*> events;
-};
-
-struct Pool {
-    std::mutex mutex;
-    std::array<std::vector<Block*>, kClasses> free;
-    std::vector<Pending> pending;   // freed, but other streams may still use them
-    std::vector<Block*> shells;     // blocks without memory, for the next adoption
-    std::unordered_set<Block*> all;
-    DeviceStats stats;
-    size_t reserved = 0;
-    double fraction = 1.0;
-};
-
-Pool& pool(int device) {
-    static auto* pools = new std::array<Pool, kMaxDevices>;
-    return (*pools)[device];
-}
-
-void count_use(DeviceStats& stats, size_t bytes, bool more) {
-    constexpr size_t aggregate = 0;
-    if (more) {
-        stats.allocated_bytes[aggregate].increase(bytes);
-        stats.active_bytes[aggregate].increase(bytes);
-        stats.requested_bytes[aggregate].increase(bytes);
-        stats.allocation[aggregate].increase(1);
-    } else {
-        stats.allocated_bytes[aggregate].decrease(bytes);
-        stats.active_bytes[aggregate].decrease(bytes);
-        stats.requested_bytes[aggregate].decrease(bytes);
-        stats.allocation[aggregate].decrease(1);
-    }
-}
-
-void count_reserved(Pool& pool, size_t bytes, bool more) {
-    if (more) {
-        pool.reserved += bytes;
-        pool.stats.reserved_bytes[0].increase(bytes);
-        pool.stats.segment[0].increase(1);
-    } else {
-        pool.reserved -= bytes;
-        pool.stats.reserved_bytes[0].decrease(bytes);
-        pool.stats.segment[0].decrease(1);
-    }
-}
-
-void drop_alias(Block* block) {
-    if (auto* alias = block->cpu_alias.exchange(nullptr)) c10::raw::intrusive_ptr::decref(alias);
-}
-
-bool finished(void* event) { return vendor()->event_query(event) == DIPU_SUCCESS; }
-
-// Blocks whose foreign streams are done go back to their list. The pool is locked.
-void collect(Pool& pool) {
-    for (size_t i = 0; i < pool.pending.size();) {
-        auto& waiting = pool.pending[i];
-        bool done = true;
-        for (void* event : waiting.events) done = done && finished(event);
-        if (!done) {
-            ++i;
-            continue;
-        }
-        for (void* event : waiting.events) vendor()->event_destroy(event);
-        pool.free[size_class(waiting.block->size).index].push_back(waiting.block);
-        pool.pending[i] = std::move(pool.pending.back());
-        pool.pending.pop_back();
-    }
-}
-
-// Gives the memory that is cached now back to the vendor. The pool is locked, but not while waiting for queued work, whose end may
-// free memory too; what is freed meanwhile stays, as work queued after the wait may use it.
-void release_cached(Pool& pool, int device, std::unique_lock<std::mutex>& lock) {
-    std::vector<Pending> leaving = std::exchange(pool.pending, {});
-    for (auto& list : pool.free)
-        for (Block* block : std::exchange(list, {})) leaving.push_back({block, {}});
-    if (leaving.empty()) return;
-    lock.unlock();
-    const int status = vendor()->device_synchronize(device);
-    for (auto& [block, events] : leaving) {
-        for (void* event : events) {  // of other devices' streams
-            vendor()->event_synchronize(event);
-            vendor()->event_destroy(event);
-        }
-        drop_alias(block);
-        vendor()->memory_free(device, block->pointer);
-    }
-    lock.lock();
-    for (auto& [block, events] : leaving) {
-        count_reserved(pool, block->size, false);
-        pool.all.erase(block);
-        delete block;
-    }
-    check(status, "work on the device");
-}
-
-bool within_fraction(const Pool& pool, int device, size_t bytes) {
-    if (pool.fraction >= 1.0) return true;
-    size_t free_bytes = 0, total = 0;
-    check(vendor()->memory_info(device, &free_bytes, &total), "reading the device's memory");
-    return static_cast<double>(pool.reserved + bytes) <= static_cast<double>(total) * pool.fraction;
-}
-
-[[noreturn]] void out_of_memory(Pool& pool, int device, size_t bytes) {
-    size_t free_bytes = 0, total = 0;
-    vendor()->memory_info(device, &free_bytes, &total);
-    pool.stats.num_ooms++;
-    const auto held = static_cast<size_t>(pool.stats.allocated_bytes[0].current);
-    std::string fraction = pool.fraction < 1.0 ? " A memory fraction of " + std::to_string(pool.fraction) + " is set." : "";
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "dipu out of memory. Tried to allocate ", readable(bytes), " on dipu:", device, ", which has ",
-                     readable(total), " in all, ", readable(free_bytes), " free; ", readable(held), " are held by tensors and ",
-                     readable(pool.reserved - std::min(pool.reserved, held)),
-                     " by the cache (already given back for this attempt).", fraction,
-                     " Free tensors, use a smaller batch, or raise the device's memory.");
-}
-
-Block* take_cached(Pool& pool, size_t index, int64_t stream) {
-    auto& list = pool.free[index];
-    for (size_t i = list.size(); i-- > 0;) {
-        if (list[i]->stream != stream) continue;
-        Block* block = list[i];
-        list[i] = list.back();
-        list.pop_back();
-        return block;
-    }
-    return nullptr;
-}
-
-Block* create(Pool& pool, int device, size_t bytes, std::unique_lock<std::mutex>& lock) {
-    void* pointer = nullptr;
-    for (bool retry : {false, true}) {
-        const int status = within_fraction(pool, device, bytes) ? vendor()->memory_allocate(device, bytes, &pointer) : DIPU_ERROR_MEMORY;
-        if (status == DIPU_SUCCESS) break;
-        if (status != DIPU_ERROR_MEMORY) check(status, "allocating device memory");
-        if (retry) out_of_memory(pool, device, bytes);
-        pool.stats.num_alloc_retries++;
-        release_cached(pool, device, lock);
-    }
-    auto* block = new Block;
-    block->pointer = pointer;
-    block->size = bytes;
-    block->device = device;
-    pool.all.insert(block);
-    count_reserved(pool, bytes, true);
-    return block;
-}
 
 class DeviceAllocator final : public c10::DeviceAllocator {
    public:
@@ -203,25 +28,38 @@ class DeviceAllocator final : public c10::DeviceAllocator {
     }
     bool initialized() override { return vendor_loaded(); }
     void emptyCache(c10::MempoolId_t = {0, 0}) override {
+        std::string failure;
         for (int device = 0; device < device_count(); ++device) {
-            auto& mine = pool(device);
-            std::unique_lock<std::mutex> lock(mine.mutex);
-            release_cached(mine, device, lock);
+            auto& pool = memory_pool(device);
+            std::unique_lock<std::mutex> lock(pool.mutex);
+            const std::string found = pool.release(std::numeric_limits<size_t>::max(), lock);
+            if (failure.empty()) failure = found;
+            pool.forget_peak();
         }
+        TORCH_CHECK(failure.empty(), "dipu: work on the device failed: ", failure);
+        raise_deferred_errors();
     }
     void recordStream(const c10::DataPtr& pointer, c10::Stream stream) override {
         record_stream(pointer, stream.device_index(), stream.id());
     }
     DeviceStats getDeviceStats(c10::DeviceIndex device) override {
         check_device(device);
-        std::lock_guard<std::mutex> lock(pool(device).mutex);
-        return pool(device).stats;
+        auto& pool = memory_pool(device);
+        std::lock_guard<std::mutex> lock(pool.mutex);
+        pool.collect_if_any();
+        pool.merge_recent();
+        return pool.stats;
     }
     void resetAccumulatedStats(c10::DeviceIndex device) override {
         each_stat(device, [](auto& stat) { stat.reset_accumulated(); });
+        auto& stats = memory_pool(device).stats;
+        std::lock_guard<std::mutex> lock(memory_pool(device).mutex);
+        stats.num_alloc_retries = stats.num_ooms = stats.num_sync_all_streams = stats.num_device_alloc = stats.num_device_free = 0;
     }
     void resetPeakStats(c10::DeviceIndex device) override {
         each_stat(device, [](auto& stat) { stat.reset_peak(); });
+        std::lock_guard<std::mutex> lock(memory_pool(device).mutex);
+        memory_pool(device).forget_peak();
     }
     std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
         check_device(device);
@@ -234,11 +72,13 @@ class DeviceAllocator final : public c10::DeviceAllocator {
     template <class Action>
     void each_stat(int device, Action action) {
         check_device(device);
-        std::lock_guard<std::mutex> lock(pool(device).mutex);
-        auto& stats = pool(device).stats;
-        for (auto* stat : {&stats.allocated_bytes, &stats.active_bytes, &stats.requested_bytes, &stats.reserved_bytes, &stats.allocation,
-                           &stats.segment})
-            action((*stat)[0]);
+        std::lock_guard<std::mutex> lock(memory_pool(device).mutex);
+        auto& stats = memory_pool(device).stats;
+        for (auto* stat : {&stats.allocation, &stats.segment, &stats.active, &stats.inactive_split, &stats.allocated_bytes,
+                           &stats.reserved_bytes, &stats.active_bytes, &stats.inactive_split_bytes, &stats.requested_bytes})
+            for (auto& one : *stat) action(one);
+        action(stats.oversize_allocations);
+        action(stats.oversize_segments);
     }
 };
 
@@ -247,75 +87,88 @@ DeviceAllocator& instance() {
     return *allocator;
 }
 
-// Host memory that was device memory until all work queued on its stream, and the events of other streams, are over.
-struct Adopted {
-    c10::DataPtr host;
-    std::vector<void*> events;
-
-    ~Adopted() {
-        for (void* event : events) {
-            vendor()->event_synchronize(event);
-            vendor()->event_destroy(event);
-        }
-    }
-};
-
-// Freed in the stream's order: waiting here could be the stream's own thread waiting for itself.
-void free_in_order(std::unique_ptr<Adopted> memory, int device, int64_t stream) {
-    if (!vendor().has_or_log(DIPU_FEATURE_ASYNCHRONOUS)) return;
-    if (!vendor()->stream_run) {
-        vendor()->stream_synchronize(stream_handle(device, stream));
-        return;
-    }
-    vendor()->stream_run(stream_handle(device, stream), "freeing memory", [](void*, char*, size_t) { return 0; },
-                         [](void* argument) { delete static_cast<Adopted*>(argument); }, memory.release());
-}
-
-void free_adopted(Pool& pool, Block* block, std::vector<void*> events) {
-    std::unique_ptr<Adopted> memory(new Adopted{std::move(block->adopted), std::move(events)});
-    {
-        std::lock_guard<std::mutex> lock(pool.mutex);
-        count_use(pool.stats, block->size, false);
-        count_reserved(pool, block->size, false);
-        vendor()->release(block->device, block->pointer, block->size);
-        block->pointer = nullptr;
-        block->in_use = false;
-        pool.all.erase(block);
-    }
-    free_in_order(std::move(memory), block->device, block->stream);
-    std::lock_guard<std::mutex> lock(pool.mutex);
-    pool.shells.push_back(block);
-}
-
-void free_block(void* context) {
-    if (!context) return;
-    auto* block = static_cast<Block*>(context);
-    // The alias stays with a cached block unless somebody still holds it.
-    auto* alias = block->cpu_alias.load(std::memory_order_acquire);
-    if (alias && (block->adopted || c10::raw::intrusive_ptr::use_count(alias) != 1)) drop_alias(block);
-    auto& mine = pool(block->device);
-    std::vector<void*> events;
-    for (const auto& use : block->used_by) {
-        void* event = nullptr;
-        vendor()->event_create(use.device, &event);
-        vendor()->event_record(event, stream_handle(use.device, use.stream));
-        events.push_back(event);
-    }
-    block->used_by.clear();
-    if (block->adopted) return free_adopted(mine, block, std::move(events));
-    std::lock_guard<std::mutex> lock(mine.mutex);
-    count_use(mine.stats, block->size, false);
-    block->in_use = false;
-    if (!events.empty())
-        mine.pending.push_back({block, std::move(events)});
-    else
-        mine.free[size_class(block->size).index].push_back(block);
-}
-
 c10::Allocator* const registered = [] {
     c10::SetAllocator(c10::kPrivateUse1, &instance());
     return &instance();
 }();
+
+// torch's profiler shows memory by operator; it listens on the threads that run some.
+void tell_profiler(void* pointer, int64_t bytes, MemoryPool& pool) {
+    if (C10_LIKELY(!c10::memoryProfilingEnabled())) return;
+    size_t allocated = 0, reserved = 0;
+    {
+        std::lock_guard<std::mutex> lock(pool.mutex);
+        allocated = pool.allocated(), reserved = pool.reserved();
+    }
+    c10::reportMemoryUsageToProfiler(pointer, bytes, allocated, reserved, dipu_device(pool.device()));
+}
+
+// A block goes to a storage. The pool is locked.
+void hand_out(MemoryPool& pool, Block* block, size_t bytes) {
+    block->requested = bytes;
+    block->state = BlockState::InUse;
+    pool.count_use(*block, true);
+    if (C10_UNLIKELY(memory_history_on())) {
+        block->context = gathered_for_this_call();
+        record_memory_event(MemoryAction::Alloc, *block, bytes);
+    }
+}
+
+// The watchers of memory, in front of the pool's lock and behind it.
+struct Watched {
+    explicit Watched(TracebackFor purpose) : history(memory_history_on()) {
+        if (C10_UNLIKELY(history)) gather_traceback(purpose);
+    }
+    ~Watched() {
+        if (C10_UNLIKELY(history)) forget_gathered();
+    }
+    bool history;
+};
+
+void release_block(Block* block) {
+    // The alias stays with a cached block unless somebody still holds it.
+    auto* alias = block->cpu_alias.load(std::memory_order_acquire);
+    if (alias && (block->adopted || c10::raw::intrusive_ptr::use_count(alias) != 1)) drop_alias(block);
+    Watched watched(TracebackFor::Frees);
+    if (C10_UNLIKELY(memory_check_on.load(std::memory_order_relaxed))) check_free(*block);
+    auto& pool = memory_pool(block->device);
+    const int device = block->device;
+    void* pointer = block->pointer;
+    const auto bytes = static_cast<int64_t>(block->size);
+    if (C10_UNLIKELY(watched.history)) record_memory_event(MemoryAction::FreeRequested, *block, block->requested);
+    if (C10_UNLIKELY(memory_algorithm() == MemoryAlgorithm::Raw && !block->adopted && vendor().has(DIPU_FEATURE_ASYNCHRONOUS)))
+        block->used_by.push_back({device, block->stream});  // the vendor gets it back: its own stream must be done with it, too
+    QueuedWork work;
+    if (C10_UNLIKELY(!block->used_by.empty())) {
+        work = queued_work(block->used_by);
+        block->used_by.clear();
+    }
+    if (block->adopted) {
+        free_adopted(block, std::move(work));
+    } else {
+        std::lock_guard<std::mutex> lock(pool.mutex);
+        pool.count_use(*block, false);
+        if (C10_UNLIKELY(!work.events.empty() || !work.devices.empty())) {
+            block->state = BlockState::Awaiting;
+            pool.pending.push_back({block, {}, std::move(work.events), std::move(work.devices)});
+        } else {
+            pool.give_back(block);
+        }
+    }
+    tell_profiler(pointer, -bytes, pool);
+}
+
+// A deleter: nothing may leave it.
+void free_block(void* context) {
+    if (!context) return;
+    try {
+        release_block(static_cast<Block*>(context));
+    } catch (const c10::Error& error) {
+        raise_later(error.what_without_backtrace());
+    } catch (const std::exception& error) {
+        raise_later(error.what());
+    }
+}
 
 }  // namespace
 
@@ -324,19 +177,21 @@ c10::Allocator* device_allocator() { return registered; }
 c10::DataPtr allocate_on(int device, size_t bytes) {
     const c10::Device where = dipu_device(device);
     if (bytes == 0) return {nullptr, nullptr, &free_block, where};
-    const auto wanted = size_class(bytes);
+    raise_deferred_errors();
+    Watched watched(TracebackFor::HeldMemory);
+    const size_t rounded = MemoryPool::rounded(bytes);
+    TORCH_CHECK_WITH(OutOfMemoryError, rounded >= bytes, "dipu out of memory. Tried to allocate ", bytes, " bytes: no device has that many");
     const int64_t stream = current_stream(device);
-    auto& mine = pool(device);
-    std::unique_lock<std::mutex> lock(mine.mutex);
-    if (C10_UNLIKELY(!mine.pending.empty())) collect(mine);
-    Block* block = take_cached(mine, wanted.index, stream);
-    if (!block) {
-        check_device(device);
-        block = create(mine, device, wanted.bytes, lock);
+    auto& pool = memory_pool(device);
+    Block* block = nullptr;
+    {
+        std::unique_lock<std::mutex> lock(pool.mutex);
+        pool.collect_if_any();
+        block = pool.take(rounded, stream, lock);
+        hand_out(pool, block, bytes);
     }
-    block->stream = stream;
-    block->in_use = true;
-    count_use(mine.stats, block->size, true);
+    if (C10_UNLIKELY(memory_check_on.load(std::memory_order_relaxed))) check_allocation(*block);
+    tell_profiler(block->pointer, static_cast<int64_t>(block->size), pool);
     return {block->pointer, block, &free_block, where};
 }
 
@@ -348,31 +203,37 @@ Block* block_of(const c10::StorageImpl* storage) {
 c10::DataPtr adopt(c10::DataPtr host, size_t bytes, int device) {
     const c10::Device where = dipu_device(device);
     if (!host.get()) return {nullptr, nullptr, &free_block, where};
-    auto& mine = pool(device);
-    std::unique_lock<std::mutex> lock(mine.mutex);
-    void* pointer = nullptr;
-    for (bool retry : {false, true}) {
-        if (within_fraction(mine, device, bytes) && vendor()->adopt(device, host.get(), bytes, &pointer) == DIPU_SUCCESS) break;
-        if (retry) out_of_memory(mine, device, bytes);
-        release_cached(mine, device, lock);
-    }
+    raise_deferred_errors();
+    Watched watched(TracebackFor::HeldMemory);
+    auto& pool = memory_pool(device);
     Block* block = nullptr;
-    if (mine.shells.empty()) {
-        block = new Block;
-    } else {
-        block = mine.shells.back();
-        mine.shells.pop_back();
+    {
+        std::unique_lock<std::mutex> lock(pool.mutex);
+        void* pointer = nullptr;
+        for (bool retry : {false, true}) {
+            const int status = pool.within_fraction(bytes) ? vendor()->adopt(device, host.get(), bytes, &pointer) : DIPU_ERROR_MEMORY;
+            if (status == DIPU_SUCCESS) break;
+            if (status != DIPU_ERROR_MEMORY) check(status, "adopting host memory");
+            if (retry) pool.out_of_memory(bytes, lock);
+            const std::string failure = pool.release(std::numeric_limits<size_t>::max(), lock);
+            TORCH_CHECK(failure.empty(), "dipu: work on the device failed: ", failure);
+        }
+        block = pool.new_block();
+        block->pointer = pointer;
+        block->size = bytes;
+        block->device = device;
+        block->stream = current_stream(device);
+        block->small = bytes <= kSmallLimit;
+        block->adopted = std::move(host);
+        pool.adopted.insert(block);
+        pool.count_reserved(bytes, block->small, true);
+        if (C10_UNLIKELY(memory_history_on()))
+            record_memory_event(MemoryAction::SegmentAlloc, device, pointer, bytes, block->stream, gathered_for_this_call());
+        hand_out(pool, block, bytes);
     }
-    block->pointer = pointer;
-    block->size = bytes;
-    block->device = device;
-    block->stream = current_stream(device);
-    block->in_use = true;
-    block->adopted = std::move(host);
-    mine.all.insert(block);
-    count_reserved(mine, bytes, true);
-    count_use(mine.stats, bytes, true);
-    return {pointer, block, &free_block, where};
+    if (C10_UNLIKELY(memory_check_on.load(std::memory_order_relaxed))) check_allocation(*block);
+    tell_profiler(block->pointer, static_cast<int64_t>(bytes), pool);
+    return {block->pointer, block, &free_block, where};
 }
 
 void resize_storage(c10::StorageImpl* storage, int device, size_t bytes) {
@@ -387,8 +248,11 @@ void resize_storage(c10::StorageImpl* storage, int device, size_t bytes) {
 int device_of_pointer(const void* pointer) {
     const auto address = reinterpret_cast<uintptr_t>(pointer);
     for (int device = 0; device < device_count(); ++device) {
-        std::lock_guard<std::mutex> lock(pool(device).mutex);
-        for (const Block* block : pool(device).all) {
+        auto& pool = memory_pool(device);
+        std::lock_guard<std::mutex> lock(pool.mutex);
+        const auto after = pool.segments.upper_bound(address);
+        if (after != pool.segments.begin() && address < std::prev(after)->first + std::prev(after)->second->size) return device;
+        for (const Block* block : pool.adopted) {
             const auto start = reinterpret_cast<uintptr_t>(block->pointer);
             if (address >= start && address < start + block->size) return device;
         }
@@ -399,32 +263,24 @@ int device_of_pointer(const void* pointer) {
 void record_stream(const c10::DataPtr& pointer, int device, int64_t stream) {
     if (pointer.get_deleter() != &free_block || !pointer.get_context()) return;
     auto* block = static_cast<Block*>(pointer.get_context());
-    std::lock_guard<std::mutex> lock(pool(block->device).mutex);
+    std::lock_guard<std::mutex> lock(memory_pool(block->device).mutex);
     if (block->device == device && block->stream == stream) return;
     for (const auto& use : block->used_by)
         if (use.device == device && use.stream == stream) return;
     block->used_by.push_back({device, stream});
 }
 
-std::vector<BlockInfo> memory_snapshot(int device) {
-    check_device(device);
-    std::lock_guard<std::mutex> lock(pool(device).mutex);
-    std::vector<BlockInfo> blocks;
-    for (const Block* block : pool(device).all)
-        blocks.push_back({reinterpret_cast<uint64_t>(block->pointer), block->size, block->stream, block->in_use, static_cast<bool>(block->adopted)});
-    return blocks;
-}
-
 void set_memory_fraction(int device, double fraction) {
     check_device(device);
     TORCH_CHECK_VALUE(fraction > 0 && fraction <= 1, "dipu: a memory fraction lies above 0 and up to 1, got ", fraction);
-    std::lock_guard<std::mutex> lock(pool(device).mutex);
-    pool(device).fraction = fraction;
+    std::lock_guard<std::mutex> lock(memory_pool(device).mutex);
+    memory_pool(device).fraction = fraction;
 }
 
 double memory_fraction(int device) {
     check_device(device);
-    return pool(device).fraction;
+    std::lock_guard<std::mutex> lock(memory_pool(device).mutex);
+    return memory_pool(device).fraction;
 }
 
 }  // namespace dipu

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <mutex>
 
+#include "deferred_errors.h"
+
 namespace dipu {
 namespace {
 
@@ -88,7 +90,7 @@ dipuDeviceProperties device_properties(int device) {
 void synchronize_device(int device) {
     check_device(device);
     const int status = vendor()->device_synchronize(device);
-    if (C10_LIKELY(status == DIPU_SUCCESS)) return;
+    if (C10_LIKELY(status == DIPU_SUCCESS)) return raise_deferred_errors();
     raise_after(status, "work on the device", [&] { vendor()->device_synchronize(device); });
 }
 
@@ -133,7 +135,7 @@ void* stream_handle(int device, int64_t stream) {
 void synchronize_stream(int device, int64_t stream) {
     void* handle = stream_handle(device, stream);
     const int status = vendor()->stream_synchronize(handle);
-    if (C10_LIKELY(status == DIPU_SUCCESS)) return;
+    if (C10_LIKELY(status == DIPU_SUCCESS)) return raise_deferred_errors();
     raise_after(status, "work on the stream", [&] { vendor()->stream_synchronize(handle); });
 }
 

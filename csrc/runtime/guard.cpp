@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "allocator.h"
+#include "deferred_errors.h"
 #include "device.h"
 
 namespace dipu {
@@ -85,7 +86,7 @@ struct Guard final : public c10::impl::DeviceGuardImplInterface {
         if (event) check(vendor()->event_synchronize(event), "waiting for an event");
     }
     void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
-        if (event) log_failure(vendor()->event_destroy(event), "destroying an event");
+        if (event) check_later(vendor()->event_destroy(event), "destroying an event");
     }
     double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
         TORCH_CHECK(start && end, "dipu: both events must be recorded before their distance can be measured");

@@ -2,10 +2,11 @@
 
 #include <ATen/core/CachingHostAllocator.h>
 
-#include <cstdio>
 #include <map>
 #include <mutex>
 #include <vector>
+
+#include "deferred_errors.h"
 
 namespace dipu {
 namespace {
@@ -40,9 +41,9 @@ Registry& registry() {
 
 // Whether the copies up to the event are certainly over.
 bool wait_for(const Use& use) {
-    bool over = log_failure(vendor()->event_synchronize(use.event), "waiting for a copy of pinned host memory");
-    if (!over) over = log_failure(vendor()->device_synchronize(use.device), "waiting for the device of a copy of pinned host memory");
-    log_failure(vendor()->event_destroy(use.event), "destroying an event");
+    bool over = check_later(vendor()->event_synchronize(use.event), "waiting for a copy of pinned host memory");
+    if (!over) over = check_later(vendor()->device_synchronize(use.device), "waiting for the device of a copy of pinned host memory");
+    check_later(vendor()->event_destroy(use.event), "destroying an event");
     return over;
 }
 
@@ -59,9 +60,9 @@ void free_pinned(void* pointer) {
     for (const Use& use : uses) over = wait_for(use) && over;
     // Memory that a copy may still work on is lost rather than used twice.
     if (over)
-        log_failure(vendor()->pinned_free(pointer), "freeing pinned host memory");
+        check_later(vendor()->pinned_free(pointer), "freeing pinned host memory");
     else
-        std::fprintf(stderr, "dipu: pinned host memory is not freed, as a copy may still use it\n");
+        raise_later("pinned host memory is not freed, as a copy may still use it");
 }
 
 class PinnedAllocator final : public at::HostAllocator {
@@ -114,15 +115,15 @@ void record_pinned(const void* pointer, int device, int64_t stream) {
         check(vendor()->event_create(device, &event), "creating an event");
         check(vendor()->event_record(event, handle), "recording an event");
     } catch (...) {  // nothing marks the end of the copy, so it ends before the memory can be freed
-        log_failure(vendor()->stream_synchronize(handle), "waiting for a copy of pinned host memory");
-        if (event) log_failure(vendor()->event_destroy(event), "destroying an event");
+        check_later(vendor()->stream_synchronize(handle), "waiting for a copy of pinned host memory");
+        if (event) check_later(vendor()->event_destroy(event), "destroying an event");
         throw;
     }
     std::lock_guard<std::mutex> lock(registry().mutex);
     if (auto* piece = registry().find(pointer))
         piece->uses.push_back({event, device});
     else
-        log_failure(vendor()->event_destroy(event), "destroying an event");
+        check_later(vendor()->event_destroy(event), "destroying an event");
 }
 
 }  // namespace dipu

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <mutex>
 
 #include "../adaptor/adaptor.h"
 #include "../diopirt/runtime_table.h"
+#include "deferred_errors.h"
 
 namespace dipu {
 namespace {
@@ -142,9 +142,9 @@ bool Vendor::has(dipuFeature feature) const {
     return among(bits, feature);
 }
 
-bool Vendor::has_or_log(dipuFeature feature) const noexcept {
+bool Vendor::has_noexcept(dipuFeature feature) const noexcept {
     uint64_t bits = 0;
-    if (!log_failure(table_.features(&bits), "asking for the vendor's features")) bits = features_told_last;
+    if (!check_later(table_.features(&bits), "asking for the vendor's features")) bits = features_told_last;
     return among(bits, feature);
 }
 
@@ -181,13 +181,6 @@ bool vendor_loaded() { return choice().loaded != nullptr; }
 void check(int status, const char* doing) {
     if (C10_LIKELY(status == DIPU_SUCCESS)) return;
     TORCH_CHECK(false, "dipu: ", doing, " failed: ", reason(*vendor().table()));
-}
-
-bool log_failure(int status, const char* doing) noexcept {
-    if (C10_LIKELY(status == DIPU_SUCCESS)) return true;
-    const char* message = choice().loaded ? (*choice().loaded.load())->last_error() : nullptr;
-    std::fprintf(stderr, "dipu: %s failed: %s\n", doing, message && *message ? message : "no reason given by the vendor");
-    return false;
 }
 
 }  // namespace dipu

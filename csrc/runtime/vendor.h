@@ -20,9 +20,9 @@ class DIPU_API Vendor {
     const std::string& library() const { return library_; }
     // An operator by its C name; nullptr if the vendor has none.
     void* symbol(const char* name) const;
-    // Raises the vendor's message if it cannot tell; where nothing may be raised, `has_or_log` takes what it told last.
+    // Raises the vendor's message if it cannot tell; where nothing may be raised, `has_noexcept` takes what it told last.
     bool has(dipuFeature feature) const;
-    bool has_or_log(dipuFeature feature) const noexcept;
+    bool has_noexcept(dipuFeature feature) const noexcept;
     // Whose kernels run over aliases of device memory.
     c10::DeviceType alias_device() const { return alias_device_; }
     // The whole table, for other libraries of the process.
@@ -57,7 +57,5 @@ DIPU_API std::string operator_error();
 
 // Raises the vendor's message if the call failed.
 DIPU_API void check(int status, const char* doing);
-// Prints it instead: for the end of things, where nothing may be raised. Whether the call worked.
-DIPU_API bool log_failure(int status, const char* doing) noexcept;
 
 }  // namespace dipu

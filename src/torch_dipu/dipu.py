@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from torch_dipu import _C
+from torch_dipu import _C, memory
 from torch_dipu.device_index import Device, device_index
 from torch_dipu.memory import (
     empty_cache,
@@ -54,7 +54,7 @@ __all__ = [
     "get_rng_state", "get_rng_state_all", "get_sync_debug_mode",
     "init", "initial_seed", "ipc_collect", "is_available", "is_bf16_supported",
     "is_initialized", "manual_seed", "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "mem_get_info",
-    "memory_allocated", "memory_reserved", "memory_snapshot", "memory_stats", "memory_summary", "op_counts", "option",
+    "memory", "memory_allocated", "memory_reserved", "memory_snapshot", "memory_stats", "memory_summary", "op_counts", "option",
     "reset_accumulated_memory_stats", "reset_op_counts", "reset_peak_memory_stats", "seed", "seed_all", "set_device",
     "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all",
     "set_stream", "set_sync_debug_mode", "stream", "synchronize", "vendor",

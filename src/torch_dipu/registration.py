@@ -9,7 +9,7 @@ import torch
 from diopi.vendors import VendorError, choose
 from torch_dipu import _C, random, shutdown, unsupported
 from torch_dipu import dipu as device_module
-from torch_dipu.settings import ADAPTOR_CONFIG
+from torch_dipu.settings import ADAPTOR_CONFIG, DEVICE_MEMCACHING_ALGORITHM
 
 _done = False
 
@@ -31,6 +31,9 @@ def register() -> None:
         _C.choose_vendor("", str(problem))
     if problems := _C.read_settings():
         print(f"dipu: these settings are left out:\n{problems}", file=sys.stderr, end="")
+    if problem := DEVICE_MEMCACHING_ALGORITHM.problem():
+        print(f"dipu: this setting is left out: {problem}", file=sys.stderr)
+    _C.choose_memory_algorithm(DEVICE_MEMCACHING_ALGORITHM.get_or_default())
     _C.follow_environment()
     torch.utils.rename_privateuse1_backend("dipu")
     torch._register_device_module("dipu", device_module)

@@ -7,6 +7,14 @@ from __future__ import annotations
 
 from dicore.settings import Variable, declarations, flag, one_of
 
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(f"expected a number above 0, got {text!r}")
+    return number
+
+
 FORCE_FALLBACK_OPS_LIST = Variable(
     "DIPU_FORCE_FALLBACK_OPS_LIST",
     "",
@@ -43,6 +51,40 @@ WITH_DIOPI_LIBRARY = Variable(
     "DIPU_WITH_DIOPI_LIBRARY",
     "",
     "`DISABLE`: no operator of the vendor is used, everything falls back",
+    dynamic=True,
+)
+DEVICE_MEMCACHING_ALGORITHM = Variable(
+    "DIPU_DEVICE_MEMCACHING_ALGORITHM",
+    "TORCH",
+    "how device memory is cached: `TORCH` or `BF` split and merge blocks, `BS` keeps blocks by size class, `RAW` keeps nothing",
+    one_of("TORCH", "BF", "BS", "RAW"),
+)
+MEM_CHECK = Variable(
+    "DIPU_MEM_CHECK",
+    "0",
+    "`1`: at the end, print the device memory that was not freed; print at once what is handed out or freed twice",
+    one_of("0", "1"),
+    dynamic=True,
+)
+MEM_CHECK_ENABLE_BACKTRACE = Variable(
+    "DIPU_MEM_CHECK_ENABLE_BACKTRACE",
+    "0",
+    "`1`: the memory checker shows where memory was allocated, in Python and in C++",
+    one_of("0", "1"),
+    dynamic=True,
+)
+MEM_CHECK_LOG_INTERVAL = Variable(
+    "DIPU_MEM_CHECK_LOG_INTERVAL",
+    1000,
+    "the memory checker prints its figures after so many allocations",
+    _at_least_one,
+    dynamic=True,
+)
+MEM_CHECK_MAX_BLOCK = Variable(
+    "DIPU_MEM_CHECK_MAX_BLOCK",
+    10000,
+    "with more blocks than this the memory checker says once that there may be a leak",
+    _at_least_one,
     dynamic=True,
 )
 ADAPTOR_CONFIG = Variable(

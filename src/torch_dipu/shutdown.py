@@ -12,7 +12,7 @@ import atexit
 import time
 from pathlib import Path
 
-from torch_dipu import _C
+from torch_dipu import _C, memory
 
 _THREAD_NAME = "pt_autograd_"  # given by torch, on Linux visible to the process
 _LIMIT_SECONDS = 5.0
@@ -57,4 +57,5 @@ def _wait_for_autograd() -> None:
 
 def register() -> None:
     """Called once, when the device is registered."""
+    atexit.register(memory._at_exit)
     atexit.register(_wait_for_autograd)

@@ -328,9 +328,16 @@ def memory_share(tmp_path: Path) -> None:
 def snapshots(tmp_path: Path) -> None:
     x = torch.ones(MB, device="cuda:1")
     segments = torch.cuda.memory_snapshot()
-    (mine,) = [segment for segment in segments if segment["address"] == x.data_ptr()]
-    assert (mine["device"], mine["total_size"], mine["segment_type"]) == (1, 4 * MB, "large")
-    assert [(block["size"], block["state"]) for block in mine["blocks"]] == [(4 * MB, "active_allocated")]
+    (found,) = [
+        (segment["device"], segment["segment_type"], block["size"], block["state"])
+        for segment in segments
+        for block in segment["blocks"]
+        if block["address"] == x.data_ptr()
+    ]
+    assert found == (1, "large", 4 * MB, "active_allocated")
+    assert all(
+        segment["total_size"] == sum(block["size"] for block in segment["blocks"]) for segment in segments
+    )
 
 
 @checks("caching_allocator_alloc", "caching_allocator_delete")
@@ -339,7 +346,8 @@ def blocks_by_address(tmp_path: Path) -> None:
     before = torch.cuda.memory_allocated(1)
     address = torch.cuda.caching_allocator_alloc(2 * MB, device="cuda:1", stream=torch.cuda.current_stream(1))
     assert torch.cuda.memory_allocated(1) == before + 2 * MB
-    assert address in {segment["address"] for segment in torch.cuda.memory_snapshot()}
+    blocks = [block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]]
+    assert [block["state"] for block in blocks if block["address"] == address] == ["active_allocated"]
     torch.cuda.caching_allocator_delete(address)
     assert torch.cuda.memory_allocated(1) == before
     with pytest.raises(ValueError, match=r"caching_allocator_alloc.*once"):

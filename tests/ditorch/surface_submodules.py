@@ -86,16 +86,21 @@ def memory_module(tmp_path: Path) -> None:
     memory = torch.cuda.memory
     x = torch.ones(MB, device="cuda")
     snapshot = memory._snapshot()
-    assert x.data_ptr() in {segment["address"] for segment in snapshot["segments"]}
-    assert "4.0MiB" in torch.cuda._memory_viz.segsum(snapshot)  # torch's own viewer reads it
+    blocks = [block for segment in snapshot["segments"] for block in segment["blocks"]]
+    assert x.data_ptr() in {block["address"] for block in blocks}
+    assert "MiB allocated" in torch.cuda._memory_viz.segsum(snapshot)  # torch's own viewer reads it
     memory._dump_snapshot(str(tmp_path / "snapshot.pickle"))
     assert pickle.loads((tmp_path / "snapshot.pickle").read_bytes()).keys() == snapshot.keys()
+    memory._record_memory_history(max_entries=100, device="cuda:0")
+    y = torch.ones(MB, device="cuda")
+    (event,) = [
+        event for event in memory._snapshot()["device_traces"][0] if event.get("addr") == y.data_ptr()
+    ][-1:]
+    assert (event["action"], event["size"]) == ("alloc", 4 * MB)
+    assert event["frames"][0]["name"] == "memory_module"
     memory._record_memory_history(enabled=None)
-    for refused in (memory._record_memory_history, memory._get_current_allocator):
-        with pytest.raises(
-            NotImplementedError, match=r"torch\.cuda\.memory\._\w+ is not available on 'dipu'"
-        ):
-            refused()
+    with pytest.raises(NotImplementedError, match=r"torch\.cuda\.memory\._\w+ is not available on 'dipu'"):
+        memory._get_current_allocator()
 
 
 @checks("amp")

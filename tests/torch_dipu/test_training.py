@@ -355,10 +355,11 @@ def test_memory_statistics() -> None:
     y = torch.empty(2**20, dtype=torch.uint8, device="dipu")
     assert y.data_ptr() == address  # from the cache
     assert torch.dipu.memory_reserved() == reserved
-    assert any(b["size"] == 2**20 and b["state"] == "active_allocated" for b in torch.dipu.memory_snapshot())
+    blocks = [block for segment in torch.dipu.memory_snapshot() for block in segment["blocks"]]
+    assert any(b["size"] == 2**20 and b["state"] == "active_allocated" for b in blocks)
     del y
     torch.dipu.empty_cache()
-    assert torch.dipu.memory_reserved() <= reserved - 2**20
+    assert torch.dipu.memory_reserved() < reserved
     assert "held by tensors" in torch.dipu.memory_summary()
 
 

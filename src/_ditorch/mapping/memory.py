@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import threading
 from collections.abc import Callable
@@ -61,15 +62,34 @@ def snapshot_in_segments(offered: Callable[..., Any], target: Target) -> Callabl
 def apply(patches: Patches, target: Target) -> None:
     """The private functions around snapshots that documents tell users to call."""
     module: Any = torch.cuda.memory
-    functions = [_recorder(target)]
-    if hasattr(target.module, "memory_snapshot"):
-        functions += _snapshots(target)
+    own = getattr(target.module, "memory", None)
+    if all(hasattr(own, name) for name in _OF_HISTORY):
+        functions = [_given(getattr(own, name), target) for name in _OF_HISTORY]
+    else:
+        functions = [_recorder(target)]
+        if hasattr(target.module, "memory_snapshot"):
+            functions += _snapshots(target)
     for function in functions:
         patches.wrap(module, function)
     for name in ("_get_current_allocator", "_set_allocator_settings"):
         if hasattr(module, name):
             refused = placeholder(f"memory.{name}", getattr(module, name), target.device_type)
             patches.set(module, name, refused)
+
+
+_OF_HISTORY = ("_record_memory_history", "_snapshot", "_dump_snapshot")
+
+
+def _given(offered: Callable[..., Any], target: Target) -> Callable[..., Any]:
+    """A function of the device's own, given devices as it knows them."""
+
+    @functools.wraps(offered)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "device" in kwargs:
+            kwargs["device"] = target.translate(kwargs["device"])
+        return offered(*args, **kwargs)
+
+    return call
 
 
 def _recorder(target: Target) -> Callable[..., Any]:
