@@ -22,6 +22,8 @@ DIPU_API int register_direct_fallbacks();
 namespace py = pybind11;
 using dipu::vendor;
 
+void bind_distributed(py::module_ module);
+
 namespace {
 
 py::object wrap(at::Tensor tensor) { return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(tensor))); }
@@ -190,5 +192,6 @@ PYBIND11_MODULE(_C, m) {
     m.def("op_counts", &op_counts);
     m.def("reset_op_counts", &dipu::reset_op_records);
     m.def("has_alias", [] { return vendor().has(DIPU_FEATURE_ALIAS); });
+    m.def("bind_distributed", [m] { bind_distributed(m); });
     m.def("cpu_alias", [](const py::handle& tensor) { return wrap(dipu::cpu_alias(unwrap(tensor))); });
 }

@@ -10,7 +10,8 @@
 namespace dipu {
 namespace {
 
-constexpr int64_t kPooledStreams = 32;
+constexpr int64_t kPooledStreams = 32;  // and one more, kCommunicationStream of csrc/distributed
+constexpr int64_t kStreams = kPooledStreams + 2;
 thread_local int tls_device = 0;
 thread_local std::array<int64_t, kMaxDevices> tls_streams{};
 
@@ -23,7 +24,7 @@ int count_or_raise() {
     return count;
 }
 
-using StreamTable = std::array<std::array<std::atomic<void*>, kPooledStreams + 1>, kMaxDevices>;
+using StreamTable = std::array<std::array<std::atomic<void*>, kStreams>, kMaxDevices>;
 StreamTable& stream_table() {
     static auto* table = new StreamTable{};
     return *table;
