@@ -109,19 +109,26 @@ std::shared_ptr<Operation> DiclBackend::operation(const char* name, OpType type,
     return std::make_shared<Operation>(name, type, timeout == c10d::kUnsetTimeout ? options_->timeout : timeout);
 }
 
+void DiclBackend::name_peer(Operation& op, int peer) const {
+    TORCH_CHECK_VALUE(peer >= 0 && peer < size_, "dicl: ", op.name, ": the group has the ranks 0 to ", size_ - 1, ", not ", peer);
+    op.peer = peer;
+    op.peer_name = "rank " + std::to_string(identity_.global_ranks[peer]);
+}
+
 DiclBackend::WorkPointer DiclBackend::issue(std::shared_ptr<Operation> op, Tensors results) {
     if (op->device < 0) op->device = device_of(*op);
     std::unique_lock<std::mutex> lock(coalescing_mutex_);
     group_->call(*op);
     auto work = c10::make_intrusive<DeviceWork>(*op, rank_, std::move(results));
     op->works.push_back(work);
-    if (coalescing_) {
-        work->set_held(true);
-        held_.push_back(std::move(op));
-    } else {
+    if (!coalescing_) {
         group_->start(std::move(op));
+        return work;
     }
-    return work;
+    work->set_held(true);
+    const bool handle = !op->waited_for;  // else it is the whole block that is waited for
+    held_.push_back(std::move(op));
+    return handle ? work : nullptr;
 }
 
 void DiclBackend::startCoalescing() {
@@ -156,6 +163,7 @@ DiclBackend::WorkPointer DiclBackend::endCoalescing() {
 DiclBackend::WorkPointer DiclBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
     check_one("broadcast", tensors.size());
     auto op = operation("broadcast", OpType::BROADCAST, options.timeout);
+    op->waited_for = !options.asyncOp;
     op->inputs = op->outputs = tensors;
     op->peer = static_cast<int>(options.rootRank);
     return issue(std::move(op), tensors);
@@ -164,6 +172,7 @@ DiclBackend::WorkPointer DiclBackend::broadcast(Tensors& tensors, const c10d::Br
 DiclBackend::WorkPointer DiclBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
     check_one("all_reduce", tensors.size());
     auto op = operation("all_reduce", OpType::ALLREDUCE, options.timeout);
+    op->waited_for = !options.asyncOp;
     op->inputs = op->outputs = tensors;
     op->reduction = options.reduceOp;
     return issue(std::move(op), tensors);
@@ -171,6 +180,7 @@ DiclBackend::WorkPointer DiclBackend::allreduce(Tensors& tensors, const c10d::Al
 
 DiclBackend::WorkPointer DiclBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
     auto op = operation("all_reduce_coalesced", OpType::ALLREDUCE_COALESCED, options.timeout);
+    op->waited_for = !options.asyncOp;
     op->inputs = op->outputs = tensors;
     op->reduction = options.reduceOp;
     return issue(std::move(op), tensors);
@@ -179,6 +189,7 @@ DiclBackend::WorkPointer DiclBackend::allreduce_coalesced(Tensors& tensors, cons
 DiclBackend::WorkPointer DiclBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
     check_one("reduce", tensors.size());
     auto op = operation("reduce", OpType::REDUCE, options.timeout);
+    op->waited_for = !options.asyncOp;
     op->inputs = op->outputs = tensors;
     op->reduction = options.reduceOp;
     op->peer = static_cast<int>(options.rootRank);
@@ -192,6 +203,7 @@ DiclBackend::WorkPointer DiclBackend::allgather(Lists& outputs, Tensors& inputs,
 
 DiclBackend::WorkPointer DiclBackend::allgather_coalesced(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
     auto op = operation("all_gather", OpType::ALLGATHER, options.timeout);
+    op->waited_for = !options.asyncOp;
     TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "dicl: all_gather: ", outputs.size(), " lists of outputs for ", inputs.size(), " inputs");
     Tensors results;
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -211,6 +223,7 @@ DiclBackend::WorkPointer DiclBackend::_allgather_base(at::Tensor& output, at::Te
 
 DiclBackend::WorkPointer DiclBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
     auto op = operation("all_gather_into_tensor", OpType::_ALLGATHER_BASE, options.timeout);
+    op->waited_for = !options.asyncOp;
     TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "dicl: all_gather_into_tensor: ", outputs.size(), " outputs for ", inputs.size(), " inputs");
     for (size_t i = 0; i < inputs.size(); ++i) check_times("all_gather_into_tensor", outputs[i], inputs[i], size_, "output");
     op->inputs = inputs;
@@ -221,6 +234,7 @@ DiclBackend::WorkPointer DiclBackend::allgather_into_tensor_coalesced(Tensors& o
 DiclBackend::WorkPointer DiclBackend::gather(Lists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
     check_one("gather", inputs.size());
     auto op = operation("gather", OpType::GATHER, options.timeout);
+    op->waited_for = !options.asyncOp;
     op->inputs = inputs;
     op->peer = static_cast<int>(options.rootRank);
     Tensors results;
@@ -237,6 +251,7 @@ DiclBackend::WorkPointer DiclBackend::gather(Lists& outputs, Tensors& inputs, co
 DiclBackend::WorkPointer DiclBackend::scatter(Tensors& outputs, Lists& inputs, const c10d::ScatterOptions& options) {
     check_one("scatter", outputs.size());
     auto op = operation("scatter", OpType::SCATTER, options.timeout);
+    op->waited_for = !options.asyncOp;
     op->outputs = outputs;
     op->peer = static_cast<int>(options.rootRank);
     if (op->peer == rank_) {
@@ -254,6 +269,7 @@ DiclBackend::WorkPointer DiclBackend::reduce_scatter(Tensors& outputs, Lists& in
     check_list("reduce_scatter", inputs[0], size_);
     check_times("reduce_scatter", inputs[0][rank_], outputs[0], 1, "own input");
     auto op = operation("reduce_scatter", OpType::REDUCE_SCATTER, options.timeout);
+    op->waited_for = !options.asyncOp;
     op->outputs = outputs;
     op->parts = inputs;
     op->reduction = options.reduceOp;
@@ -267,6 +283,7 @@ DiclBackend::WorkPointer DiclBackend::_reduce_scatter_base(at::Tensor& output, a
 
 DiclBackend::WorkPointer DiclBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
     auto op = operation("reduce_scatter_tensor", OpType::_REDUCE_SCATTER_BASE, options.timeout);
+    op->waited_for = !options.asyncOp;
     TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "dicl: reduce_scatter_tensor: ", outputs.size(), " outputs for ", inputs.size(), " inputs");
     for (size_t i = 0; i < inputs.size(); ++i) check_times("reduce_scatter_tensor", inputs[i], outputs[i], size_, "input");
     op->inputs = inputs;
@@ -281,6 +298,7 @@ DiclBackend::WorkPointer DiclBackend::alltoall_base(at::Tensor& output, at::Tens
     check_splits("all_to_all_single", output, output_splits, size_, "output");
     check_splits("all_to_all_single", input, input_splits, size_, "input");
     auto op = operation("all_to_all_single", OpType::ALLTOALL_BASE, options.timeout);
+    op->waited_for = !options.asyncOp;
     op->inputs = {input};
     op->outputs = {output};
     op->output_splits = output_splits;
@@ -293,6 +311,7 @@ DiclBackend::WorkPointer DiclBackend::alltoall(Tensors& outputs, Tensors& inputs
     check_list("all_to_all", inputs, size_);
     check_dtype("all_to_all", outputs[0], inputs[0]);
     auto op = operation("all_to_all", OpType::ALLTOALL, options.timeout);
+    op->waited_for = !options.asyncOp;
     op->inputs = inputs;
     op->outputs = outputs;
     return issue(std::move(op), outputs);
@@ -304,7 +323,7 @@ DiclBackend::WorkPointer DiclBackend::send(Tensors& tensors, int peer, int tag) 
     check_one("send", tensors.size());
     auto op = operation("send", OpType::SEND, c10d::kUnsetTimeout);
     op->inputs = tensors;
-    op->peer = peer;
+    name_peer(*op, peer);
     op->tag = tag;
     return issue(std::move(op), tensors);
 }
@@ -313,7 +332,7 @@ DiclBackend::WorkPointer DiclBackend::recv(Tensors& tensors, int peer, int tag) 
     check_one("recv", tensors.size());
     auto op = operation("recv", OpType::RECV, c10d::kUnsetTimeout);
     op->outputs = tensors;
-    op->peer = peer;
+    name_peer(*op, peer);
     op->tag = tag;
     return issue(std::move(op), tensors);
 }
@@ -322,6 +341,7 @@ DiclBackend::WorkPointer DiclBackend::recvAnysource(Tensors& tensors, int tag) {
     check_one("recv", tensors.size());
     auto op = operation("recv", OpType::RECVANYSOURCE, c10d::kUnsetTimeout);
     op->outputs = tensors;
+    op->peer_name = "any rank";
     op->tag = tag;
     return issue(std::move(op), tensors);
 }
@@ -330,6 +350,7 @@ DiclBackend::WorkPointer DiclBackend::recvAnysource(Tensors& tensors, int tag) {
 
 DiclBackend::WorkPointer DiclBackend::barrier(const c10d::BarrierOptions& options) {
     auto op = operation("barrier", OpType::BARRIER, options.timeout);
+    op->waited_for = !options.asyncOp;
     if (options.device && options.device->is_privateuseone()) op->device = index_or_current(*options.device);
     return issue(std::move(op), {});
 }

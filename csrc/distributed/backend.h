@@ -73,6 +73,7 @@ class DIPU_API DiclBackend final : public c10d::Backend {
 
  private:
     std::shared_ptr<Operation> operation(const char* name, c10d::OpType type, std::chrono::milliseconds timeout) const;
+    void name_peer(Operation& operation, int peer) const;
     WorkPointer issue(std::shared_ptr<Operation> operation, Tensors results);
 
     const std::shared_ptr<CommunicationGroup> group_;

@@ -57,6 +57,7 @@ void CommunicationGroup::refuse_after_failure() const {
 
 void CommunicationGroup::call(Operation& operation) {
     refuse_after_failure();
+    transport_->check(operation);
     const bool collective = !operation.point_to_point();
     {
         std::lock_guard<std::mutex> lock(mutex_);

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "../runtime/vendor.h"
+
 namespace dipu {
 
 // Where a rank is in its sequence of calls.
@@ -50,6 +52,6 @@ class Membership {
 };
 
 // What to say about the store when it does not answer, e.g. that it lives in the process of rank 0.
-void set_store_owner(const std::string& description);
+DIPU_API void set_store_owner(const std::string& description);
 
 }  // namespace dipu

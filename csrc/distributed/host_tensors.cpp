@@ -11,9 +11,8 @@ namespace {
 
 // The tensor itself under the host's address, if there is one.
 at::Tensor reachable(const at::Tensor& tensor) {
-    const at::Tensor detached = tensor.detach();
-    if (detached.is_cpu()) return detached;
-    return vendor().has(DIPU_FEATURE_ALIAS) ? cpu_alias(detached) : at::Tensor();
+    if (tensor.is_cpu()) return tensor;
+    return vendor().has(DIPU_FEATURE_ALIAS) ? cpu_alias(tensor) : at::Tensor();
 }
 
 bool plain(const at::Tensor& tensor) { return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(); }
@@ -22,14 +21,14 @@ bool plain(const at::Tensor& tensor) { return tensor.is_contiguous() && !tensor.
 
 at::Tensor HostTensors::input(const at::Tensor& tensor) {
     const at::Tensor host = reachable(tensor);
-    return (host.defined() ? host : tensor.detach().cpu()).resolve_conj().resolve_neg().contiguous();
+    return (host.defined() ? host : tensor.cpu()).resolve_conj().resolve_neg().contiguous();
 }
 
 at::Tensor HostTensors::output(const at::Tensor& tensor) {
     const at::Tensor host = reachable(tensor);
     if (host.defined() && plain(host)) return host;
     at::Tensor copy = at::empty(tensor.sizes(), tensor.options().device(at::kCPU).requires_grad(false));
-    copies_.emplace_back(host.defined() ? host : tensor.detach(), copy);
+    copies_.emplace_back(host.defined() ? host : tensor, copy);
     return copy;
 }
 
@@ -37,7 +36,7 @@ at::Tensor HostTensors::in_place(const at::Tensor& tensor) {
     const at::Tensor host = reachable(tensor);
     if (host.defined() && plain(host)) return host;
     at::Tensor copy = input(tensor);
-    copies_.emplace_back(host.defined() ? host : tensor.detach(), copy);
+    copies_.emplace_back(host.defined() ? host : tensor, copy);
     return copy;
 }
 

@@ -28,6 +28,16 @@ class HostTransport final : public Transport {
     explicit HostTransport(c10::intrusive_ptr<c10d::Backend> backend)
         : backend_(std::move(backend)), rank_(backend_->getRank()), ranks_(backend_->getSize()) {}
 
+    void check(const Operation& op) const override {
+        switch (op.type) {
+            case OpType::ALLREDUCE: case OpType::ALLREDUCE_COALESCED: case OpType::REDUCE: case OpType::REDUCE_SCATTER:
+            case OpType::_REDUCE_SCATTER_BASE:
+                for (const auto& tensor : op.outputs) (void)HostReduction(op.reduction, tensor.scalar_type(), ranks_);
+                break;
+            default: break;
+        }
+    }
+
     // Collectives in the order of their calls. Messages wait for nothing but earlier ones of the same kind between the same ranks,
     // so two ranks may send to each other first and receive then.
     std::string lane(const Operation& op) const override {

@@ -18,10 +18,7 @@ std::string Operation::described() const {
     text << name << " (sequence number " << sequence;
     if (point_to_point()) {
         text << (type == c10d::OpType::SEND ? ", to " : ", from ");
-        if (type == c10d::OpType::RECVANYSOURCE)
-            text << "any rank";
-        else
-            text << "group rank " << peer;
+        text << peer_name;
     }
     if (const at::Tensor* tensor = first_tensor(*this)) text << ", " << tensor->scalar_type() << ' ' << tensor->sizes();
     if (inputs.size() > 1) text << " and " << inputs.size() - 1 << " more";

@@ -26,9 +26,12 @@ struct Operation {
     std::vector<std::vector<at::Tensor>> parts;  // a list with one tensor for each rank, for each of the inputs or outputs
     c10d::ReduceOp reduction;
     int peer = 0;  // the root, or the other side
+    std::string peer_name;  // for messages, as the program counts ranks
     int tag = 0;
     std::vector<int64_t> output_splits, input_splits;
     bool monitored = false, wait_for_all = false;  // monitored_barrier; whether it names all missing ranks or the first
+
+    bool waited_for = false;  // the program asked for no handle
 
     // given by the group
     int device = -1;                 // of the tensors; -1: the host

@@ -13,6 +13,8 @@ class Transport {
  public:
     virtual ~Transport() = default;
 
+    // Raises if it cannot carry the operation out, in the call of the program.
+    virtual void check(const Operation& operation) const = 0;
     // Operations with the same lane run one after the other, in the order of their calls; others run beside them.
     virtual std::string lane(const Operation& operation) const = 0;
     // Called on a thread of the lane, with the communication stream as the current one; what the caller's stream had queued is done.

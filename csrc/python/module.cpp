@@ -152,7 +152,8 @@ int follow_environment(const char* event, PyObject* arguments, void*) {
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
-    py::register_exception_translator([](std::exception_ptr error) {
+    // Of this module's functions alone: torch has a translator of its own, which knows its kinds of errors.
+    py::register_local_exception_translator([](std::exception_ptr error) {
         try {
             if (error) std::rethrow_exception(error);
         } catch (const c10::ValueError& failure) {

@@ -134,23 +134,23 @@ assert work.get_future_result().wait() == 0          # WorkResult.SUCCESS
 OVERLAP = """
 from torch.nn.parallel import DistributedDataParallel
 torch.manual_seed(0)
-first, second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+first, second = torch.nn.Linear(520, 520), torch.nn.Linear(520, 520)   # more than the 1 MiB of a first bucket
 net = torch.nn.Sequential(first, torch.nn.Tanh(), second).to(device)
-ddp = DistributedDataParallel(net, device_ids=[rank], bucket_cap_mb=0.01)
+ddp = DistributedDataParallel(net, device_ids=[rank], bucket_cap_mb=1)
 buckets = []
 def hook(_, bucket):
     buckets.append(bucket.index())
-    if rank == 1 and bucket.index() == 0: hear(f"at the first layer {step}")
+    if step > 0 and rank == 1 and bucket.index() == 0:   # all is one bucket in the first step hear(f"at the first layer {step}")
     work = dist.all_reduce(bucket.buffer().div_(world), async_op=True)
     works.append(work)
     return work.get_future().then(lambda done: done.value()[0])
 ddp.register_comm_hook(None, hook)
 def at_first_layer(*_):
-    if rank == 0 and works:
+    if step > 0 and rank == 0:
         assert not works[0].is_completed()
         say(f"at the first layer {step}")
 net[1].register_full_backward_pre_hook(at_first_layer)
-x = torch.full((8, 64), rank + 1.0).to(device)
+x = torch.full((8, 520), rank + 1.0).to(device)
 for step in range(3):
     works = []
     net.zero_grad()

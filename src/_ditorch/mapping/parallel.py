@@ -83,6 +83,7 @@ def _process_groups(patches: Patches, target: Target, backend: str) -> None:
         also = [torch.distributed] if hasattr(torch.distributed, name) else []
         patches.wrap(c10d, replacement, name, also=also)
     _missing_class(patches, backend)
+    _half_precision_hooks(patches)
     if device_names.wanted():
         _shown_backend(patches, backend)
 
@@ -94,6 +95,23 @@ def _missing_class(patches: Patches, backend: str) -> None:
         if not hasattr(module, _SOURCE_CLASS) and not hasattr(module, "__getattr__"):
             explained = explain_missing(module, lambda name: why if name == _SOURCE_CLASS else "")
             patches.set(module, "__getattr__", explained)
+
+
+def _half_precision_hooks(patches: Patches) -> None:
+    """`bf16_compress_hook`: DistributedDataParallel refuses it by its name unless torch was built with cuda and nccl."""
+    parallel = torch.nn.parallel.DistributedDataParallel
+    original = parallel._check_comm_hook
+
+    def check(self: Any, hook: Any) -> None:
+        if getattr(hook, "__name__", "") in ("bf16_compress_hook", "bf16_compress_wrapper_hook"):
+
+            def same_signature(state: Any, bucket: Any) -> Any: ...
+
+            same_signature.__signature__ = inspect.signature(hook)  # type: ignore[attr-defined]
+            hook = same_signature
+        original(self, hook)
+
+    patches.wrap(parallel, check, "_check_comm_hook")
 
 
 def _shown_backend(patches: Patches, backend: str) -> None:
