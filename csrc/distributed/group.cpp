@@ -98,6 +98,10 @@ void CommunicationGroup::run(Operation& operation) {
         operation.outcome = timed_out(why) ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR;
         std::string reason = communicates ? explain(operation, why, begin) : operation.described() + " failed on its device: " + why;
         reason = membership_->write_down(reason);
+        {
+            std::lock_guard<std::mutex> lock(mutex_);  // who sees this error finds the group failed
+            if (failure_.empty()) failure_ = reason;
+        }
         settle(operation, distributed_error(reason));
         fail(reason);
         return;

@@ -78,7 +78,7 @@ DeviceWork::DeviceWork(const Operation& first, int rank, std::vector<at::Tensor>
       described_(first.described()),
       sequence_(first.sequence),
       device_(first.device),
-      barrier_(first.type == c10d::OpType::BARRIER),
+      host_waits_(first.type == c10d::OpType::BARRIER || first.type == c10d::OpType::RECVANYSOURCE),
       outputs_(std::move(outputs)),
       unfinished_(operations) {}
 
@@ -94,7 +94,7 @@ float DeviceWork::getDuration() const {
 }
 
 bool DeviceWork::queue_on_current_stream() {
-    if (device_ < 0 || barrier_ || !vendor().has(DIPU_FEATURE_ASYNCHRONOUS) || !vendor()->stream_run) return false;
+    if (device_ < 0 || host_waits_ || !vendor().has(DIPU_FEATURE_ASYNCHRONOUS) || !vendor()->stream_run) return false;
     auto* argument = new std::shared_ptr<Completion>(completion_);
     const auto destroy = [](void* given) { delete static_cast<std::shared_ptr<Completion>*>(given); };
     check(vendor()->stream_run(current_stream_handle(device_), described_.c_str(), wait_in_stream, destroy, argument),

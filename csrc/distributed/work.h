@@ -37,7 +37,8 @@ class DeviceWork final : public c10d::Work {
     std::exception_ptr exception() const override;
     int sourceRank() const override;
     std::vector<at::Tensor> result() override;
-    // The current stream waits; the host only for a synchronous device, for host tensors, at a barrier, and if a timeout is given.
+    // The current stream waits; the host only for a synchronous device, for host tensors, at a barrier, for a message from
+    // anyone (whom it came from is a number of the host), and if a timeout is given.
     bool wait(std::chrono::milliseconds timeout) override;
     void synchronize() override;
     void blockCurrentStream() override;
@@ -59,7 +60,7 @@ class DeviceWork final : public c10d::Work {
     const std::string described_;
     const uint64_t sequence_;
     const int device_;
-    const bool barrier_;
+    const bool host_waits_;
     const std::vector<at::Tensor> outputs_;
     const std::shared_ptr<Completion> completion_ = std::make_shared<Completion>();
     std::mutex futures_mutex_;

@@ -6,11 +6,14 @@ Between hosts and processes the bytes travel through gloo, which is made here be
 
 from __future__ import annotations
 
+import functools
 import os
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from torch_dipu import _C
 
@@ -43,3 +46,19 @@ def register() -> None:
     _C.bind_distributed()
     _C.set_host_backend_factory(_over_gloo)
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["dipu", "cpu"])
+    _name_the_default()
+
+
+def _name_the_default() -> None:
+    """`init_process_group()`: torch finds the backend of the accelerator, but then names the group's default one gloo, which DDP asks for."""
+    original = distributed_c10d.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        if backend is None and kwargs.get("device_id") is None and not args:
+            accelerator = torch._C._get_accelerator()
+            backend = NAME if accelerator.type == "dipu" else None
+        original(backend, *args, **kwargs)
+
+    distributed_c10d.init_process_group = init_process_group
+    dist.init_process_group = init_process_group

@@ -140,7 +140,7 @@ ddp = DistributedDataParallel(net, device_ids=[rank], bucket_cap_mb=1)
 buckets = []
 def hook(_, bucket):
     buckets.append(bucket.index())
-    if step > 0 and rank == 1 and bucket.index() == 0:   # all is one bucket in the first step hear(f"at the first layer {step}")
+    if step > 0 and rank == 1 and bucket.index() == 0: hear(f"at the first layer {step}")   # all is one bucket in the first step
     work = dist.all_reduce(bucket.buffer().div_(world), async_op=True)
     works.append(work)
     return work.get_future().then(lambda done: done.value()[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ def apply(patches: Patches, target: Target) -> None:
     if not torch.distributed.is_available():
         return
     _device_mesh(patches, target)
+    _checkpoints(patches, target)
     if target.process_group is not None:
         _process_groups(patches, target, target.process_group)
 
@@ -58,6 +60,16 @@ def _device_mesh(patches: Patches, target: Target) -> None:
         mesh_init(self, target.translate_type(device_type), *args, **kwargs)
 
     patches.wrap(mesh.DeviceMesh, init, "__init__")
+
+
+def _checkpoints(patches: Patches, target: Target) -> None:
+    """A distributed checkpoint copies tensors to the host whose device has the name that torch finds here."""
+    if not target.is_from_outside:
+        return
+    loaded = sys.modules.get("torch.distributed.checkpoint.filesystem")
+    patches.set(torch._utils, "_get_available_device_type", lambda: target.device_type)
+    if loaded is not None:
+        patches.set(loaded, "_get_available_device_type", lambda: target.device_type)
 
 
 def _process_groups(patches: Patches, target: Target, backend: str) -> None:
