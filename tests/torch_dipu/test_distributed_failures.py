@@ -134,7 +134,9 @@ else:
 """
 
 
-def launch(body: str, folder: Path, ranks: int = 2, bad: int = -1, store: str = "agent", **settings: str) -> str:
+def launch(
+    body: str, folder: Path, ranks: int = 2, bad: int = -1, store: str = "agent", **settings: str
+) -> str:
     environment = {**os.environ, "DIPU_HOST_DEVICES": "2", "OMP_NUM_THREADS": "1", **settings}
     code = START + body + END
     done = run_python("-c", JOB, code, str(ranks), str(bad), store, env=environment, cwd=folder, timeout=200)
@@ -161,6 +163,8 @@ def test_a_stopped_rank_is_named(
     launch(STOPPED, tmp_path, ranks, bad, store, **settings)
 
 
-@pytest.mark.parametrize("body", [LATE, MESSAGES, ELSEWHERE, ABORTED], ids=["late", "a message", "elsewhere", "aborted"])
+@pytest.mark.parametrize(
+    "body", [LATE, MESSAGES, ELSEWHERE, ABORTED], ids=["late", "a message", "elsewhere", "aborted"]
+)
 def test_ranks_that_live_are_told_apart(body: str, tmp_path: Path) -> None:
     launch(body, tmp_path)

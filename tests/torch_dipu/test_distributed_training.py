@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -145,6 +148,43 @@ def launch(body: str, folder: Path, processes: int, **settings: str) -> None:
 )
 def test_data_parallel_training(processes: int, settings: dict[str, str], tmp_path: Path) -> None:
     launch(DATA_PARALLEL, tmp_path, processes, **settings)
+
+
+@pytest.mark.parametrize("page", ["distributed.md", "distributed.zh-CN.md"])
+def test_the_page_trains_alike_with_two_and_four_processes(page: str, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / page).read_text()
+    program, command = (re.findall(rf"```{kind}\n(.*?)```", text, re.S)[0] for kind in ("python", "sh"))
+    (tmp_path / "train.py").write_text(program)
+    name, *words = command.split()
+    assert name == "torchrun" and "--nproc-per-node=2" in words
+    if "zh-CN" in page:  # the same program: once with the processes that the page promises besides
+        words = [word.replace("per-node=2", "per-node=4") for word in words]
+    environment = {**os.environ, "DIPU_HOST_DEVICES": "2", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *words],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines() == [f"loss {alone_on_the_cpu(program):.5f}"]
+
+
+def alone_on_the_cpu(program: str) -> float:
+    """The program's training in this process."""
+    import torch
+
+    step = 0.0
+    torch.manual_seed(0)
+    model = torch.nn.Linear(16, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = torch.randn(10, 8, 16)
+    assert "torch.nn.Linear(16, 4)" in program and "torch.randn(10, 8, 16)" in program and "lr=0.1" in program
+    for batch in data:
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step = loss.item()
+    return step
 
 
 def test_model_parallel_training(tmp_path: Path) -> None:
