@@ -50,7 +50,7 @@ def register() -> None:
 
 
 def _name_the_default() -> None:
-    """`init_process_group()`: torch finds the backend of the accelerator, but then names the group's default one gloo, which DDP asks for."""
+    """`init_process_group()`: torch finds the backend, but calls the group's default one gloo, for which DDP asks."""
     original = distributed_c10d.init_process_group
 
     @functools.wraps(original)

@@ -148,7 +148,7 @@ x = torch.ones(2, device=device)
 refused(lambda: dist.all_gather_into_tensor(torch.empty(3, device=device), x), Exception, "3 elements", f"{2 * world}")
 refused(lambda: dist.all_to_all_single(torch.empty(world + 1, device=device), torch.ones(world + 1, device=device)), Exception, "split sizes")
 refused(lambda: dist.all_gather([torch.empty(2) for _ in range(world)], x), Exception, "one device")
-"""
+"""  # noqa: E501
 
 GROUPS = """
 from torch.distributed.distributed_c10d import _coalescing_manager
@@ -195,7 +195,7 @@ same(functional.reduce_scatter_tensor(torch.arange(4.0, device=device), "avg", 0
 
 dist.group.WORLD.monitored_barrier(timedelta(seconds=60), True)
 if rank == 0: assert dist.group.WORLD._get_backend(device)._get_sequence_number_for_group() == 8
-"""
+"""  # noqa: E501
 
 # One process group bound to a device, from which others are split; named by its backends, and found by torch.
 SPLIT = """
@@ -221,7 +221,7 @@ assert summed() == 3.0
 host = torch.ones(1); dist.all_reduce(host); assert host.item() == 2.0
 dist.destroy_process_group()
 sys.stdout.write(f"fine {rank}\\n")
-"""
+"""  # noqa: E501
 
 
 def launch(body: str, folder: Path, processes: int = 2, **settings: str) -> None:

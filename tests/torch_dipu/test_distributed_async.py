@@ -1,6 +1,7 @@
 """Collectives go on while the program does: handles, streams, futures, hooks, time limits.
 
-A rank comes to a collective only when another one says that it has gone past its own call. If a call blocked, both would wait for ever.
+A rank comes to a collective only when another one says that it has gone past its own call. If a call blocked, both would wait
+for ever.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ with torch.dipu.stream(side):
     dist.all_reduce(z)
     z.mul_(2)
 side.synchronize(); same(z[:2], [84.0] * 2)
-"""
+"""  # noqa: E501
 
 # With a queue, even wait() returns at once: the stream waits, not the program.
 STREAM_WAITS = """
@@ -129,8 +130,8 @@ work = dist.all_reduce(x, async_op=True)
 assert work.get_future_result().wait() == 0          # WorkResult.SUCCESS
 """
 
-# Bucket 0 of rank 1 is held back until rank 0 has come to the first layer's backward: rank 0 gets there only if its own all_reduce of
-# that bucket does not stop it.
+# Bucket 0 of rank 1 is held back until rank 0 has come to the first layer's backward: rank 0 gets there only if its own
+# all_reduce of that bucket does not stop it.
 OVERLAP = """
 from torch.nn.parallel import DistributedDataParallel
 torch.manual_seed(0)
@@ -168,7 +169,7 @@ for parameter in net.parameters():
     other = [torch.empty_like(parameter.grad) for _ in range(world)]
     dist.all_gather(other, parameter.grad)
     assert torch.equal(other[0].cpu(), other[1].cpu())
-"""
+"""  # noqa: E501
 
 # The hooks that come with torch.
 HOOKS = """
@@ -194,7 +195,7 @@ compressed = {
 for name, register in compressed.items():
     for got, wanted in zip(gradients(register), plain, strict=True):
         torch.testing.assert_close(got, wanted, rtol=2e-2, atol=2e-3, msg=lambda m: f"{name}: {m}")
-"""
+"""  # noqa: E501
 
 
 def launch(body: str, folder: Path, **settings: str) -> None:

@@ -10,7 +10,8 @@ from forked_python import run_python
 
 TIMEOUT = 4
 
-# A process of its own serves the store, as torchrun's agent does, unless rank 0 has to. Who is left when the others are done is ended.
+# A process of its own serves the store, as torchrun's agent does, unless rank 0 has to. Who is left when the others are done is
+# ended.
 JOB = """
 import os, signal, sys, time, torch.distributed as dist
 code, world, bad, agent = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "agent"
@@ -106,7 +107,7 @@ else:
 named(text, "all_reduce (sequence number 4", "Arrived: rank 0.", "rank 1 lives and did not call it; its last call is all_reduce (sequence number 3")
 pair = dist.new_group([0, 1])          # the failed one leaves others alone
 y = torch.ones(2, device=device); dist.all_reduce(y, group=pair); assert y.tolist() == [2.0, 2.0]
-"""
+"""  # noqa: E501
 
 MESSAGES = """
 if rank == 1:
@@ -119,7 +120,7 @@ else:
 ELSEWHERE = """
 text, _ = error_of(lambda: dist.all_gather([torch.empty_like(x) for _ in range(world)], x) if rank == 1 else dist.broadcast(x, src=1))
 named(text, "sequence number 4", "called another operation")
-"""
+"""  # noqa: E501
 
 # Given up by the program, while the other rank never comes.
 ABORTED = """

@@ -77,7 +77,7 @@ if world == 4:
 seen = torch.cat(list(DataLoader(torch.arange(16), batch_size=2, sampler=DistributedSampler(range(16))))).to(device)
 every = torch.empty(16, dtype=torch.int64, device=device); dist.all_gather_into_tensor(every, seen)
 assert sorted(every.tolist()) == list(range(16))
-"""
+"""  # noqa: E501
 
 MODEL_PARALLEL = """
 import torch.distributed.pipelining as pipelining
@@ -116,7 +116,7 @@ for schedule in "ScheduleGPipe", "Schedule1F1B":
     for name, value in part.state_dict().items():
         number, _, field = name.partition(".")
         close(schedule, {f"{int(number) + first}.{field}": value})
-"""
+"""  # noqa: E501
 
 CHECKPOINTS = """
 import torch.distributed.checkpoint as checkpoint
