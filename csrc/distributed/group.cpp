@@ -80,7 +80,7 @@ void CommunicationGroup::start(std::shared_ptr<Operation> operation) {
 }
 
 void CommunicationGroup::run(Operation& operation) {
-    if (operation.settled) return;  // the group failed meanwhile
+    if (operation.completed) return;  // the group failed meanwhile
     const auto begin = std::chrono::steady_clock::now();
     bool communicates = false;
     try {
@@ -93,7 +93,7 @@ void CommunicationGroup::run(Operation& operation) {
         communicates = true;
         transport_->run(operation);
     } catch (const std::exception& error) {
-        if (operation.settled) return;
+        if (operation.completed) return;
         const std::string why = what(error);
         operation.outcome = timed_out(why) ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR;
         std::string reason = communicates ? explain(operation, why, begin) : operation.described() + " failed on its device: " + why;
@@ -102,12 +102,12 @@ void CommunicationGroup::run(Operation& operation) {
             std::lock_guard<std::mutex> lock(mutex_);  // who sees this error finds the group failed
             if (failure_.empty()) failure_ = reason;
         }
-        settle(operation, distributed_error(reason));
+        complete(operation, distributed_error(reason));
         fail(reason);
         return;
     }
     if (!operation.point_to_point()) membership_->finished(operation.sequence);
-    settle(operation, nullptr);
+    complete(operation, nullptr);
 }
 
 std::string CommunicationGroup::explain(Operation& operation, const std::string& why, std::chrono::steady_clock::time_point begin) {
@@ -119,8 +119,8 @@ std::string CommunicationGroup::explain(Operation& operation, const std::string&
            seconds + " (timeout " + std::to_string(operation.timeout.count()) + " ms). " + found + "\n  The network says: " + why;
 }
 
-void CommunicationGroup::settle(Operation& operation, std::exception_ptr error) {
-    if (operation.settled.exchange(true)) return;
+void CommunicationGroup::complete(Operation& operation, std::exception_ptr error) {
+    if (operation.completed.exchange(true)) return;
     if (!error) {  // else the transport may still use them
         operation.inputs.clear();
         operation.outputs.clear();
@@ -134,7 +134,7 @@ void CommunicationGroup::settle(Operation& operation, std::exception_ptr error) 
             break;
         }
     if (under_way_.empty()) membership_->set_busy(false);
-    settled_.notify_all();
+    completed_.notify_all();
 }
 
 void CommunicationGroup::fail(const std::string& reason) {
@@ -146,7 +146,7 @@ void CommunicationGroup::fail(const std::string& reason) {
     }
     for (const auto& operation : pending) {
         operation->outcome = c10d::WorkResult::COMM_ERROR;
-        settle(*operation, distributed_error(operation->described() + " was given up, because the process group '" + identity_.name +
+        complete(*operation, distributed_error(operation->described() + " was given up, because the process group '" + identity_.name +
                                              "' failed: " + reason));
     }
 }
@@ -158,7 +158,7 @@ void CommunicationGroup::abort(const std::string& reason) {
 
 bool CommunicationGroup::drain(std::chrono::milliseconds limit) {
     std::unique_lock<std::mutex> lock(mutex_);
-    return settled_.wait_for(lock, limit, [&] { return under_way_.empty(); });
+    return completed_.wait_for(lock, limit, [&] { return under_way_.empty(); });
 }
 
 }  // namespace dipu

@@ -1,4 +1,4 @@
-// The operations of one process group: started in order, settled once, and refused after the group failed.
+// The operations of one process group: started in order, completed once, and refused after the group failed.
 #pragma once
 #include <condition_variable>
 #include <map>
@@ -44,7 +44,7 @@ class CommunicationGroup : public std::enable_shared_from_this<CommunicationGrou
     CommunicationGroup(std::unique_ptr<Transport> transport, GroupIdentity identity);
 
     void run(Operation& operation);
-    void settle(Operation& operation, std::exception_ptr error);
+    void complete(Operation& operation, std::exception_ptr error);
     std::string explain(Operation& operation, const std::string& why, std::chrono::steady_clock::time_point begin);
     void refuse_after_failure() const;
 
@@ -53,7 +53,7 @@ class CommunicationGroup : public std::enable_shared_from_this<CommunicationGrou
     std::unique_ptr<Membership> membership_;
 
     mutable std::mutex mutex_;
-    std::condition_variable settled_;
+    std::condition_variable completed_;
     std::map<std::string, std::shared_ptr<Lane>> lanes_;
     std::set<std::shared_ptr<Operation>> under_way_;
     uint64_t collectives_ = 0, messages_ = 0;

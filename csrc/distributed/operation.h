@@ -38,7 +38,7 @@ struct Operation {
     uint64_t sequence = 0;           // collectives are counted in one row, sends and receives in another
     std::optional<c10::Event> ready; // what the stream of the call had queued
     std::vector<c10::intrusive_ptr<DeviceWork>> works;
-    std::atomic<bool> settled{false};
+    std::atomic<bool> completed{false};
     c10d::WorkResult outcome = c10d::WorkResult::SUCCESS;
     int source = kAnySource;  // who a message from anyone came from
 
