@@ -23,6 +23,8 @@ DIPU_API int register_direct_fallbacks();
 namespace py = pybind11;
 using dipu::vendor;
 
+void bind_distributed(py::module_ module);
+
 namespace {
 
 py::object wrap(at::Tensor tensor) { return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(tensor))); }
@@ -151,7 +153,8 @@ int follow_environment(const char* event, PyObject* arguments, void*) {
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
-    py::register_exception_translator([](std::exception_ptr error) {
+    // Of this module's functions alone: torch has a translator of its own, which knows its kinds of errors.
+    py::register_local_exception_translator([](std::exception_ptr error) {
         try {
             if (error) std::rethrow_exception(error);
         } catch (const c10::ValueError& failure) {
@@ -194,5 +197,6 @@ PYBIND11_MODULE(_C, m) {
     m.def("op_counts", &op_counts);
     m.def("reset_op_counts", &dipu::reset_op_records);
     m.def("has_alias", [] { return vendor().has(DIPU_FEATURE_ALIAS); });
+    m.def("bind_distributed", [m] { bind_distributed(m); });
     m.def("cpu_alias", [](const py::handle& tensor) { return wrap(dipu::cpu_alias(unwrap(tensor))); });
 }

@@ -13,8 +13,7 @@
 namespace dipu {
 namespace {
 
-constexpr int64_t kPooledStreams = 32;
-constexpr int kPriorities = 4;  // 0 to -3
+constexpr int64_t kStreams = kCommunicationStream + 1;
 thread_local int tls_device = 0;
 thread_local std::array<int64_t, kMaxDevices> tls_streams{};
 
@@ -27,7 +26,7 @@ int count_or_raise() {
     return count;
 }
 
-using StreamTable = std::array<std::array<std::atomic<void*>, kPriorities * kPooledStreams + 1>, kMaxDevices>;
+using StreamTable = std::array<std::array<std::atomic<void*>, kStreams>, kMaxDevices>;
 StreamTable& stream_table() {
     static auto* table = new StreamTable{};
     return *table;
@@ -101,7 +100,10 @@ int64_t exchange_stream(int device, int64_t stream) {
     return std::exchange(tls_streams[device], stream);
 }
 
-int stream_priority(int64_t stream) { return stream == 0 ? 0 : static_cast<int>(-((stream - 1) / kPooledStreams)); }
+int stream_priority(int64_t stream) {
+    if (stream == 0 || stream == kCommunicationStream) return 0;
+    return static_cast<int>(-((stream - 1) / kPooledStreams));
+}
 
 PriorityRange stream_priority_range(int device) {
     check_device(device);

@@ -21,6 +21,11 @@ inline c10::Device dipu_device(int index) { return c10::Device(c10::kPrivateUse1
 DIPU_API dipuDeviceProperties device_properties(int device);
 DIPU_API void synchronize_device(int device);
 
+constexpr int64_t kPooledStreams = 32;
+constexpr int kPriorities = 4;  // 0 to -3
+// Behind those that are handed out to programs: the stream on which communication copies.
+constexpr int64_t kCommunicationStream = kPriorities * kPooledStreams + 1;
+
 // Streams are numbered per device: 0 is the default; 32 of each priority are handed out in turn, 1 to 32 of priority 0, 33 to 64 of
 // priority -1, and so on. A priority that the vendor does not have becomes the nearest it has; one above 0 is an error.
 DIPU_API int64_t current_stream(int device);

@@ -27,12 +27,15 @@ from dataclasses import replace
 from _ditorch.mapping import Mapping
 from _ditorch.session import of_process
 from torch.distributed.distributed_c10d import _coalescing_manager
-from torch_dipu.distributed import DiclGroup
 
-def refuse_averages(self, tensors, options):  # a backend as most are
-    assert options.reduceOp != ReduceOp.AVG, "AVG reached the backend"
-    return options, False
-DiclGroup._averaged = refuse_averages
+def refusing(original):  # a backend as most are
+    def call(self, *args, **kwargs):
+        assert not any(getattr(a, "reduceOp", None) == ReduceOp.AVG for a in args), "AVG reached the backend"
+        return original(self, *args, **kwargs)
+    return call
+for name in "allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base":
+    if hasattr(dist.ProcessGroup, name):
+        setattr(dist.ProcessGroup, name, refusing(getattr(dist.ProcessGroup, name)))
 target = of_process().mapping.target
 ditorch.disable()
 Mapping(replace(target, averages=False)).enable()

@@ -170,8 +170,6 @@ def test_ddp_trains_the_same_and_its_own_collectives_are_seen(
 ) -> None:
     ranks(DDP, tmp_path, backend, kind)
     table = read(tmp_path / "op_tools_results" / "op_time_measure_result", 0)
-    if backend == "dicl":  # written in Python: C++ calls it without the dispatcher
-        return
     inside = [row for row in table if row["name"] == "c10d.allreduce_.default"]
     assert len(inside) == 8 and all(
         float(row["forward_elasped"]) >= 0 for row in inside

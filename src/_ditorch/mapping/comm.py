@@ -27,7 +27,10 @@ def apply(patches: Patches, target: Target) -> None:
     for function in (*_copies(target), *_NCCL):
         patches.set(torch._C, function.__name__, function)
     nccl: ModuleType = torch.cuda.nccl
-    for name in ("version", "unique_id", "init_rank"):
+    if target.averages:
+        patches.set(nccl, "version", lambda: _AS_CAPABLE_AS)
+    refused = ("unique_id", "init_rank") if target.averages else ("version", "unique_id", "init_rank")
+    for name in refused:
         patches.set(nccl, name, placeholder(f"nccl.{name}", getattr(nccl, name), target.device_type))
 
 
@@ -98,6 +101,9 @@ def _copies(target: Target) -> tuple[Callable[..., Any], ...]:
 
 
 # -- torch.cuda.nccl: collectives over a list of tensors, one on each device -----------------------------------
+
+# Programs ask for the version to know what collectives can do. This one has bfloat16, averages and sums with a factor.
+_AS_CAPABLE_AS = (2, 11, 4)
 
 # The numbers that torch.cuda.nccl hands on are nccl's own (ncclRedOp_t).
 _REDUCTIONS: dict[int, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ def apply(patches: Patches, target: Target) -> None:
     if not torch.distributed.is_available():
         return
     _device_mesh(patches, target)
+    _checkpoints(patches, target)
     if target.process_group is not None:
         _process_groups(patches, target, target.process_group)
 
@@ -60,6 +62,16 @@ def _device_mesh(patches: Patches, target: Target) -> None:
     patches.wrap(mesh.DeviceMesh, init, "__init__")
 
 
+def _checkpoints(patches: Patches, target: Target) -> None:
+    """A distributed checkpoint copies tensors to the host whose device has the name that torch finds here."""
+    if not target.is_from_outside:
+        return
+    loaded = sys.modules.get("torch.distributed.checkpoint.filesystem")
+    patches.set(torch._utils, "_get_available_device_type", lambda: target.device_type)
+    if loaded is not None:
+        patches.set(loaded, "_get_available_device_type", lambda: target.device_type)
+
+
 def _process_groups(patches: Patches, target: Target, backend: str) -> None:
     c10d = torch.distributed.distributed_c10d
 
@@ -83,6 +95,7 @@ def _process_groups(patches: Patches, target: Target, backend: str) -> None:
         also = [torch.distributed] if hasattr(torch.distributed, name) else []
         patches.wrap(c10d, replacement, name, also=also)
     _missing_class(patches, backend)
+    _half_precision_hooks(patches)
     if device_names.wanted():
         _shown_backend(patches, backend)
 
@@ -94,6 +107,23 @@ def _missing_class(patches: Patches, backend: str) -> None:
         if not hasattr(module, _SOURCE_CLASS) and not hasattr(module, "__getattr__"):
             explained = explain_missing(module, lambda name: why if name == _SOURCE_CLASS else "")
             patches.set(module, "__getattr__", explained)
+
+
+def _half_precision_hooks(patches: Patches) -> None:
+    """`bf16_compress_hook`: DistributedDataParallel refuses it by its name unless torch was built with cuda and nccl."""
+    parallel = torch.nn.parallel.DistributedDataParallel
+    original = parallel._check_comm_hook
+
+    def check(self: Any, hook: Any) -> None:
+        if getattr(hook, "__name__", "") in ("bf16_compress_hook", "bf16_compress_wrapper_hook"):
+
+            def same_signature(state: Any, bucket: Any) -> Any: ...
+
+            same_signature.__signature__ = inspect.signature(hook)  # type: ignore[attr-defined]
+            hook = same_signature
+        original(self, hook)
+
+    patches.wrap(parallel, check, "_check_comm_hook")
 
 
 def _shown_backend(patches: Patches, backend: str) -> None:
