@@ -7,7 +7,7 @@ import sys
 import torch
 
 from diopi.vendors import VendorError, choose
-from torch_dipu import _C, random, shutdown
+from torch_dipu import _C, other_accelerators, random, shutdown
 from torch_dipu import dipu as device_module
 from torch_dipu.settings import ADAPTOR_CONFIG
 
@@ -40,6 +40,7 @@ def register() -> None:
     _C.register_direct_fallbacks()
     random.register_copies()
     shutdown.register()
+    other_accelerators.follow_backward()
     if torch.distributed.is_available():
         from torch_dipu import distributed
 
