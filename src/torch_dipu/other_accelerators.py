@@ -1,7 +1,8 @@
 """Another accelerator in the process of the device: its tensors compute, its backward passes are refused by name.
 
-PyTorch's autograd knows the streams of one accelerator, and where a device is plugged in it is that one. A backward pass over tensors
-of another (a real `cuda`) ends in an internal assertion of PyTorch, which says nothing to a user; here it says what is wrong.
+PyTorch's autograd knows the streams of one accelerator, and where a device is plugged in it is that one. A backward pass over
+tensors of another (a real `cuda`) ends in an internal assertion of PyTorch, which says nothing to a user; here it says what is
+wrong.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def _explaining(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _refusal(outputs: Any) -> str:
     devices = {str(t.device) for t in outputs if isinstance(t, torch.Tensor) and t.device.type != "cpu"}
-    others = sorted(name for name in devices if not name.startswith("dipu")) or ["another accelerator than dipu"]
+    others = sorted(name for name in devices if not name.startswith("dipu")) or [
+        "another accelerator than dipu"
+    ]
     return (
         f"dipu: a backward pass over tensors of {', '.join(others)} is refused: torch_dipu is in this process, and PyTorch's "
         "autograd knows the streams of one accelerator only, which is dipu then. Train on dipu, or train on the other one in a "

@@ -36,8 +36,13 @@ def test_causes_have_no_numbers_of_a_case() -> None:
     found = {cause.text: dict(cause.functions) for cause in causes}
     assert found == {
         "out: N of N elements are off, worst N at [...] (far from what rounding explains)": {"diopiExp": 2},
-        "out: N of N elements are off, worst N at [...] (up to 16 times what rounding explains)": {"diopiLog": 1},
-        "the function threw a C++ exception: c10::Error: index N is out of range": {"diopiLog": 1, "diopiSin": 1},
+        "out: N of N elements are off, worst N at [...] (up to 16 times what rounding explains)": {
+            "diopiLog": 1
+        },
+        "the function threw a C++ exception: c10::Error: index N is out of range": {
+            "diopiLog": 1,
+            "diopiSin": 1,
+        },
         "crashed (signal N, SIGSEGV)": {"diopiSin": 1},
     }
     assert [len(cause.cases) for cause in causes] == [2, 2, 1, 1]
@@ -45,7 +50,10 @@ def test_causes_have_no_numbers_of_a_case() -> None:
 
 
 def test_names_with_digits_and_long_reasons() -> None:
-    assert cause_of(_failed(0, "diopiConv2d", "grad_input2: 5 of float16[3, 4]")) == "grad_input2: N of float16[...]"
+    assert (
+        cause_of(_failed(0, "diopiConv2d", "grad_input2: 5 of float16[3, 4]"))
+        == "grad_input2: N of float16[...]"
+    )
     long = cause_of(_failed(0, "diopiAbs", "word " * 100))
     assert len(long) < 170 and long.endswith("word ...")
     assert cause_of(_failed(0, "diopiAbs", "")) == "no reason"

@@ -7,7 +7,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 
 # What the published generator does, as far as these operators need it: declarations, and C functions in front of them.
-GENERATOR = '''
+GENERATOR = """
 import argparse, re
 from pathlib import Path
 
@@ -26,7 +26,7 @@ for name, arguments in found:
     names = ", ".join(re.findall(r"(\\w+)(?:,|$)", arguments))
     body += f'extern "C" diopiError_t {name}({arguments}) {{ return ::impl::cuda::{name}({names}); }}\\n'
 Path(given.o, "diopi_adaptor.cpp").write_text('#include "impl_functions.hpp"\\n' + body)
-'''
+"""
 
 ERRORS = """
 extern "C" const char* diopiGetVendorName() { return "published-style"; }

@@ -32,7 +32,9 @@ def numbers() -> dict[str, Any]:
         "mul": {str(dtype): ((x + 2) * True).tolist() for dtype, x in zeros.items()},
         "mul by False": (zeros[torch.float32] + 2).mul(False).tolist(),
         "eq": [flags.eq(True).tolist(), flags.eq(False).tolist()],
-        "fill": [torch.empty(2, dtype=torch.bool, device=DEVICE).fill_(value).tolist() for value in (True, False)],
+        "fill": [
+            torch.empty(2, dtype=torch.bool, device=DEVICE).fill_(value).tolist() for value in (True, False)
+        ],
         "real": (zeros[torch.float32] + 0.5).tolist(),
     }
 
@@ -83,7 +85,9 @@ def ways(call: Callable[[], Any]) -> dict[str, dict[str, int]]:
     torch.dipu.reset_op_counts()
     call()
     counts = torch.dipu.op_counts()
-    return {name.removeprefix("aten::"): {way: n for way, n in row.items() if n} for name, row in counts.items()}
+    return {
+        name.removeprefix("aten::"): {way: n for way, n in row.items() if n} for name, row in counts.items()
+    }
 
 
 if __name__ == "__main__":

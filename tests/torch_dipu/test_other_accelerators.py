@@ -47,7 +47,9 @@ except RuntimeError as error:
 """
 
 
-@pytest.mark.skipif(torch.version.cuda is not None, reason="the stand-in takes the place of a cuda that this torch has")
+@pytest.mark.skipif(
+    torch.version.cuda is not None, reason="the stand-in takes the place of a cuda that this torch has"
+)
 def test_the_backward_of_another_accelerator_is_refused_by_name(tmp_path: Path) -> None:
     library, folder = tmp_path / "libanother.so", Path(torch.__file__).parent
     source = Path(__file__).with_name("another_accelerator.cpp")
@@ -64,7 +66,9 @@ def test_the_backward_of_another_accelerator_is_refused_by_name(tmp_path: Path) 
     assert lines[0] == "[2.0, 2.0, 2.0]"
     assert lines[1] == "cuda:0"
     for line in lines[2:4]:
-        assert line.startswith("RuntimeError dipu: a backward pass over tensors of cuda:0 is refused: torch_dipu is in")
+        assert line.startswith(
+            "RuntimeError dipu: a backward pass over tensors of cuda:0 is refused: torch_dipu is in"
+        )
         assert line.endswith("(TORCH_DEVICE_BACKEND_AUTOLOAD=0, and no import of torch_dipu). RuntimeError")
     assert lines[-2] == "[2.0, 2.0, 2.0] [2.0, 2.0, 2.0]"
     assert "scalar outputs" in lines[-1] and "dipu" not in lines[-1]

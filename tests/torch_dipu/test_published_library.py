@@ -51,7 +51,9 @@ def seen(built: BuiltLibrary) -> dict[str, Any]:
 def test_what_is_exported(built: BuiltLibrary) -> None:
     assert {"diopiAdd", "diopiNLLLoss", "diopiGetVendorName"} <= set(built.functions)
     assert "diopiRMSNorm" in built.left_out and not set(built.left_out) & set(built.functions)
-    listed = subprocess.run(["nm", "-D", "--defined-only", built.path], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["nm", "-D", "--defined-only", built.path], capture_output=True, text=True, check=True
+    )
     exported = {line.split()[-1] for line in listed.stdout.splitlines()}
     assert exported == {*built.functions, "dipuGetVendorTable"}
     assert [path.name for path in built.path.parent.iterdir()] == ["libpub.so"]
@@ -74,12 +76,18 @@ def test_true_and_false_are_read_as_the_library_reads_numbers(seen: dict[str, An
     ("which", "kind", "text"),
     [
         ("of torch", "IndexError", "diopiIndexSelect threw a C++ exception: index out of range"),
-        ("of the standard library", "RuntimeError", "diopiLog threw a C++ exception: the logarithm of a negative number"),
+        (
+            "of the standard library",
+            "RuntimeError",
+            "diopiLog threw a C++ exception: the logarithm of a negative number",
+        ),
         ("of no class", "RuntimeError", "diopiSqrt threw a C++ exception that tells nothing of itself"),
         ("after a refused buffer", "OutOfMemoryError", "out of memory"),
     ],
 )
-def test_an_exception_becomes_an_error_of_its_function(seen: dict[str, Any], which: str, kind: str, text: str) -> None:
+def test_an_exception_becomes_an_error_of_its_function(
+    seen: dict[str, Any], which: str, kind: str, text: str
+) -> None:
     found = seen["errors"][which]
     assert found[0] == kind and text in found[1], found
     assert "frame #" not in found[1]
@@ -142,20 +150,26 @@ def test_numbers_are_covered_by_cases_that_pass(report: RunReport) -> None:
 
 
 def test_a_folder_that_is_no_checkout(tmp_path: Path) -> None:
-    with pytest.raises(PublishedError, match=r"is no checkout of DIOPI: it has no impl/torch/functions/functions.cpp"):
+    with pytest.raises(
+        PublishedError, match=r"is no checkout of DIOPI: it has no impl/torch/functions/functions.cpp"
+    ):
         build(tmp_path, tmp_path / "lib.so")
 
 
 def test_a_generator_that_fails(tmp_path: Path) -> None:
     tree = write_tree(tmp_path)
     (tree / "adaptor/codegen/gen.py").write_text("import no_such_module")
-    with pytest.raises(PublishedError, match=r"gen.py failed: ModuleNotFoundError: No module named 'no_such_module'"):
+    with pytest.raises(
+        PublishedError, match=r"gen.py failed: ModuleNotFoundError: No module named 'no_such_module'"
+    ):
         build(tree, tmp_path / "lib.so")
 
 
 def test_a_compiler_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(PublishedError, match=r"there is no no-such-compiler here. Install a C\+\+ compiler, or set CXX"):
+    with pytest.raises(
+        PublishedError, match=r"there is no no-such-compiler here. Install a C\+\+ compiler, or set CXX"
+    ):
         build(write_tree(tmp_path), tmp_path / "lib.so")
 
 

@@ -84,4 +84,3 @@ def causes_text(report: RunReport, most: int = 6) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
-

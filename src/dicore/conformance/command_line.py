@@ -102,7 +102,8 @@ def add_causes_command(app: typer.Typer, program: str) -> None:
     def causes_command(
         file: Annotated[Path, typer.Argument(metavar="RUN.json", help="The JSON of a run.")],
         out: Annotated[
-            Path | None, typer.Option("--out", metavar="FILE", help="Write the page here instead of printing it.")
+            Path | None,
+            typer.Option("--out", metavar="FILE", help="Write the page here instead of printing it."),
         ] = None,
     ) -> None:
         """The failures of a run by cause, as a page in Markdown: how many cases, of which functions, an example of each.

@@ -23,11 +23,15 @@ class PublishedDevice(StrEnum):
 def build_published_command(
     source: Annotated[
         Path,
-        typer.Option(metavar="DIR", envvar=SOURCE.name, help="A checkout of DIOPI (impl/, adaptor/, proto/)."),
+        typer.Option(
+            metavar="DIR", envvar=SOURCE.name, help="A checkout of DIOPI (impl/, adaptor/, proto/)."
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The library to write, such as libpub.so.")],
     device: Annotated[PublishedDevice, typer.Option(help="What it computes on.")] = PublishedDevice.CPU,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Compilers at a time; 0: one for each CPU.")] = 0,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=0, help="Compilers at a time; 0: one for each CPU.")
+    ] = 0,
 ) -> None:
     """Compile DIOPI's own impl/torch, unchanged, against these headers and the installed torch.
 
@@ -45,4 +49,6 @@ def build_published_command(
     for line in reasons():
         typer.echo(f"not compiled: {line}")
     typer.echo(f"so without {', '.join(built.left_out)}")
-    typer.echo(f"\nNow:\n  DIPU_DEVICE={built.path} dipu doctor\n  diopi conformance --library {built.path} --quick")
+    typer.echo(
+        f"\nNow:\n  DIPU_DEVICE={built.path} dipu doctor\n  diopi conformance --library {built.path} --quick"
+    )

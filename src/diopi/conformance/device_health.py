@@ -41,7 +41,10 @@ class DeviceHealth:
     def _memory_problem(self) -> str:
         """Allocates, copies there and back, and frees."""
         memory = self._memory
-        sent, received = ctypes.create_string_buffer(bytes(range(_BYTES)), _BYTES), ctypes.create_string_buffer(_BYTES)
+        sent, received = (
+            ctypes.create_string_buffer(bytes(range(_BYTES)), _BYTES),
+            ctypes.create_string_buffer(_BYTES),
+        )
         pointer = 0
         try:
             pointer = memory.allocate(_BYTES)

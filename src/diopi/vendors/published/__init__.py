@@ -2,8 +2,8 @@
 
     build(Path("DIOPI"), Path("libpub.so"))       # DIPU_DEVICE=./libpub.so
 
-The sources stay where they are and are not changed. They are compiled against the headers of this project and the installed torch,
-with a few headers in front of theirs (`shim/`) and a runtime beside them (`runtime/`).
+The sources stay where they are and are not changed. They are compiled against the headers of this project and the installed
+torch, with a few headers in front of theirs (`shim/`) and a runtime beside them (`runtime/`).
 """
 
 from diopi.vendors.published.build import BuiltLibrary, build

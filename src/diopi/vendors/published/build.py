@@ -62,9 +62,9 @@ def build(
     with tempfile.TemporaryDirectory(prefix="diopi-published-") as name:
         folder = Path(name)
         _generate(source.absolute(), folder)
-        flags = toolchain.compile_flags(source.absolute(), folder)
-        commands = _commands(toolchain, source.absolute(), folder, flags, _prelude(toolchain, flags, folder))
-        objects = _compiled(commands, jobs or os.cpu_count() or 1, tell)
+        objects = _compiled(
+            _commands(toolchain, source.absolute(), folder), jobs or os.cpu_count() or 1, tell
+        )
         return _linked(toolchain, objects, folder, out)
 
 
@@ -79,9 +79,24 @@ def _check_source(source: Path) -> None:
 
 def _generate(source: Path, folder: Path) -> None:
     """The published generator writes the C functions and the declarations of what is behind them."""
-    command = [sys.executable, "-W", "ignore", str(source / GENERATOR), "-d", str(source), "-o", str(folder), "-c", "torch"]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        str(source / GENERATOR),
+        "-d",
+        str(source),
+        "-o",
+        str(folder),
+        "-c",
+        "torch",
+    ]
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, check=False
+        command,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0 or not (folder / "diopi_adaptor.cpp").is_file():
         lines = (done.stderr or done.stdout).strip().splitlines()
@@ -96,28 +111,23 @@ class _Command:
     object: Path
 
 
-def _prelude(toolchain: Toolchain, flags: Sequence[str], folder: Path) -> Path:
-    """The header in front of every published file, precompiled: torch's headers cost more than the files themselves."""
-    prelude = FOLDER / "shim" / toolchain.device / "prelude.h"
-    copied = folder / "prelude.h"
-    copied.write_text(prelude.read_text(encoding="utf-8"), encoding="utf-8")
-    made = f"{copied}.gch"  # found beside the header by its name
-    _run([toolchain.compiler, *flags, "-x", "c++-header", str(copied), "-o", made], f"{prelude} does not compile")
-    return copied
-
-
-def _commands(
-    toolchain: Toolchain, source: Path, folder: Path, flags: Sequence[str], included: Path
-) -> list[_Command]:
-    prelude = ["-include", str(included)]
+def _commands(toolchain: Toolchain, source: Path, folder: Path) -> list[_Command]:
+    flags = toolchain.compile_flags(source, folder)
+    preludes = {
+        "": [],
+        "aten": ["-include", str(FOLDER / "shim" / toolchain.device / "prelude.h")],
+    }
+    preludes["torch"] = ["-DPUBLISHED_FRONTEND", *preludes["aten"]]
     runtime = FOLDER / "runtime" / f"{toolchain.device}.cpp"
     name = f'-DPUBLISHED_NAME="published-{toolchain.device}"'
-    files = [(str(source / file), prelude if file.startswith("impl/") else []) for file in COMPILED]
+    files = [(str(source / file), preludes[headers]) for file, headers in COMPILED.items()]
     files += [(str(folder / "diopi_adaptor.cpp"), []), (str(runtime), [name, f"-I{include_folder()}"])]
     commands = []
     for number, (file, more) in enumerate(files):
         made = folder / f"{number}-{Path(file).stem}.o"
-        commands.append(_Command(file, (toolchain.compiler, *flags, *more, "-c", file, "-o", str(made)), made))
+        commands.append(
+            _Command(file, (toolchain.compiler, *flags, *more, "-c", file, "-o", str(made)), made)
+        )
     return commands
 
 
@@ -139,7 +149,9 @@ def _run(words: Sequence[str], problem: str) -> str:
         raise PublishedError(f"there is no {words[0]} here. Install a C++ compiler, or set CXX.") from None
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-        raise PublishedError("\n  ".join([f"{problem}:", *errors[:5], f"{words[0]} ended with {done.returncode}"]))
+        raise PublishedError(
+            "\n  ".join([f"{problem}:", *errors[:5], f"{words[0]} ended with {done.returncode}"])
+        )
     return done.stdout
 
 

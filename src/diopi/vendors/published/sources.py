@@ -15,16 +15,16 @@ __all__ = ["COMPILED", "DEVICES", "FOLDER", "LEFT_OUT", "NEEDS_KERNELS", "Publis
 FOLDER = Path(__file__).parent
 DEVICES = ("cpu", "cuda")
 
-COMPILED = (
-    "impl/torch/functions/functions.cpp",
-    "impl/torch/functions/functions_lightllm.cpp",
-    "impl/torch/functions/error.cpp",
-    "impl/torch/helper.cpp",
-    "impl/torch/build_aten.cpp",
-    "adaptor/csrc/convert.cpp",
-    "adaptor/csrc/composite_ops.cpp",
-)
-"""The longest one first: it is compiled while the others are."""
+COMPILED = {
+    "impl/torch/functions/functions.cpp": "torch",
+    "impl/torch/functions/functions_lightllm.cpp": "torch",
+    "impl/torch/functions/error.cpp": "",
+    "impl/torch/helper.cpp": "aten",
+    "impl/torch/build_aten.cpp": "aten",
+    "adaptor/csrc/convert.cpp": "",
+    "adaptor/csrc/composite_ops.cpp": "",
+}
+"""File -> which headers of torch it uses: its frontend (nn, optim), those of its tensors, or none. The longest one first."""
 LEFT_OUT = {
     "impl/torch/functions/functions_ext.cpp": "needs the sources of flash-attention and kernels in .cu files",
     "impl/torch/functions/functions_mmcv.cpp": "needs kernels in .cu files",
@@ -54,7 +54,9 @@ class Toolchain:
     @classmethod
     def find(cls, device: str) -> Toolchain:
         """What is installed here; PublishedError names what is missing."""
-        spec = importlib.util.find_spec("torch")  # found without importing it: a device plugged into it stays out
+        spec = importlib.util.find_spec(
+            "torch"
+        )  # found without importing it: a device plugged into it stays out
         folders = list(spec.submodule_search_locations or ()) if spec else []
         if not folders:
             raise PublishedError("torch is not installed. Install torch 2.11 to 2.13.")
@@ -67,7 +69,9 @@ class Toolchain:
             )
         headers = [folder for folder in _cuda_folders("include") if (folder / "cuda_runtime_api.h").is_file()]
         if not headers:
-            raise PublishedError("--device cuda: cuda_runtime_api.h is not found. Set CUDA_HOME to the toolkit.")
+            raise PublishedError(
+                "--device cuda: cuda_runtime_api.h is not found. Set CUDA_HOME to the toolkit."
+            )
         others = [folder for folder in _cuda_folders("include") if folder not in headers]
         libraries = [folder for folder in _cuda_folders("lib*") if any(folder.glob("libcudart.so*"))]
         if not libraries:

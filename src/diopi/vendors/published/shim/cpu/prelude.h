@@ -8,9 +8,11 @@
 #include <ATen/NativeFunctions.h>
 #include <ATen/WrapDimUtilsMulti.h>
 #include <diopi/diopirt.h>
+#ifdef PUBLISHED_FRONTEND
 #include <torch/nn.h>
 #include <torch/optim.h>
 #include <torch/torch.h>
+#endif
 
 #include <array>
 #include <numeric>
