@@ -138,7 +138,7 @@ diopiError_t diopiSqrt(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiC
 // It throws because the memory that it asked for was refused.
 diopiError_t diopiExp(diopiContextHandle_t ctx, diopiTensorHandle_t out, diopiConstTensorHandle_t input) {
     diopiTensorHandle_t buffer = nullptr;
-    if (diopiRequireBuffer(ctx, &buffer, int64_t(1) << 60, diopi_device) != diopiSuccess) throw std::runtime_error("no buffer");
+    if (diopiRequireBuffer(ctx, &buffer, int64_t(1) << 44, diopi_device) != diopiSuccess) throw std::runtime_error("no buffer");
     return diopiSuccess;
 }
 

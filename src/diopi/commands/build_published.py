@@ -38,7 +38,7 @@ def build_published_command(
     The library is a vendor: DIPU_DEVICE=/path/libpub.so. Exit code 0: written; 1: it cannot be built.
     """
     from diopi.vendors.published import PublishedError, build
-    from diopi.vendors.published.build import reasons
+    from diopi.vendors.published.compilation import reasons
 
     try:
         built = build(source, out, device.value, jobs=jobs, tell=typer.echo)

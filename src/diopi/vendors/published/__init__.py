@@ -6,7 +6,7 @@ The sources stay where they are and are not changed. They are compiled against t
 torch, with a few headers in front of theirs (`shim/`) and a runtime beside them (`runtime/`).
 """
 
-from diopi.vendors.published.build import BuiltLibrary, build
+from diopi.vendors.published.compilation import BuiltLibrary, build
 from diopi.vendors.published.sources import DEVICES, PublishedError
 
 __all__ = ["DEVICES", "BuiltLibrary", "PublishedError", "build"]

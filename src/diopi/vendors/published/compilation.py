@@ -29,6 +29,7 @@ __all__ = ["BuiltLibrary", "build", "missing_symbols", "operator_of"]
 _RUNTIME_ENTRY = "dipuGetVendorTable"
 # The namespaces of the published sources in mangled names: what is undefined there was left out, everything else is torch's.
 _NAMESPACES = re.compile(r"_ZNK?(4impl|6vision|4mmcv|3ext|6sparse|10flash_attn)")
+_FUNCTION = re.compile(r"diopi[A-Z]")
 _OPERATOR = re.compile(r"_ZN4impl4cuda(\d+)(diopi\w+)")
 
 
@@ -159,7 +160,7 @@ def _linked(toolchain: Toolchain, objects: Sequence[Path], folder: Path, out: Pa
     symbols = _run(["nm", *map(str, objects)], "nm cannot read what was compiled")
     missing, defined = missing_symbols(symbols.splitlines())
     left_out = {operator_of(symbol) for symbol in missing} - {""} | NEEDS_KERNELS
-    exported = sorted(name for name in defined if name.startswith("diopi") and name not in left_out)
+    exported = sorted(name for name in defined if _FUNCTION.match(name) and name not in left_out)
     script = folder / "exports.map"
     script.write_text(_export_script(exported), encoding="utf-8")
     linking = out.with_name(f".{out.name}.{os.getpid()}")  # a process may have the old one loaded
@@ -179,8 +180,7 @@ def _linked(toolchain: Toolchain, objects: Sequence[Path], folder: Path, out: Pa
         raise PublishedError(f"{out} cannot be written: {error.strerror}. Give another --out.") from None
     finally:
         linking.unlink(missing_ok=True)
-    names = tuple(name for name in exported if name[5].isupper())
-    return BuiltLibrary(out, names, tuple(sorted(left_out)))
+    return BuiltLibrary(out, tuple(exported), tuple(sorted(left_out)))
 
 
 def missing_symbols(lines: Iterable[str]) -> tuple[set[str], set[str]]:
