@@ -72,7 +72,7 @@ def losses() -> list[dict[str, Any]]:
                 given = factor if factor is None else factor.to(device)
                 arguments = (target.to(device), given, reduction, -100)
                 loss, total = torch.ops.aten.nll_loss_forward(x.to(device), *arguments)
-                leaf = x.to(device).requires_grad_()
+                leaf = x.clone().to(device).requires_grad_()
                 out = F.nll_loss(leaf, target.to(device), given, reduction=("none", "mean", "sum")[reduction])
                 out.sum().backward()
                 row[device] = [loss.flatten().tolist(), total.item(), leaf.grad.flatten().tolist()]

@@ -24,3 +24,6 @@
 #define lazyInitCUDA hasCUDA
 // A CPU device of torch has no index, and tensors of two are not of one device.
 #define diopiGetTensorDeviceIndex(tensor, index) (*(index) = -1, diopiSuccess)
+// The sources ask for results on the device of a tensor that they computed. That device is called the CPU here, and never means the host.
+#define diopiRequireTensor(ctx, tensor, size, stride, dtype, device) \
+    diopiRequireTensor(ctx, tensor, size, stride, dtype, ((void)(device), diopi_device))
