@@ -202,6 +202,18 @@ inline PointerArgument<bool> pointer(std::optional<bool> value) { return {value}
 inline PointerArgument<double> pointer(std::optional<double> value) { return {value}; }
 inline PointerArgument<double> pointer(double value) { return {value}; }
 
+// The shape of a bias whose gradient is wanted: published libraries compute the gradient only if they are given it.
+struct BiasSizes {
+    int64_t channels;
+    bool wanted;
+    diopiSize_t value{};
+    operator diopiSize_t*() {
+        value = {&channels, 1};
+        return wanted ? &value : nullptr;
+    }
+};
+inline BiasSizes bias_sizes_if(bool wanted, const at::Tensor& grad_output) { return {grad_output.size(1), wanted}; }
+
 struct TextArgument {
     std::string value;
     operator const char*() const { return value.c_str(); }
