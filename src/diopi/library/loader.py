@@ -206,9 +206,15 @@ class Library:
         if found is None:
             form = ctypes.CFUNCTYPE(ctypes.c_int, *(c_type(kind) for _, kind in signature(name)))
             adapted = self.adaptor.symbol(name) if self.adaptor else None
-            own = ctypes.cast(getattr(self._operators, name, None), ctypes.c_void_p).value
-            found = self._functions[name] = form(direct().guard(name.encode())), adapted or own or 0
+            found = self._functions[name] = (
+                form(direct().guard(name.encode())),
+                adapted or self._address(name),
+            )
         return found
+
+    def _address(self, name: str) -> int:
+        function = getattr(self._operators, name, None)
+        return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
     def _text(self, name: str) -> str:
         function = getattr(self._operators, name, None)
