@@ -159,5 +159,18 @@ diopiError_t diopiNLLLossBackward(diopiContextHandle_t ctx, diopiTensorHandle_t 
     return diopiSuccess;
 }
 
+// The gradient of the bias is computed only if the bias's shape is given.
+diopiError_t diopiConvolution2dBackward(diopiContextHandle_t ctx, diopiTensorHandle_t grad_input, diopiTensorHandle_t grad_weight, diopiTensorHandle_t grad_bias, diopiConstTensorHandle_t grad_output, diopiConstTensorHandle_t input, diopiConstTensorHandle_t weight, diopiSize_t* bias_sizes, diopiSize_t stride, diopiSize_t padding, diopiSize_t dilation, int64_t groups) {
+    const auto list = [](const diopiSize_t& size) { return at::IntArrayRef(size.data, size.len); };
+    const std::vector<int64_t> none(stride.len, 0);
+    const auto sizes = bias_sizes ? at::OptionalIntArrayRef(list(*bias_sizes)) : at::OptionalIntArrayRef();
+    const auto made = at::cuda::convolution_backward(tensor(grad_output), tensor(input), tensor(weight), sizes, list(stride), list(padding), list(dilation), false, none, groups,
+                                                     {grad_input != nullptr, grad_weight != nullptr, grad_bias != nullptr && bias_sizes != nullptr});
+    if (grad_input) tensor(grad_input).copy_(std::get<0>(made));
+    if (grad_weight) tensor(grad_weight).copy_(std::get<1>(made));
+    if (grad_bias && bias_sizes) tensor(grad_bias).copy_(std::get<2>(made));
+    return diopiSuccess;
+}
+
 }  // namespace cuda
 }  // namespace impl

@@ -80,6 +80,18 @@ def losses() -> list[dict[str, Any]]:
     return found
 
 
+def convolved() -> dict[str, list[float]]:
+    """The gradient of a convolution's bias on both devices."""
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(2, 3, 5, 5), torch.randn(4, 3, 3, 3), torch.randn(4)
+    found = {}
+    for device in ("cpu", DEVICE):
+        leaf = bias.clone().to(device).requires_grad_()
+        F.conv2d(x.to(device), weight.to(device).requires_grad_(), leaf).square().sum().backward()
+        found[device] = leaf.grad.tolist()
+    return found
+
+
 def ways(call: Callable[[], Any]) -> dict[str, dict[str, int]]:
     """Which way the operators of a call went."""
     torch.dipu.reset_op_counts()
@@ -99,6 +111,7 @@ if __name__ == "__main__":
                 "errors": errors(),
                 "drawn": drawn(),
                 "losses": losses(),
+                "bias": [ways(convolved).get("convolution_backward_overrideable"), convolved()],
                 "zeros": [ways(x.zero_), x.tolist()],
                 "ways of losses": ways(losses),
                 "vendor": torch.dipu.vendor_name(),

@@ -118,6 +118,12 @@ def test_first_forms_serve_where_the_second_are_missing(seen: dict[str, Any]) ->
     assert ways["nll_loss_forward"] == {"diopi": 12} and ways["nll_loss_backward"] == {"diopi": 6}
 
 
+def test_a_convolution_is_told_that_its_bias_has_a_gradient(seen: dict[str, Any]) -> None:
+    ways, gradients = seen["bias"]
+    assert ways == {"diopi": 1}
+    assert gradients["dipu"] == pytest.approx(gradients["cpu"], rel=1e-4)
+
+
 # ---- the same library under the conformance suite ----
 
 
