@@ -28,7 +28,7 @@ diopiScalar_t real(double value) {
 
 double value_of(const diopiScalar_t* number) {
     if (!number) return 1;
-    const bool integral = number->stype <= diopi_dtype_uint64 || number->stype == diopi_dtype_bool;
+    const bool integral = number->stype <= diopi_dtype_uint64;
     return integral ? static_cast<double>(number->ival) : number->fval;
 }
 

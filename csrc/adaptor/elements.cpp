@@ -213,7 +213,7 @@ bool convert_elements(const void* from, int from_dtype, void* to, int to_dtype, 
 bool number_fits(const diopiScalar_t& number, int dtype, std::string& problem) {
     std::ostringstream text;
     text.precision(17);
-    if (number.stype <= diopi_dtype_uint64 || number.stype == diopi_dtype_bool) {
+    if (number.stype <= diopi_dtype_uint64) {
         const Range range = range_of(dtype);
         if (kind_of(dtype) != Kind::integer || (number.ival >= range.low && number.ival <= range.high)) return true;
         text << number.ival;

@@ -15,6 +15,7 @@
 #include <ATen/ops/sub.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
@@ -38,6 +39,15 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward_fallback(
     const at::OptionalIntArrayRef bias_sizes = output_mask[2] ? at::OptionalIntArrayRef(at::IntArrayRef(&channels, 1)) : std::nullopt;
     return fall_back<std::tuple<at::Tensor, at::Tensor, at::Tensor>>(record, grad_output, input, weight, bias_sizes, stride, padding, dilation,
                                                                      transposed, output_padding, groups, output_mask);
+}
+
+at::Tensor total_weight_of(const at::Tensor& input, const at::Tensor& target, const std::optional<at::Tensor>& weight, int64_t reduction,
+                           int64_t ignore_index) {
+    if (reduction == at::Reduction::None) return at::zeros({}, input.options());
+    const at::Tensor counts = target.ne(ignore_index).flatten();
+    if (!weight || !weight->defined()) return counts.sum(input.scalar_type());
+    const at::Tensor classes = target.flatten().masked_fill(counts.logical_not(), 0);
+    return (weight->index_select(0, classes) * counts).sum();
 }
 
 namespace {

@@ -17,4 +17,8 @@ DIPU_API std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward_fal
     const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride, at::IntArrayRef padding,
     at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> output_mask);
 
+// What nll_loss_forward gives beside the loss: the sum of the weights of the targets that count.
+DIPU_API at::Tensor total_weight_of(const at::Tensor& input, const at::Tensor& target, const std::optional<at::Tensor>& weight,
+                                    int64_t reduction, int64_t ignore_index);
+
 }  // namespace dipu

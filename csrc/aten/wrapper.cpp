@@ -30,7 +30,39 @@ namespace {
     TORCH_CHECK(false, text, message);
 }
 
+// What an exception says of itself: the text, without torch's list of C++ frames.
+std::string told_by(const std::exception& error) {
+    if (const auto* own = dynamic_cast<const c10::Error*>(&error)) return own->what_without_backtrace();
+    return error.what();
+}
+
 }  // namespace
+
+void raise_thrown(const Operator& op, const OpRecord& record, const Context& context) {
+    // a function that the vendor called back raised first, and the vendor threw because of it
+    if (context.failure) std::rethrow_exception(context.failure);
+    const auto text = [&](const std::exception& error) { return c10::str("dipu: ", record.name, " failed: ", op.symbol(), " threw a C++ exception: ", told_by(error)); };
+    try {
+        throw;
+    } catch (const c10::OutOfMemoryError& error) {
+        TORCH_CHECK_WITH(OutOfMemoryError, false, text(error));
+    } catch (const c10::IndexError& error) {
+        TORCH_CHECK_INDEX(false, text(error));
+    } catch (const c10::ValueError& error) {
+        TORCH_CHECK_VALUE(false, text(error));
+    } catch (const c10::TypeError& error) {
+        TORCH_CHECK_TYPE(false, text(error));
+    } catch (const c10::NotImplementedError& error) {
+        TORCH_CHECK_NOT_IMPLEMENTED(false, text(error));
+    } catch (const std::bad_alloc&) {
+        TORCH_CHECK(false, "dipu: ", record.name, " failed: ", op.symbol(), " ran out of host memory");
+    } catch (const std::exception& error) {
+        TORCH_CHECK(false, text(error));
+    } catch (...) {
+        TORCH_CHECK(false, "dipu: ", record.name, " failed: ", op.symbol(), " threw a C++ exception that tells nothing of itself");
+    }
+    std::abort();  // not reached: every handler raises
+}
 
 bool succeeded(diopiError_t status, const Operator& op, const OpRecord& record) {
     switch (status) {

@@ -56,6 +56,8 @@ class DIPU_API Operator {
 
 // True if the call is done, false if the vendor leaves it to the fallback; raises the vendor's error.
 DIPU_API bool succeeded(diopiError_t status, const Operator& op, const OpRecord& record);
+// The interface is C, but a library may let a C++ exception out. Raises it, while it is handled, as an error of its function.
+[[noreturn]] DIPU_API void raise_thrown(const Operator& op, const OpRecord& record, const Context& context);
 
 // A tensor that the vendor makes by diopiRequireTensor because its size depends on the data.
 class Made {
@@ -104,7 +106,12 @@ class Call {
         if (C10_UNLIKELY(settings.dump.load(std::memory_order_relaxed) > 0)) print_call(record_, op_.symbol(), op_.line());
         std::optional<Stopwatch> stopwatch;
         if (C10_UNLIKELY(settings.timing.load(std::memory_order_relaxed))) stopwatch.emplace(record_, Way::Diopi);
-        const diopiError_t status = reinterpret_cast<Function>(op_.function())(context.handle(), std::forward<Arguments>(arguments)...);
+        diopiError_t status;
+        try {
+            status = reinterpret_cast<Function>(op_.function())(context.handle(), std::forward<Arguments>(arguments)...);
+        } catch (...) {
+            raise_thrown(op_, record_, context);
+        }
         if (C10_LIKELY(status == diopiSuccess)) {
             record_.count(Way::Diopi);
             (take_made(arguments), ...);  // before the context that owns them is gone
@@ -148,17 +155,19 @@ struct ScalarArgument {
     operator const diopiScalar_t*() const { return present ? &value : nullptr; }
     operator diopiScalar_t*() { return present ? &value : nullptr; }
 };
+// True and False go as integers: published libraries take `stype` up to uint64 for an integer and read `fval` of all others.
 inline ScalarArgument scalar(const at::Scalar& from) {
     ScalarArgument to;
     if (from.isFloatingPoint()) {
         to.value.stype = diopi_dtype_float64;
         to.value.fval = from.toDouble();
     } else {
-        to.value.stype = from.isBoolean() ? diopi_dtype_bool : diopi_dtype_int64;
+        to.value.stype = diopi_dtype_int64;
         to.value.ival = from.toLong();
     }
     return to;
 }
+inline ScalarArgument scalar(int64_t number) { return scalar(at::Scalar(number)); }
 inline ScalarArgument scalar(const std::optional<at::Scalar>& from) {
     if (from) return scalar(*from);
     ScalarArgument absent;
@@ -196,6 +205,18 @@ inline PointerArgument<int64_t> pointer(int64_t value) { return {value}; }
 inline PointerArgument<bool> pointer(std::optional<bool> value) { return {value}; }
 inline PointerArgument<double> pointer(std::optional<double> value) { return {value}; }
 inline PointerArgument<double> pointer(double value) { return {value}; }
+
+// The shape of a bias whose gradient is wanted: published libraries compute the gradient only if they are given it.
+struct BiasSizes {
+    int64_t channels;
+    bool wanted;
+    diopiSize_t value{};
+    operator diopiSize_t*() {
+        value = {&channels, 1};
+        return wanted ? &value : nullptr;
+    }
+};
+inline BiasSizes bias_sizes_if(bool wanted, const at::Tensor& grad_output) { return {grad_output.size(1), wanted}; }
 
 struct TextArgument {
     std::string value;

@@ -39,6 +39,12 @@ DIOPI_API int diopi_direct_synchronize(diopiMachine* machine);
 
 DIOPI_API diopiContextHandle_t diopi_direct_context_create(diopiMachine* machine);
 DIOPI_API void diopi_direct_context_destroy(diopiContextHandle_t ctx);
+/* A function of an operator's own signature that calls `function`, which has it too, for the context that is its first argument. A C++
+ * exception that the library lets out ends there: the answer is diopiErrorOccurred, and `diopi_direct_context_thrown` tells what it
+ * said (else it is empty). NULL for a name that is no operator. */
+DIOPI_API void* diopi_direct_guard(const char* name);
+DIOPI_API void diopi_direct_context_aim(diopiContextHandle_t ctx, void* function);
+DIOPI_API const char* diopi_direct_context_thrown(diopiContextHandle_t ctx);
 /* How many tensors the vendor required through this context, and one of them; NULL if there is none of this number. */
 DIOPI_API int64_t diopi_direct_context_owned(diopiContextHandle_t ctx);
 DIOPI_API diopiTensorHandle_t diopi_direct_context_required(diopiContextHandle_t ctx, int64_t number);

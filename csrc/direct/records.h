@@ -44,6 +44,8 @@ struct diopiContext {
     diopiMachine* machine;
     diopiTensorHandle_t* owned;
     size_t count, capacity;
+    void* function;     /* what the guarded call of an operator calls (guard.cpp) */
+    char thrown[512];   /* what the exception said that the function let out; empty if there was none */
 };
 
 struct diopiGenerator {

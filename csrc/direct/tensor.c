@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "guard.h"
 #include "records.h"
 
 int64_t direct_element_size(int dtype) {
@@ -104,6 +105,21 @@ diopiContextHandle_t diopi_direct_context_create(diopiMachine* machine) {
     ctx->mark = MARK_CONTEXT;
     ctx->machine = machine;
     return ctx;
+}
+
+void diopi_direct_context_aim(diopiContextHandle_t ctx, void* function) {
+    if (!is_context(ctx)) return;
+    ctx->function = function;
+    ctx->thrown[0] = 0;
+}
+
+const char* diopi_direct_context_thrown(diopiContextHandle_t ctx) { return is_context(ctx) ? ctx->thrown : ""; }
+
+void* direct_function(diopiContextHandle_t ctx) { return is_context(ctx) ? ctx->function : NULL; }
+
+char* direct_thrown(diopiContextHandle_t ctx, size_t* size) {
+    *size = sizeof(ctx->thrown);
+    return ctx->thrown;
 }
 
 int64_t diopi_direct_context_owned(diopiContextHandle_t ctx) { return is_context(ctx) ? (int64_t)ctx->count : 0; }

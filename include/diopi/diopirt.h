@@ -76,7 +76,13 @@ typedef enum {
     diopiMemoryFormatChannelsLast = 1,
     diopiMemoryFormatChannelsLast3d = 2,
     diopiMemoryFormatPreserve = 3,
-    diopiMemoryFormatChannelsLast1d = 4
+    diopiMemoryFormatChannelsLast1d = 4,
+    /* The names that the published interface has for them. */
+    Contiguous = diopiMemoryFormatContiguous,
+    ChannelsLast = diopiMemoryFormatChannelsLast,
+    ChannelsLast3d = diopiMemoryFormatChannelsLast3d,
+    Preserve = diopiMemoryFormatPreserve,
+    ChannelsLast1d = diopiMemoryFormatChannelsLast1d
 } diopiMemoryFormat_t;
 
 typedef enum { ReductionNone = 0, ReductionMean = 1, ReductionSum = 2, ReductionEND } diopiReduction_t;
@@ -87,6 +93,8 @@ typedef struct {
     int64_t len;
 } diopiSize_t;
 
+/* `stype` says which member holds the number: of an integer (stype <= diopi_dtype_uint64) `ival`, of every other dtype `fval`.
+ * True and False are announced as int64, 1 and 0: what a library computes with them is in the dtype of the tensors. */
 typedef struct {
     diopiDtype_t stype;
     union {

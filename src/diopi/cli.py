@@ -9,6 +9,7 @@ import typer
 from dicore.conformance.case_filter import SelectionError
 from dicore.console import run_program
 from diopi.commands.adaptor import program as adaptor
+from diopi.commands.build_published import build_published_command
 from diopi.commands.conformance import program as conformance
 from diopi.commands.new_vendor import new_vendor_command
 from diopi.commands.table import table_command
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.add_typer(conformance, name="conformance")
 app.add_typer(adaptor, name="adaptor")
+app.command("build-published")(build_published_command)
 app.command("new-vendor")(new_vendor_command)
 app.command("table")(table_command)
 

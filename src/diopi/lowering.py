@@ -327,6 +327,7 @@ FUNCTIONS: dict[str, Any] = {
     "default_generator": lambda x: torch.default_generator,
     "generator_or_default": lambda given, x: given if given is not None else torch.default_generator,
     "by_size": _by_size,
+    "bias_sizes_if": lambda wanted, grad_output: [grad_output.shape[1]] if wanted else None,
     "round_mode": (None, "trunc", "floor").index,
     "RoundModeNone": 0,
     "RoundModeTrunc": 1,

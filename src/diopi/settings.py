@@ -21,6 +21,9 @@ ADAPTOR_CONFIG = Variable(
 ADAPTOR_REPORT = Variable(
     "DIOPI_ADAPTOR_REPORT", "", "a file that gets what such rules cost, when the process ends"
 )
+SOURCE = Variable(
+    "DIOPI_SOURCE", "", "a checkout of DIOPI, for `diopi build-published` where --source is not given"
+)
 LIBRARY = Variable(
     "DIOPI_LIBRARY",
     "",

@@ -129,9 +129,7 @@ def _value(ctype: str, number: int) -> tuple[Any, str]:
         case "diopiSize_t" | "diopiSize_t*":
             return [number, -large], f"[{number},{-large},] "
         case "diopiScalar_t*":
-            return [(number + 0.5, f"f{number + 0.5:g} "), (large, f"6:{large} "), (True, "11:1 ")][
-                number % 3
-            ]
+            return [(number + 0.5, f"f{number + 0.5:g} "), (large, f"6:{large} "), (True, "6:1 ")][number % 3]
         case "char*":
             return f"word{number}", f"word{number} "
         case "float" | "double" | "double*":

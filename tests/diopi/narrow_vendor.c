@@ -47,7 +47,7 @@ static diopiError_t check(const Given* g, bool last) {
     return diopiSuccess;
 }
 
-static double number(const diopiScalar_t* s) { return s->stype <= 7 || s->stype == diopi_dtype_bool ? (double)s->ival : s->fval; }
+static double number(const diopiScalar_t* s) { return s->stype <= 7 ? (double)s->ival : s->fval; }
 
 #define TAKE(name, th, last)                                          \
     Given name = given(th);                                           \

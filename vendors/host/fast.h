@@ -85,7 +85,7 @@ std::optional<diopiError_t> flat(diopiContextHandle_t ctx, const char* name, F f
 }
 
 inline bool is_integer(const diopiScalar_t* value) {
-    return value->stype <= diopi_dtype_uint64 || value->stype == diopi_dtype_bool;
+    return value->stype <= diopi_dtype_uint64;
 }
 
 // A scalar as the float32 a kernel would use; nothing if it does not fit (ATen decides whether that is an error).

@@ -77,7 +77,6 @@ at::Tensor upcast(const at::Tensor& tensor) { return tensor.to(at::toOpMathType(
 
 at::Scalar scalar(const diopiScalar_t* value) {
     TORCH_CHECK(value, "a number is NULL that must be given");
-    if (value->stype == diopi_dtype_bool) return at::Scalar(value->ival != 0);
     return value->stype <= diopi_dtype_uint64 ? at::Scalar(value->ival) : at::Scalar(value->fval);
 }
 

@@ -20,7 +20,7 @@ at::Tensor bitwise_and_Tensor(const at::Tensor & self, const at::Tensor & other)
     {
         static Operator op("diopiBitwiseAndScalar", __LINE__);
         Call call(op, record, Form::Scalar);
-        if (is_cpu_scalar(other) && call.accepts(kInt | kBool, self)) {
+        if (is_cpu_scalar(other) && call.accepts(kInt, self)) {
             Outputs<at::meta::structured_bitwise_and_Tensor, 1, Kind::Functional> results(call.device());
             results.meta(self, other);
             if (call.run<decltype(&::diopiBitwiseAndScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)))) { return std::move(results[0]); }
@@ -29,7 +29,7 @@ at::Tensor bitwise_and_Tensor(const at::Tensor & self, const at::Tensor & other)
     {
         static Operator op("diopiBitwiseAndScalar", __LINE__);
         Call call(op, record, Form::Scalar);
-        if (is_cpu_scalar(self) && call.accepts(kInt | kBool, other)) {
+        if (is_cpu_scalar(self) && call.accepts(kInt, other)) {
             Outputs<at::meta::structured_bitwise_and_Tensor, 1, Kind::Functional> results(call.device());
             results.meta(self, other);
             if (call.run<decltype(&::diopiBitwiseAndScalar)>(handle(results[0]), handle(other), ::dipu::scalar(cpu_value(self)))) { return std::move(results[0]); }
@@ -53,7 +53,7 @@ at::Tensor & bitwise_and_Tensor_out(const at::Tensor & self, const at::Tensor & 
     {
         static Operator op("diopiBitwiseAndScalar", __LINE__);
         Call call(op, record, Form::Scalar);
-        if (is_cpu_scalar(other) && call.accepts(kInt | kBool, self) && call.holds(~DtypeMask(0), out)) {
+        if (is_cpu_scalar(other) && call.accepts(kInt, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_bitwise_and_Tensor, 1, Kind::Out> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiBitwiseAndScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)))) { results.finish(); return out; }
@@ -62,7 +62,7 @@ at::Tensor & bitwise_and_Tensor_out(const at::Tensor & self, const at::Tensor & 
     {
         static Operator op("diopiBitwiseAndScalar", __LINE__);
         Call call(op, record, Form::Scalar);
-        if (is_cpu_scalar(self) && call.accepts(kInt | kBool, other) && call.holds(~DtypeMask(0), out)) {
+        if (is_cpu_scalar(self) && call.accepts(kInt, other) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_bitwise_and_Tensor, 1, Kind::Out> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiBitwiseAndScalar)>(handle(results[0]), handle(other), ::dipu::scalar(cpu_value(self)))) { results.finish(); return out; }
@@ -87,7 +87,7 @@ at::Tensor & bitwise_and__Tensor(at::Tensor & self, const at::Tensor & other) {
     {
         static Operator op("diopiBitwiseAndInpScalar", __LINE__);
         Call call(op, record, Form::Scalar);
-        if (is_cpu_scalar(other) && call.accepts(kInt | kBool, self)) {
+        if (is_cpu_scalar(other) && call.accepts(kInt, self)) {
             Outputs<at::meta::structured_bitwise_and_Tensor, 1, Kind::InPlace> results(call.device(), self);
             results.meta(self, other);
             if (call.run<decltype(&::diopiBitwiseAndInpScalar)>(handle(results[0]), ::dipu::scalar(cpu_value(other)))) { results.finish(); return self; }
@@ -159,7 +159,7 @@ at::Tensor bitwise_or_Tensor(const at::Tensor & self, const at::Tensor & other) 
     {
         static Operator op("diopiBitwiseOrScalar", __LINE__);
         Call call(op, record, Form::Scalar);
-        if (is_cpu_scalar(other) && call.accepts(kInt | kBool, self)) {
+        if (is_cpu_scalar(other) && call.accepts(kInt, self)) {
             Outputs<at::meta::structured_bitwise_or_Tensor, 1, Kind::Functional> results(call.device());
             results.meta(self, other);
             if (call.run<decltype(&::diopiBitwiseOrScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)))) { return std::move(results[0]); }
@@ -168,7 +168,7 @@ at::Tensor bitwise_or_Tensor(const at::Tensor & self, const at::Tensor & other) 
     {
         static Operator op("diopiBitwiseOrScalar", __LINE__);
         Call call(op, record, Form::Scalar);
-        if (is_cpu_scalar(self) && call.accepts(kInt | kBool, other)) {
+        if (is_cpu_scalar(self) && call.accepts(kInt, other)) {
             Outputs<at::meta::structured_bitwise_or_Tensor, 1, Kind::Functional> results(call.device());
             results.meta(self, other);
             if (call.run<decltype(&::diopiBitwiseOrScalar)>(handle(results[0]), handle(other), ::dipu::scalar(cpu_value(self)))) { return std::move(results[0]); }
@@ -192,7 +192,7 @@ at::Tensor & bitwise_or_Tensor_out(const at::Tensor & self, const at::Tensor & o
     {
         static Operator op("diopiBitwiseOrScalar", __LINE__);
         Call call(op, record, Form::Scalar);
-        if (is_cpu_scalar(other) && call.accepts(kInt | kBool, self) && call.holds(~DtypeMask(0), out)) {
+        if (is_cpu_scalar(other) && call.accepts(kInt, self) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_bitwise_or_Tensor, 1, Kind::Out> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiBitwiseOrScalar)>(handle(results[0]), handle(self), ::dipu::scalar(cpu_value(other)))) { results.finish(); return out; }
@@ -201,7 +201,7 @@ at::Tensor & bitwise_or_Tensor_out(const at::Tensor & self, const at::Tensor & o
     {
         static Operator op("diopiBitwiseOrScalar", __LINE__);
         Call call(op, record, Form::Scalar);
-        if (is_cpu_scalar(self) && call.accepts(kInt | kBool, other) && call.holds(~DtypeMask(0), out)) {
+        if (is_cpu_scalar(self) && call.accepts(kInt, other) && call.holds(~DtypeMask(0), out)) {
             Outputs<at::meta::structured_bitwise_or_Tensor, 1, Kind::Out> results(call.device(), out);
             results.meta(self, other);
             if (call.run<decltype(&::diopiBitwiseOrScalar)>(handle(results[0]), handle(other), ::dipu::scalar(cpu_value(self)))) { results.finish(); return out; }
@@ -226,7 +226,7 @@ at::Tensor & bitwise_or__Tensor(at::Tensor & self, const at::Tensor & other) {
     {
         static Operator op("diopiBitwiseOrInpScalar", __LINE__);
         Call call(op, record, Form::Scalar);
-        if (is_cpu_scalar(other) && call.accepts(kInt | kBool, self)) {
+        if (is_cpu_scalar(other) && call.accepts(kInt, self)) {
             Outputs<at::meta::structured_bitwise_or_Tensor, 1, Kind::InPlace> results(call.device(), self);
             results.meta(self, other);
             if (call.run<decltype(&::diopiBitwiseOrInpScalar)>(handle(results[0]), ::dipu::scalar(cpu_value(other)))) { results.finish(); return self; }

@@ -16,7 +16,7 @@ namespace {
             auto out0 = masked(output_mask[0], input);
             auto out1 = masked(output_mask[1], weight);
             auto out2 = masked_bias(output_mask[2], grad_output);
-            if (call.run<decltype(&::diopiConvolution2dBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_output), handle(input), handle(weight), nullptr, ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), groups)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
+            if (call.run<decltype(&::diopiConvolution2dBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_output), handle(input), handle(weight), bias_sizes_if(output_mask[2], grad_output), ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), groups)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
         }
     }
     {
@@ -26,7 +26,7 @@ namespace {
             auto out0 = masked(output_mask[0], input);
             auto out1 = masked(output_mask[1], weight);
             auto out2 = masked_bias(output_mask[2], grad_output);
-            if (call.run<decltype(&::diopiConvolution3dBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_output), handle(input), handle(weight), nullptr, ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), groups)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
+            if (call.run<decltype(&::diopiConvolution3dBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_output), handle(input), handle(weight), bias_sizes_if(output_mask[2], grad_output), ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), groups)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
         }
     }
     {
@@ -36,7 +36,7 @@ namespace {
             auto out0 = masked(output_mask[0], input);
             auto out1 = masked(output_mask[1], weight);
             auto out2 = masked_bias(output_mask[2], grad_output);
-            if (call.run<decltype(&::diopiConvTranspose2dBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_output), handle(input), handle(weight), nullptr, ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), ::dipu::size(output_padding), groups)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
+            if (call.run<decltype(&::diopiConvTranspose2dBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_output), handle(input), handle(weight), bias_sizes_if(output_mask[2], grad_output), ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), ::dipu::size(output_padding), groups)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
         }
     }
     {
@@ -46,7 +46,7 @@ namespace {
             auto out0 = masked(output_mask[0], input);
             auto out1 = masked(output_mask[1], weight);
             auto out2 = masked_bias(output_mask[2], grad_output);
-            if (call.run<decltype(&::diopiConvTranspose3dBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_output), handle(input), handle(weight), nullptr, ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), ::dipu::size(output_padding), groups)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
+            if (call.run<decltype(&::diopiConvTranspose3dBackward)>(handle(out0), handle(out1), handle(out2), handle(grad_output), handle(input), handle(weight), bias_sizes_if(output_mask[2], grad_output), ::dipu::size(stride), ::dipu::size(padding), ::dipu::size(dilation), ::dipu::size(output_padding), groups)) { return {std::move(out0), std::move(out1), std::move(out2)}; }
         }
     }
     return convolution_backward_fallback(grad_output, input, weight, stride, padding, dilation, transposed, output_padding, groups, output_mask);

@@ -152,6 +152,14 @@ at::Tensor nll_loss2d_backward(const at::Tensor & grad_output, const at::Tensor 
             if (call.run<decltype(&::diopiNLLLossV2Backward)>(handle(out0), handle(grad_output), handle(self), handle(target), handle(weight), handle(total_weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return out0; }
         }
     }
+    {
+        static Operator op("diopiNLLLossBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output, self, weight, total_weight) && call.accepts(kInt, target)) {
+            auto out0 = like_contiguous(self);
+            if (call.run<decltype(&::diopiNLLLossBackward)>(handle(out0), handle(grad_output), handle(self), handle(target), handle(weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return out0; }
+        }
+    }
     return fall_back<at::Tensor>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight);
 }
 
@@ -164,6 +172,14 @@ at::Tensor & nll_loss2d_backward_grad_input(const at::Tensor & grad_output, cons
         if (call.accepts(kFp, grad_output, self, weight, total_weight) && call.accepts(kInt, target) && call.holds(~DtypeMask(0), grad_input)) {
             resize_gradient(grad_input, self);
             if (call.run<decltype(&::diopiNLLLossV2Backward)>(handle(grad_input), handle(grad_output), handle(self), handle(target), handle(weight), handle(total_weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return grad_input; }
+        }
+    }
+    {
+        static Operator op("diopiNLLLossBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output, self, weight, total_weight) && call.accepts(kInt, target) && call.holds(~DtypeMask(0), grad_input)) {
+            resize_gradient(grad_input, self);
+            if (call.run<decltype(&::diopiNLLLossBackward)>(handle(grad_input), handle(grad_output), handle(self), handle(target), handle(weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return grad_input; }
         }
     }
     fall_back<void>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight, grad_input);
@@ -180,6 +196,15 @@ at::Tensor & nll_loss2d_backward_grad_input(const at::Tensor & grad_output, cons
             auto out0 = nll_loss_of(self, target, reduction);
             auto out1 = scalar_like(self);
             if (call.run<decltype(&::diopiNLLLossV2)>(handle(out0), handle(out1), handle(self), handle(target), handle(weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return {std::move(out0), std::move(out1)}; }
+        }
+    }
+    {
+        static Operator op("diopiNLLLoss", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self, weight) && call.accepts(kInt, target)) {
+            auto out0 = nll_loss_of(self, target, reduction);
+            auto out1 = total_weight_of(self, target, weight, reduction, ignore_index);
+            if (call.run<decltype(&::diopiNLLLoss)>(handle(out0), handle(self), handle(target), handle(weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return {std::move(out0), std::move(out1)}; }
         }
     }
     return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, self, target, weight, reduction, ignore_index);
@@ -212,6 +237,14 @@ at::Tensor nll_loss_backward(const at::Tensor & grad_output, const at::Tensor & 
             if (call.run<decltype(&::diopiNLLLossV2Backward)>(handle(out0), handle(grad_output), handle(self), handle(target), handle(weight), handle(total_weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return out0; }
         }
     }
+    {
+        static Operator op("diopiNLLLossBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output, self, weight, total_weight) && call.accepts(kInt, target)) {
+            auto out0 = like_contiguous(self);
+            if (call.run<decltype(&::diopiNLLLossBackward)>(handle(out0), handle(grad_output), handle(self), handle(target), handle(weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return out0; }
+        }
+    }
     return fall_back<at::Tensor>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight);
 }
 
@@ -224,6 +257,14 @@ at::Tensor & nll_loss_backward_grad_input(const at::Tensor & grad_output, const 
         if (call.accepts(kFp, grad_output, self, weight, total_weight) && call.accepts(kInt, target) && call.holds(~DtypeMask(0), grad_input)) {
             resize_gradient(grad_input, self);
             if (call.run<decltype(&::diopiNLLLossV2Backward)>(handle(grad_input), handle(grad_output), handle(self), handle(target), handle(weight), handle(total_weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return grad_input; }
+        }
+    }
+    {
+        static Operator op("diopiNLLLossBackward", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, grad_output, self, weight, total_weight) && call.accepts(kInt, target) && call.holds(~DtypeMask(0), grad_input)) {
+            resize_gradient(grad_input, self);
+            if (call.run<decltype(&::diopiNLLLossBackward)>(handle(grad_input), handle(grad_output), handle(self), handle(target), handle(weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return grad_input; }
         }
     }
     fall_back<void>(record, grad_output, self, target, weight, reduction, ignore_index, total_weight, grad_input);
@@ -240,6 +281,15 @@ at::Tensor & nll_loss_backward_grad_input(const at::Tensor & grad_output, const 
             auto out0 = nll_loss_of(self, target, reduction);
             auto out1 = scalar_like(self);
             if (call.run<decltype(&::diopiNLLLossV2)>(handle(out0), handle(out1), handle(self), handle(target), handle(weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return {std::move(out0), std::move(out1)}; }
+        }
+    }
+    {
+        static Operator op("diopiNLLLoss", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp, self, weight) && call.accepts(kInt, target)) {
+            auto out0 = nll_loss_of(self, target, reduction);
+            auto out1 = total_weight_of(self, target, weight, reduction, ignore_index);
+            if (call.run<decltype(&::diopiNLLLoss)>(handle(out0), handle(self), handle(target), handle(weight), static_cast<diopiReduction_t>(reduction), ignore_index)) { return {std::move(out0), std::move(out1)}; }
         }
     }
     return fall_back<::std::tuple<at::Tensor,at::Tensor>>(record, self, target, weight, reduction, ignore_index);

@@ -338,6 +338,13 @@ at::Tensor & zero_(at::Tensor & self) {
             if (call.run<decltype(&::diopiZeroInp)>(handle(self))) { return self; }
         }
     }
+    {
+        static Operator op("diopiFill", __LINE__);
+        Call call(op, record);
+        if (call.accepts(kFp | kInt | kBool | kComplex, self)) {
+            if (call.run<decltype(&::diopiFill)>(handle(self), ::dipu::scalar(0))) { return self; }
+        }
+    }
     fall_back<void>(record, self);
     return self;
 }

@@ -183,20 +183,6 @@ at::Tensor & index_fill__int_Tensor(at::Tensor & self, int64_t dim, const at::Te
     return self;
 }
 
-at::Tensor index_put(const at::Tensor & self, const c10::List<::std::optional<at::Tensor>> & indices, const at::Tensor & values, bool accumulate) {
-    static OpRecord& record = op_record("index_put");
-    if (must_instrument()) return instrumented<&::dipu::index_put>(record, self, indices, values, accumulate);
-    {
-        static Operator op("diopiIndexPut", __LINE__);
-        Call call(op, record);
-        if (call.accepts(kFp | kInt | kBool | kComplex, self, indices, values) && (one_dtype(self, values))) {
-            auto out0 = like(self);
-            if (call.run<decltype(&::diopiIndexPut)>(handle(out0), handle(self), handle(values), handles(indices), count(indices), accumulate)) { return out0; }
-        }
-    }
-    return fall_back<at::Tensor>(record, self, indices, values, accumulate);
-}
-
 at::Tensor index_select(const at::Tensor & self, int64_t dim, const at::Tensor & index) {
     static OpRecord& record = op_record("index_select");
     if (must_instrument()) return instrumented<&::dipu::index_select>(record, self, dim, index);
@@ -586,7 +572,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("index_fill.int_Tensor", TORCH_FN(index_fill_int_Tensor));
     m.impl("index_fill_.int_Scalar", TORCH_FN(index_fill__int_Scalar));
     m.impl("index_fill_.int_Tensor", TORCH_FN(index_fill__int_Tensor));
-    m.impl("index_put", TORCH_FN(index_put));
     m.impl("index_select", TORCH_FN(index_select));
     m.impl("masked_fill.Scalar", TORCH_FN(masked_fill_Scalar));
     m.impl("masked_fill.Tensor", TORCH_FN(masked_fill_Tensor));

@@ -24,6 +24,7 @@ __all__ = [
     "ReportPaths",
     "SkipOption",
     "TimeoutOption",
+    "add_causes_command",
     "add_diff_command",
     "refuse",
     "run_command",
@@ -92,6 +93,38 @@ def run_command(
     if unwritten:
         refuse(paths.program, "; ".join(unwritten))
     raise typer.Exit(report.exit_code)
+
+
+def add_causes_command(app: typer.Typer, program: str) -> None:
+    """Gives the command of a suite its `causes`."""
+
+    @app.command("causes")
+    def causes_command(
+        file: Annotated[Path, typer.Argument(metavar="RUN.json", help="The JSON of a run.")],
+        out: Annotated[
+            Path | None,
+            typer.Option("--out", metavar="FILE", help="Write the page here instead of printing it."),
+        ] = None,
+    ) -> None:
+        """The failures of a run by cause, as a page in Markdown: how many cases, of which functions, an example of each.
+
+        Exit code 0: done; 2: bad input, or the page cannot be written.
+        """
+        from dicore.conformance.causes import causes_text
+        from dicore.conformance.report_files import ReportFileError, read_json
+        from dicore.files import write_text
+
+        try:
+            text = causes_text(read_json(file))
+        except ReportFileError as error:
+            refuse(program, str(error))
+        if out is None:
+            typer.echo(text)
+            return
+        try:
+            write_text(out, text + "\n")
+        except OSError as error:
+            refuse(program, f"{out} cannot be written: {error.strerror or error}")
 
 
 def add_diff_command(app: typer.Typer, program: str) -> None:

@@ -19,9 +19,10 @@ __all__ = ["program"]
 program = typer.Typer(
     invoke_without_command=True,
     no_args_is_help=False,
-    help="Check a DIOPI library case by case, or compare two such checks (diff).",
+    help="Check a DIOPI library case by case, compare two such checks (diff), or list failures by cause (causes).",
 )
 shared.add_diff_command(program, "diopi")
+shared.add_causes_command(program, "diopi")
 
 _ONE_SOURCE = "own, opinfo or models; repeat or separate by commas. Default: all."
 _VENDOR = "An installed vendor instead of a file. Default: DIPU_DEVICE, else the best one installed."

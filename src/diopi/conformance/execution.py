@@ -10,6 +10,7 @@ import torch
 
 from diopi.conformance.buffers import GuardedBuffer, read_made
 from diopi.library import Generator, Library, LibraryError
+from diopi.library.errors import ERROR
 from diopi.table import Entry
 
 # Outputs are filled with one of these before a call. As numbers: huge or NaN, -1 or NaN.
@@ -36,6 +37,8 @@ class Ran:
     """Written argument -> tensor, list of tensors or number."""
     faults: list[str] = field(default_factory=list)
     """What was changed that must not be."""
+    thrown: bool = False
+    """The function let a C++ exception out; `error` says which."""
 
     @property
     def ok(self) -> bool:
@@ -57,9 +60,12 @@ def run_once(
     """
     call = _Call(library, entry, poison, seed_shift)
     try:
-        return call.run(arguments, results)
+        ran = call.run(arguments, results)
     finally:
-        call.free()
+        problem = call.free()
+    if problem and ran.ok:  # else what came first is told
+        ran.code, ran.error = ERROR, problem
+    return ran
 
 
 class _Call:
@@ -93,9 +99,15 @@ class _Call:
         finally:
             answer.close()
 
-    def free(self) -> None:
+    def free(self) -> str:
+        """What was wrong with it; empty if nothing."""
+        problem = ""
         for buffer in self._made:
-            buffer.free()
+            try:
+                buffer.free()
+            except LibraryError as error:
+                problem = problem or str(error)
+        return problem
 
     def _given(self, name: str, ctype: str, role: str | None, value: Any) -> Any:
         if role is not None:
@@ -125,13 +137,17 @@ class _Call:
         return buffer
 
     def _collected(self, answer: Any) -> Ran:
-        ran = Ran(answer.code, answer.error)
+        ran = Ran(answer.code, answer.error, thrown=answer.thrown)
         try:
             self._library.synchronize()
         except LibraryError as error:
-            ran.code, ran.error = ran.code or 1, ran.error or str(error)
-        for buffer in self._made:
-            buffer.read()
+            ran.code, ran.error = ran.code or ERROR, ran.error or str(error)
+        try:
+            for buffer in self._made:
+                buffer.read()
+        except LibraryError as error:
+            ran.code, ran.error = ran.code or ERROR, ran.error or str(error)
+            return ran
         written = {id(b) for name, b in self._flat_buffers() if self._role(name) in _WRITTEN}
         for name, buffer in self._flat_buffers():
             fault = buffer.fault(name, written=id(buffer) in written, finished=ran.ok)

@@ -93,7 +93,7 @@ class _Check:
             self._reasons += ran.faults
         else:
             self._reasons = [
-                f"returned error code {ran.code}{text}" if ran.code >= 0 else ran.error,
+                ran.error if ran.code < 0 or ran.thrown else f"returned error code {ran.code}{text}",
                 *ran.faults,
             ]
 

@@ -20,6 +20,7 @@ from dicore.conformance.results import CaseResult
 from dicore.conformance.suite import Suite, SuiteError, VendorVersion
 from dicore.suggestions import closest
 from diopi.conformance import TORCH_ENVIRONMENT
+from diopi.conformance.device_health import DeviceHealth
 from diopi.conformance.diopi_case import DiopiCase, interface_functions
 from diopi.conformance.judging import check
 from diopi.library import Library, LibraryError
@@ -59,6 +60,8 @@ class DiopiSuite(Suite):
     def __init__(self, library: Path, sources: Sequence[CaseSource]) -> None:
         super().__init__(str(library), sources)
         self._library: Library | None = None
+        self._health: DeviceHealth | None = None
+        self._usable = True
 
     def functions(self) -> frozenset[str]:
         return interface_functions(load())
@@ -77,11 +80,27 @@ class DiopiSuite(Suite):
             self._library = Library.open(self.subject)
         except LibraryError as error:
             raise SuiteError(str(error)) from None
+        self._health = DeviceHealth(self._library.memory, self._judged)
         return VendorVersion(self._library.vendor, self._library.version)
 
     def run(self, case: Case) -> CaseResult:
+        assert self._health is not None
+        result = self._judged(case)
+        if problem := self._health.problem_after(case, result):
+            self._usable = False
+            reason = f"{result.reason}; after it the device does not work any more ({problem}), so a new process goes on"
+            result.set("fail", reason)
+        return result
+
+    def _judged(self, case: Case) -> CaseResult:
         assert self._library is not None and isinstance(case, DiopiCase)
-        return check(self._library, load(), case)
+        try:
+            return check(self._library, load(), case)
+        except LibraryError as error:  # of memory: nothing could be called
+            return case.result("fail", str(error))
+
+    def worker_usable(self, result: CaseResult) -> bool:
+        return self._usable
 
     def close(self) -> None:
         report = ADAPTOR_REPORT.get()

@@ -143,11 +143,15 @@ def describe(name: str) -> Overload:
 
 
 def _output_arguments(entry: Entry, overload: Overload) -> list[str]:
-    """The C names of what the function writes, in the order of the overload's results."""
+    """The C names of what the function writes, in the order of the overload's results.
+
+    Results behind them are what their rules of `outputs` compute by themselves.
+    """
     written = entry.written()
     own = [a.name for a in written if entry.role(a) not in ("update", "updates")]
     names = own if overload.kind != "inplace" and own else [a.name for a in written]
-    if len(names) < overload.results:
+    computed = overload.kind == "functional" and len(entry.outputs) == overload.results
+    if len(names) < overload.results and not computed:
         raise TableError(
             f"{entry.source}: {entry.name} writes {names}, but {overload.name} has {overload.results} results"
         )

@@ -132,7 +132,8 @@ class NativeCall:
         if not isinstance(value, Scalar):
             if not isinstance(value, (bool, int, float)):
                 raise TypeError(f"a number, a Scalar or None, not {value!r}")
-            value = Scalar({bool: "bool", int: "int64"}.get(type(value), "float64"), value)
+            # True and False are announced as integers: published libraries read `fval` of every other dtype
+            value = Scalar("int64" if isinstance(value, int) else "float64", value)
         struct = ScalarStruct(stype=dtype_code(value.dtype))
         if value.integral:
             struct.ival = _integer("int64", value.value)

@@ -30,7 +30,7 @@ DTYPES: dict[str, tuple[int, int]] = {
     "complex128": (16, 16),
 }
 NAMES = {code: name for name, (code, _) in DTYPES.items()}
-_INTEGERS = {name for name, (code, _) in DTYPES.items() if code <= 7 or name == "bool"}
+_INTEGERS = {name for name, (code, _) in DTYPES.items() if code <= 7}
 HOST, DEVICE = 0, 1
 
 
@@ -133,7 +133,7 @@ class Generator:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A number with the dtype it is announced as."""
+    """A number with the dtype it is announced as. That of an integer sends `ival`; every other one, also bool, sends `fval`."""
 
     dtype: str
     value: bool | int | float

@@ -62,6 +62,8 @@ class Answer:
         self.values: dict[str, bool | int | float] = {}
         self.faults: list[str] = []
         """Where the library wrote beside memory that it had required, if that was watched (LibraryMemory.watch_required)."""
+        self.thrown = False
+        """The library let a C++ exception out of its C function; `error` has its text."""
         self._context = context
 
     @property
@@ -98,7 +100,7 @@ class Library:
         self.path = path
         self.memory = memory
         self._operators = operators
-        self._functions: dict[str, Any] = {}
+        self._functions: dict[str, tuple[Any, int]] = {}
         self.adaptor: Adaptor | None = None
         self.vendor = self._text("diopiGetVendorName")
         self.version = self._text("diopiGetImplVersion")
@@ -169,16 +171,21 @@ class Library:
         call = NativeCall(self.memory.machine)
         try:
             values = arguments_for(call, signature(name), arguments, answer._context or 0)
-            answer.code = self._function(name)(*values)
-            self._finish(answer, call)
+            function, target = self._function(name)
+            direct().context_aim(answer._context, target)
+            answer.code = function(*values)
+            self._finish(name, answer, call)
         except LibraryError as error:
             answer.close()
             raise LibraryError(f"{name}: {error}") from None
         return answer
 
-    def _finish(self, answer: Answer, call: NativeCall) -> None:
+    def _finish(self, name: str, answer: Answer, call: NativeCall) -> None:
         """Reads the results, and frees at once what nobody will look at."""
-        if answer.code != SUCCESS:
+        if thrown := direct().context_thrown(answer._context):
+            answer.thrown = True
+            answer.error = f"{name} threw a C++ exception: {thrown.decode(errors='replace')}"
+        elif answer.code != SUCCESS:
             answer.error = self.last_error()
         if direct().context_owned(answer._context):  # work may still use what was required
             try:
@@ -193,14 +200,21 @@ class Library:
         if not answer.made:
             answer.close()
 
-    def _function(self, name: str) -> Any:
-        function = self._functions.get(name)
-        if function is None:
+    def _function(self, name: str) -> tuple[Any, int]:
+        """What is called, and the library's function that it is to call: an exception of C++ cannot pass through Python."""
+        found = self._functions.get(name)
+        if found is None:
             form = ctypes.CFUNCTYPE(ctypes.c_int, *(c_type(kind) for _, kind in signature(name)))
             adapted = self.adaptor.symbol(name) if self.adaptor else None
-            function = form(adapted) if adapted else form((name, self._operators))
-            self._functions[name] = function
-        return function
+            found = self._functions[name] = (
+                form(direct().guard(name.encode())),
+                adapted or self._address(name),
+            )
+        return found
+
+    def _address(self, name: str) -> int:
+        function = getattr(self._operators, name, None)
+        return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
     def _text(self, name: str) -> str:
         function = getattr(self._operators, name, None)

@@ -223,7 +223,7 @@ def binary(make: Maker) -> Iterator[Sample]:
 table(
     "diopiMulScalar diopiMulInpScalar",
     "input other",
-    *[((5, 7), 2), ((), 3), ((0, 4), 1), ((LARGE,), 5), ((2, 3, 9), 0)],
+    *[((5, 7), 2), ((), 3), ((0, 4), 1), ((LARGE,), 5), ((2, 3, 9), 0), ((2, 3, 9), True)],
     floating=[((4, 6), -0.75)],
 )
 
