@@ -21,8 +21,8 @@ c10::intrusive_ptr<c10::StorageImpl> make_alias(void* host, size_t bytes, c10::D
 c10::intrusive_ptr<c10::StorageImpl> alias_storage(const c10::StorageImpl* storage) {
     const size_t bytes = storage->nbytes();
     Block* block = block_of(storage);
-    const c10::Device device = alias_device(storage->device().index());
-    if (!block) return make_alias(host_alias(storage->data()), bytes, device);
+    const c10::DeviceIndex index = storage->device().index();
+    if (!block) return make_alias(host_alias(storage->data()), bytes, alias_device(index));
     void* host = host_alias(block->pointer);
     auto* cached = block->cpu_alias.load(std::memory_order_acquire);
     if (C10_LIKELY(cached && cached->data() == host)) {
@@ -31,7 +31,7 @@ c10::intrusive_ptr<c10::StorageImpl> alias_storage(const c10::StorageImpl* stora
     }
     // none yet, or a kernel gave it other memory and then failed
     if (cached && block->cpu_alias.compare_exchange_strong(cached, nullptr)) c10::raw::intrusive_ptr::decref(cached);
-    auto made = make_alias(host, bytes, device);
+    auto made = make_alias(host, bytes, alias_device(index));
     c10::StorageImpl* expected = nullptr;
     c10::raw::intrusive_ptr::incref(made.get());
     if (!block->cpu_alias.compare_exchange_strong(expected, made.get())) {
@@ -66,11 +66,14 @@ void* host_alias(const void* pointer) {
 }
 
 c10::DispatchKeySet alias_keys() {
-    switch (vendor().alias_device()) {
-        case c10::DeviceType::CUDA: return c10::DispatchKeySet(c10::DispatchKey::CUDA);
-        case c10::DeviceType::XPU: return c10::DispatchKeySet(c10::DispatchKey::XPU);
-        default: return c10::DispatchKeySet(c10::DispatchKey::CPU);
-    }
+    static const c10::DispatchKeySet keys = [] {  // the vendor stays
+        switch (vendor().alias_device()) {
+            case c10::DeviceType::CUDA: return c10::DispatchKeySet(c10::DispatchKey::CUDA);
+            case c10::DeviceType::XPU: return c10::DispatchKeySet(c10::DispatchKey::XPU);
+            default: return c10::DispatchKeySet(c10::DispatchKey::CPU);
+        }
+    }();
+    return keys;
 }
 
 at::Tensor cpu_alias(const at::Tensor& tensor) {
