@@ -39,10 +39,17 @@ def compiled_pairs(folder: Path) -> Any:
     source.write_text(PAIRS)
     home = Path(torch.__file__).parent
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
-    subprocess.run(
-        ["g++", "-O2", "-std=c++17", abi, "-shared", "-fPIC", f"-I{home / 'include'}", "-o", library, source, f"-L{home / 'lib'}", "-lc10"],
-        check=True,
-    )  # fmt: skip
+    compiler = [
+        "g++",
+        "-O2",
+        "-std=c++17",
+        abi,
+        "-shared",
+        "-fPIC",
+        f"-I{home / 'include'}",
+        f"-L{home / 'lib'}",
+    ]
+    subprocess.run([*compiler, "-o", library, source, "-lc10"], check=True)
     loaded = ctypes.CDLL(str(library))
     loaded.pairs.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.c_int]
     return loaded.pairs

@@ -35,7 +35,7 @@ int64_t now_in_microseconds() {
 }
 
 bool of_the_stack(const std::string& file) {
-    for (const char* part : {"/torch/", "/torch_dipu/", "/_ditorch/", "/op_tools/"})
+    for (const char* part : {"-packages/torch/", "-packages/torch_dipu/", "-packages/_ditorch/", "-packages/op_tools/"})
         if (file.find(part) != std::string::npos) return true;
     return false;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import pickle
 import random
@@ -75,7 +76,7 @@ def test_figures_of_both_pools() -> None:
 def test_blocks_are_cut_and_merged() -> None:
     kept = [bytes_on(100 * 1024) for _ in range(4)]
     addresses = [tensor.data_ptr() for tensor in kept]
-    assert [b - a for a, b in zip(addresses, addresses[1:], strict=False)] == [100 * 1024] * 3
+    assert [b - a for a, b in itertools.pairwise(addresses)] == [100 * 1024] * 3
     split = torch.dipu.memory_stats()["inactive_split.all.current"]
     del kept[1:3]
     wide = bytes_on(200 * 1024)  # fits where two were
@@ -117,9 +118,8 @@ def test_segments_hold_together_whatever_is_freed(seed: int) -> None:
                 address += block["size"]
             assert address == segment["address"] + segment["total_size"]
         starts = sorted((t.data_ptr(), t.nbytes) for t in held)
-        assert all(a + size <= b for (a, size), (b, _) in zip(starts, starts[1:], strict=False))
-        for tensor in held:
-            assert tensor.eq(tensor[0]).all()
+        assert all(a + size <= b for (a, size), (b, _) in itertools.pairwise(starts))
+        assert all((tensor == tensor[0]).all() for tensor in held)
     held.clear()
     assert torch.dipu.memory_allocated() == start
 
@@ -191,6 +191,29 @@ def test_history_is_what_the_viewer_reads(tmp_path: Path) -> None:
         assert "MemoryViz.js" in page
     assert "test_memory.py" in _memory_viz.memory(snapshot, format_flamegraph=lambda text: text)
     assert "alloc" in _memory_viz.trace(snapshot)
+
+
+@pytest.mark.usefixtures("history")
+def test_our_own_page_shows_a_snapshot(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from torch_dipu.commands import app
+    from torch_dipu.memory_page import curve, holders
+
+    kept = [bytes_on(5 * MB) for _ in range(2)]
+    snapshot = memory._snapshot()
+    assert max(held for _, held in curve(snapshot["device_traces"][0])) >= 10 * MB
+    (mine,) = [row for row in holders(snapshot["segments"]) if "test_memory.py" in row[0]]
+    assert mine[1:] == (2, 10 * MB)
+    file, output = tmp_path / "snapshot.pickle", tmp_path / "memory.html"
+    memory._dump_snapshot(str(file))
+    assert CliRunner().invoke(app, ["memory", str(file), "-o", str(output)]).exit_code == 0
+    text = output.read_text()
+    assert "10.00 MiB" in text and "test_memory.py" in text and "<polyline" in text
+    file.write_bytes(pickle.dumps(Path("x")))
+    refused = CliRunner().invoke(app, ["memory", str(file), "-o", str(output)])
+    assert refused.exit_code == 2 and "is no memory snapshot" in refused.output
+    del kept
 
 
 @pytest.mark.usefixtures("history")

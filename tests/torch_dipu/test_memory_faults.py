@@ -14,7 +14,7 @@ from diopi.vendors import choose
 
 ROOT = Path(__file__).parents[2]
 
-# The scene of each entry: memory in use by a second stream is freed, allocated again, given back; results by alias, pinned memory.
+# For each entry: memory in use by a second stream is freed, allocated again, given back; results by alias, pinned memory.
 SCENE = """
 import gc, json, sys, torch
 dipu = torch.dipu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from torch_dipu.commands import coverage, doctor
+from torch_dipu.commands import coverage, doctor, memory
 
 __all__ = ["app"]
 
@@ -15,6 +15,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command("doctor")(doctor.doctor)
+app.command("memory")(memory.memory)
 app.command("coverage", context_settings={"allow_interspersed_args": False})(coverage.coverage)
 
 
