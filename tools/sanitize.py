@@ -36,7 +36,11 @@ RUNTIMES = {"address": "libasan.so", "thread": "libtsan.so"}
 def build(sanitizer: str, folder: Path, jobs: int) -> Path:
     """The folder to put first on PYTHONPATH: the packages, with the device's libraries instrumented."""
     tree, site = folder / "cmake", folder / "site"
-    options = [f"-DSANITIZE={sanitizer}", f"-DPython_EXECUTABLE={sys.executable}", "-DCMAKE_BUILD_TYPE=Release"]
+    options = [
+        f"-DSANITIZE={sanitizer}",
+        f"-DPython_EXECUTABLE={sys.executable}",
+        "-DCMAKE_BUILD_TYPE=Release",
+    ]
     _run(["cmake", "-S", str(ROOT), "-B", str(tree), "-G", "Ninja", *options])
     _run(["cmake", "--build", str(tree), "--parallel", str(jobs), "--target", *TARGETS])
     shutil.rmtree(site, ignore_errors=True)
