@@ -178,6 +178,7 @@ DEFERRED = [
     Scenario("event_record", "a tensor of two streams", list.clear, recorded_elsewhere, deferred=True),
 ]  # fmt: skip
 
+
 @pytest.fixture(scope="module", autouse=True)
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
     COMPILED["kernels"] = library("kernels.c", tmp_path_factory.mktemp("faults"))
@@ -307,9 +308,10 @@ print("allocated", again.allocate(64) > 0)
 
 def test_every_entry_has_a_scenario() -> None:
     entries = set(torch.dipu.option("fault_entries").split(", "))
-    assert {scenario.entry for scenario in [*RAISED, *DEFERRED]} | {"device_count", "alias_device_type"} | set(
-        LOADER
-    ) == entries
+    assert {scenario.entry for scenario in [*RAISED, *DEFERRED]} | {
+        "device_count",
+        "alias_device_type",
+    } | set(LOADER) == entries
 
 
 @pytest.mark.parametrize(
