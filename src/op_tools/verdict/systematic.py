@@ -207,6 +207,9 @@ def one_lane(errors: Errors, noise: torch.Tensor | None) -> str:
     lane = int(typical.argmax())
     if float(typical[lane]) <= LANE_TIMES * float(typical.median()):
         return ""
+    # More than a few as large are columns that carry all the errors: the imaginary parts of sums whose real parts are exact, say.
+    if int((typical * LANE_TIMES > typical[lane]).sum()) > LANES // 8:
+        return ""
     if float(_by_lane(errors.error, None, count)[lane]) < LANE_UNITS:
         return ""
     own = torch.stack([_by_lane(s.reference_error, scale, count) for s in errors.samples or [errors]]).mean(0)
