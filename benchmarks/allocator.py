@@ -60,8 +60,8 @@ def pair_cases(options: Options) -> Iterator[Case]:
     with tempfile.TemporaryDirectory() as folder:
         pairs = compiled_pairs(Path(folder))
         for name, size in SIZES.items():
-            sides = [Side(lambda d=device, s=size: pairs(d, s, 100)) for device in (0, PRIVATE_USE)]
-            found = compare(*sides, rounds=20 if options.quick else 300, slice_seconds=0.002)
+            host, candidate = (Side(lambda d=device, s=size: pairs(d, s, 100)) for device in (0, PRIVATE_USE))  # type: ignore[misc]
+            found = compare(host, candidate, rounds=20 if options.quick else 300, slice_seconds=0.002)
             cells = [
                 f"{found.baseline_median * 1e7:.0f} ns",
                 f"{found.candidate_median * 1e7:.0f} ns",

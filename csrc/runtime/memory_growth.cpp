@@ -176,22 +176,22 @@ bool MemoryPool::settle_pending(std::unique_lock<std::mutex>& lock, std::string&
         if (idle[device] == 0) idle[device] = wait_until_idle(device, failure) ? 1 : -1;
         return idle[device] > 0;
     };
-    std::vector<PendingFree> unsettled, settled;
+    std::vector<PendingFree> still_used, over;
     const bool mine = wait(device_);
     for (auto& one : waiting) {
         bool done = mine;
         for (void* event : one.events) done = done && check_later(vendor()->event_synchronize(event), "waiting for an event");
         for (const int device : one.devices) done = done && wait(device);
-        (done ? settled : unsettled).push_back(std::move(one));
+        (done ? over : still_used).push_back(std::move(one));
     }
-    for (auto& one : settled) {
+    for (auto& one : over) {
         for (void* event : one.events) check_later(vendor()->event_destroy(event), "destroying an event");
         one.host.clear();
     }
     lock.lock();
-    for (auto& one : settled)
+    for (auto& one : over)
         if (one.block) give_back(one.block);
-    for (auto& one : unsettled) pending.push_back(std::move(one));
+    for (auto& one : still_used) pending.push_back(std::move(one));
     return mine;
 }
 

@@ -31,8 +31,8 @@ def register() -> None:
         _C.choose_vendor("", str(problem))
     if problems := _C.read_settings():
         print(f"dipu: these settings are left out:\n{problems}", file=sys.stderr, end="")
-    if problem := DEVICE_MEMCACHING_ALGORITHM.problem():
-        print(f"dipu: this setting is left out: {problem}", file=sys.stderr)
+    if wrong := DEVICE_MEMCACHING_ALGORITHM.problem():
+        print(f"dipu: this setting is left out: {wrong}", file=sys.stderr)
     _C.choose_memory_algorithm(DEVICE_MEMCACHING_ALGORITHM.get_or_default())
     _C.follow_environment()
     torch.utils.rename_privateuse1_backend("dipu")
