@@ -41,7 +41,8 @@ def page(snapshot: Mapping[str, Any], title: str) -> Page:
 
 def curve(events: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
     """Microseconds and bytes: what was held after each event, beyond what was held when recording began."""
-    points, held = [], 0
+    points: list[tuple[int, int]] = []
+    held = 0
     for event in events:
         if event["action"] == "alloc":
             held += event["size"]
