@@ -97,7 +97,7 @@ def memory_module(tmp_path: Path) -> None:
         event for event in memory._snapshot()["device_traces"][0] if event.get("addr") == y.data_ptr()
     ][-1:]
     assert (event["action"], event["size"]) == ("alloc", 4 * MB)
-    assert event["frames"][0]["name"] == "memory_module"
+    assert "memory_module" in {frame["name"] for frame in event["frames"]}
     memory._record_memory_history(enabled=None)
     with pytest.raises(NotImplementedError, match=r"torch\.cuda\.memory\._\w+ is not available on 'dipu'"):
         memory._get_current_allocator()
