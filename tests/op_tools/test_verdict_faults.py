@@ -96,6 +96,19 @@ def test_one_lane_that_is_off_is_found_inside_the_bounds_of_sums() -> None:
     assert "elements 5, 37, 69" in bad.reason or "bound" in bad.reason
 
 
+def test_columns_that_carry_all_errors_are_no_lane() -> None:
+    """Every other column is one product, exact in any order; in float64 the reference tells nothing of the others' roundings."""
+    for seed in range(8):
+        torch.manual_seed(seed)
+        a, b = torch.randn(192, 40, dtype=torch.float64), torch.randn(40, 32, dtype=torch.float64)
+        b[:, ::2] = torch.eye(40, 16, dtype=torch.float64)
+        reordered = torch.zeros(192, 32, dtype=torch.float64)
+        for k in reversed(range(40)):
+            reordered += a[:, k : k + 1] * b[k]
+        [verdict] = verdicts([reordered], torch.mm, a, b, category="matmul")
+        assert verdict.ok, (seed, verdict.reason)
+
+
 def test_what_the_reference_cancels_in_one_tail_excuses_nothing_elsewhere() -> None:
     x = torch.randn(37, 113) * 64
     exact = functional.gelu(x.double())
