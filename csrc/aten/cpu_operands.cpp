@@ -10,6 +10,7 @@
 #include <ATen/ops/_to_copy.h>
 #include <c10/core/CPUAllocator.h>
 
+#include "../profiler/recorder.h"
 #include "sparse.h"
 
 namespace dipu {
@@ -17,9 +18,12 @@ namespace {
 
 void copy_bytes(int device, void* destination, const void* source, size_t bytes, dipuCopyKind kind) {
     if (bytes == 0) return;
-    void* stream = current_stream_handle(device);
-    check(vendor()->copy(stream, destination, source, bytes, kind), "copying between host and device");
-    check(vendor()->stream_synchronize(stream), "copying between host and device");
+    {
+        ProfiledCopy profiled(device, destination, source, bytes, kind);
+        check(vendor()->copy(current_stream_handle(device), destination, source, bytes, kind), "copying between host and device");
+        profiled.queued();
+    }
+    synchronize_stream(device, current_stream(device));
 }
 
 const char* at_byte(const c10::StorageImpl* storage, size_t byte) { return static_cast<const char*>(storage->data()) + byte; }

@@ -100,8 +100,10 @@ class Call {
         if (C10_UNLIKELY(settings.dump.load(std::memory_order_relaxed) > 0)) print_call(record_, op_.symbol(), op_.line());
         std::optional<Stopwatch> stopwatch;
         if (C10_UNLIKELY(settings.timing.load(std::memory_order_relaxed))) stopwatch.emplace(record_, Way::Diopi);
+        ProfiledWork profiled(DeviceWork::Function, op_.symbol(), device_);
         const diopiError_t status = reinterpret_cast<Function>(op_.function())(context.handle(), std::forward<Arguments>(arguments)...);
         if (C10_LIKELY(status == diopiSuccess)) {
+            profiled.queued();
             record_.count(Way::Diopi);
             (take_made(arguments), ...);  // before the context that owns them is gone
             return true;

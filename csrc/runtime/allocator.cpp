@@ -1,5 +1,7 @@
 #include "allocator.h"
 
+#include "../profiler/recorder.h"
+
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
@@ -93,6 +95,11 @@ void count_reserved(Pool& pool, size_t bytes, bool more) {
     }
 }
 
+// What a profile with profile_memory sees: bytes that came or went, and what is held after it. The pool is not locked.
+void tell_profiler(void* pointer, int64_t bytes, size_t allocated, size_t reserved, int device) {
+    c10::reportMemoryUsageToProfiler(pointer, bytes, allocated, reserved, dipu_device(device));
+}
+
 void drop_alias(Block* block) {
     if (auto* alias = block->cpu_alias.exchange(nullptr)) c10::raw::intrusive_ptr::decref(alias);
 }
@@ -154,6 +161,7 @@ bool within_fraction(const Pool& pool, int device, size_t bytes) {
     vendor()->memory_info(device, &free_bytes, &total);
     pool.stats.num_ooms++;
     const auto held = static_cast<size_t>(pool.stats.allocated_bytes[0].current);
+    c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(bytes), held, pool.reserved, dipu_device(device));
     std::string fraction = pool.fraction < 1.0 ? " A memory fraction of " + std::to_string(pool.fraction) + " is set." : "";
     TORCH_CHECK_WITH(OutOfMemoryError, false, "dipu out of memory. Tried to allocate ", readable(bytes), " on dipu:", device, ", which has ",
                      readable(total), " in all, ", readable(free_bytes), " free; ", readable(held), " are held by tensors and ",
@@ -273,6 +281,8 @@ void free_in_order(std::unique_ptr<Adopted> memory, int device, int64_t stream) 
 
 void free_adopted(Pool& pool, Block* block, std::vector<void*> events) {
     std::unique_ptr<Adopted> memory(new Adopted{std::move(block->adopted), std::move(events)});
+    void* const pointer = block->pointer;
+    size_t allocated = 0, reserved = 0;
     {
         std::lock_guard<std::mutex> lock(pool.mutex);
         count_use(pool.stats, block->size, false);
@@ -281,7 +291,10 @@ void free_adopted(Pool& pool, Block* block, std::vector<void*> events) {
         block->pointer = nullptr;
         block->in_use = false;
         pool.all.erase(block);
+        allocated = static_cast<size_t>(pool.stats.allocated_bytes[0].current);
+        reserved = pool.reserved;
     }
+    tell_profiler(pointer, -static_cast<int64_t>(block->size), allocated, reserved, block->device);
     free_in_order(std::move(memory), block->device, block->stream);
     std::lock_guard<std::mutex> lock(pool.mutex);
     pool.shells.push_back(block);
@@ -303,13 +316,19 @@ void free_block(void* context) {
     }
     block->used_by.clear();
     if (block->adopted) return free_adopted(mine, block, std::move(events));
-    std::lock_guard<std::mutex> lock(mine.mutex);
+    std::unique_lock<std::mutex> lock(mine.mutex);
     count_use(mine.stats, block->size, false);
+    const auto allocated = static_cast<size_t>(mine.stats.allocated_bytes[0].current);
+    const size_t reserved = mine.reserved, size = block->size;
+    void* const pointer = block->pointer;
+    const int device = block->device;
     block->in_use = false;
     if (!events.empty())
         mine.pending.push_back({block, std::move(events)});
     else
         mine.free[size_class(block->size).index].push_back(block);
+    lock.unlock();
+    tell_profiler(pointer, -static_cast<int64_t>(size), allocated, reserved, device);
 }
 
 c10::Allocator* const registered = [] {
@@ -337,6 +356,10 @@ c10::DataPtr allocate_on(int device, size_t bytes) {
     block->stream = stream;
     block->in_use = true;
     count_use(mine.stats, block->size, true);
+    const auto allocated = static_cast<size_t>(mine.stats.allocated_bytes[0].current);
+    const size_t reserved = mine.reserved;
+    lock.unlock();
+    tell_profiler(block->pointer, static_cast<int64_t>(block->size), allocated, reserved, device);
     return {block->pointer, block, &free_block, where};
 }
 
@@ -372,14 +395,21 @@ c10::DataPtr adopt(c10::DataPtr host, size_t bytes, int device) {
     mine.all.insert(block);
     count_reserved(mine, bytes, true);
     count_use(mine.stats, bytes, true);
+    const auto allocated = static_cast<size_t>(mine.stats.allocated_bytes[0].current);
+    const size_t reserved = mine.reserved;
+    lock.unlock();
+    tell_profiler(pointer, static_cast<int64_t>(bytes), allocated, reserved, device);
     return {pointer, block, &free_block, where};
 }
 
 void resize_storage(c10::StorageImpl* storage, int device, size_t bytes) {
     TORCH_CHECK(storage->resizable(), "Trying to resize storage that is not resizable");
     c10::DataPtr fresh = allocate_on(device, bytes);
-    if (const size_t kept = std::min(bytes, storage->nbytes()))
+    if (const size_t kept = std::min(bytes, storage->nbytes())) {
+        ProfiledCopy profiled(device, fresh.get(), storage->data(), kept, DIPU_DEVICE_TO_DEVICE);
         check(vendor()->copy(current_stream_handle(device), fresh.get(), storage->data(), kept, DIPU_DEVICE_TO_DEVICE), "resizing a storage");
+        profiled.queued();
+    }
     storage->set_data_ptr_noswap(std::move(fresh));
     storage->set_nbytes(bytes);
 }

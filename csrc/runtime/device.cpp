@@ -1,5 +1,7 @@
 #include "device.h"
 
+#include "../profiler/recorder.h"
+
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -68,6 +70,7 @@ dipuDeviceProperties device_properties(int device) {
 
 void synchronize_device(int device) {
     check_device(device);
+    ProfiledRuntimeCall profiled("dipuDeviceSynchronize");
     check(vendor()->device_synchronize(device), "work on the device");
 }
 
@@ -98,7 +101,13 @@ void* stream_handle(int device, int64_t stream) {
     return slot;
 }
 
+bool has_streams(int device) {
+    const auto& streams = stream_table()[device];
+    return std::any_of(streams.begin(), streams.end(), [](const auto& stream) { return stream.load() != nullptr; });
+}
+
 void synchronize_stream(int device, int64_t stream) {
+    ProfiledRuntimeCall profiled("dipuStreamSynchronize");
     check(vendor()->stream_synchronize(stream_handle(device, stream)), "work on the stream");
 }
 

@@ -26,6 +26,8 @@ DIPU_API int64_t current_stream(int device);
 DIPU_API int64_t exchange_stream(int device, int64_t stream);
 DIPU_API int64_t new_stream(int device, int priority);
 DIPU_API void* stream_handle(int device, int64_t stream);
+// Whether work was ever queued on the device.
+DIPU_API bool has_streams(int device);
 inline void* current_stream_handle(int device) { return stream_handle(device, current_stream(device)); }
 DIPU_API void synchronize_stream(int device, int64_t stream);
 
