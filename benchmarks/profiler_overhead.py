@@ -1,7 +1,7 @@
 """What torch.profiler costs a training step on the device: while it records, and once it has stopped.
 
-CPU time of the process, steps in turn with and without; the profiler's own start and stop are not part of it. `stopped` compares two
-processes, one of which has taken a profile before.
+CPU time of the process, steps in turn with and without; the profiler's own start and stop are not part of it. `stopped` compares
+two processes, one of which has taken a profile before.
 """
 
 from __future__ import annotations

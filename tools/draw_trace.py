@@ -1,6 +1,6 @@
 """Draws a part of a Chrome trace as an SVG picture: `python tools/draw_trace.py trace.json picture.svg --around diopiBatchNorm`.
 
-For documents, where a page that loads a trace viewer is no help: threads above, streams below, an arrow from each launch to its work.
+For documents, where a trace viewer is no help: threads above, streams below, an arrow from each launch to its work.
 """
 
 from __future__ import annotations
@@ -61,21 +61,27 @@ def picture(events: list[Event], begin: float, end: float) -> str:
             right = MARGIN + min(end - begin, event["ts"] + event["dur"] - begin) * scale
             y, width = top + depth * ROW, max(1.0, right - left)
             parts.append(
-                f'<rect x="{left:.1f}" y="{y:.0f}" width="{width:.1f}" height="{ROW - 2}" fill="{COLOURS[event["cat"]]}" stroke="#777" stroke-width="0.4"/>'
+                f'<rect x="{left:.1f}" y="{y:.0f}" width="{width:.1f}" height="{ROW - 2}" '
+                f'fill="{COLOURS[event["cat"]]}" stroke="#777" stroke-width="0.4"/>'
             )
             letters = int(width / 6.3)
             if letters >= 4:
                 name = event["name"] if len(event["name"]) <= letters else event["name"][: letters - 1] + "…"
                 parts.append(f'<text x="{left + 2:.1f}" y="{y + 14:.0f}">{escape(name)}</text>')
-            if (flow := event["args"].get("correlation")) and event["cat"] != "cpu_op":
+            if (flow := event.get("args", {}).get("correlation")) and event["cat"] != "cpu_op":
                 side = "launch" if event["cat"] == "privateuse1_runtime" else "work"
                 places[side, flow] = (left, y + ROW - 2 if side == "launch" else y)
         top += (1 + max((depth for depth, _ in slices), default=0)) * ROW + GAP / 2
     for (side, flow), (x, y) in places.items():
         if side == "launch" and ("work", flow) in places:
             to_x, to_y = places["work", flow]
-            parts.append(f'<path d="M {x:.1f} {y:.0f} L {to_x:.1f} {to_y:.0f}" stroke="#b03030" fill="none" marker-end="url(#arrow)"/>')
-    head = '<marker id="arrow" markerWidth="7" markerHeight="6" refX="6" refY="3" orient="auto"><path d="M0,0 L7,3 L0,6 z" fill="#b03030"/></marker>'
+            parts.append(
+                f'<path d="M {x:.1f} {y:.0f} L {to_x:.1f} {to_y:.0f}" stroke="#b03030" fill="none" marker-end="url(#arrow)"/>'
+            )
+    head = (
+        '<marker id="arrow" markerWidth="7" markerHeight="6" refX="6" refY="3" orient="auto">'
+        '<path d="M0,0 L7,3 L0,6 z" fill="#b03030"/></marker>'
+    )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{top:.0f}" font-family="sans-serif" font-size="11">'
         f'<defs>{head}</defs><rect width="100%" height="100%" fill="white"/>{"".join(parts)}</svg>\n'
@@ -90,7 +96,9 @@ def draw(
     microseconds: Annotated[float, typer.Option(help="how much time is shown")] = 2000.0,
 ) -> None:
     events: list[Event] = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
-    slices = sorted((e for e in events if e.get("ph") == "X" and e.get("cat") in COLOURS), key=lambda e: e["ts"])
+    slices = sorted(
+        (e for e in events if e.get("ph") == "X" and e.get("cat") in COLOURS), key=lambda e: e["ts"]
+    )
     named = [e for e in slices if e["name"] == around] if around else slices[:1]
     if len(named) <= occurrence:
         raise typer.BadParameter(f"{trace} has {len(named)} slices named {around!r}")

@@ -177,19 +177,18 @@ RecordedProfile collect_profile() {
             if (work.state == State::Queued) measure(work);
     if (now.converter) recorded.nanoseconds = now.converter->makeConverter();
 
-    // A device's zero lies within [earliest, latest]: in the middle, or as much later as is needed for no work to begin before its launch.
+    // A device's zero lies in the middle of [earliest, latest], or as much later as is needed for no work to begin before its launch.
     for (int device = 0; device < kMaxDevices; ++device) {
         DeviceClock& clock = now.clocks[device];
         if (!recorded.nanoseconds || !clock.zero) {
             recorded.device_zero.push_back(0);
             continue;
         }
-        const c10::time_t latest = recorded.nanoseconds(clock.latest);
-        c10::time_t zero = (recorded.nanoseconds(clock.earliest) + latest) / 2;
+        c10::time_t zero = (recorded.nanoseconds(clock.earliest) + recorded.nanoseconds(clock.latest)) / 2;
         for (const auto& thread : recorded.threads)
             for (const WorkRecord& work : thread.work)
                 if (work.device == device && work.state == State::Measured && work.work != DeviceWork::AliasNow)
-                    zero = std::max(zero, std::min(latest, recorded.nanoseconds(work.begin) - static_cast<c10::time_t>(work.started * 1e6)));
+                    zero = std::max(zero, recorded.nanoseconds(work.begin) - static_cast<c10::time_t>(work.started * 1e6));
         recorded.device_zero.push_back(zero);
         now.clock_runs[device] = false;
         now.events.give(device, std::exchange(clock.zero, nullptr));

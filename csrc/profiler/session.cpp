@@ -137,6 +137,7 @@ class TraceWriter {
             made.flow.id = flow;
             made.flow.type = libkineto::kLinkAsyncCpuGpu;
             made.flow.start = 1;
+            made.addMetadata("correlation", flow);
         }
         made.log(logger_);
     }

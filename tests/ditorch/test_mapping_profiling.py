@@ -24,7 +24,11 @@ def multiply() -> None:
 def titles(recorded: Any) -> set[str]:
     """The device's columns, by the device's name."""
     table = recorded.key_averages().table(sort_by="cuda_time_total")
-    return {name for name in ("CUDA", "DIPU") if f"Self {name} %" in table and f"Self {name} time total: " in table}
+    return {
+        name
+        for name in ("CUDA", "DIPU")
+        if f"Self {name} %" in table and f"Self {name} time total: " in table
+    }
 
 
 @pytest.mark.parametrize(

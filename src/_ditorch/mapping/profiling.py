@@ -48,7 +48,9 @@ def _activities(patches: Patches, target: Target, activity: Any) -> None:
     def translate(given: Any) -> Any:
         if isinstance(given, dict):
             return {
-                translate(key): [filters.get(name, name) for name in names] if key is _Activity.CUDA else names
+                translate(key): [filters.get(name, name) for name in names]
+                if key == _Activity.CUDA
+                else names
                 for key, names in given.items()
             }
         return activity if given == _Activity.CUDA else given
@@ -64,10 +66,12 @@ def _activities(patches: Patches, target: Target, activity: Any) -> None:
     def init(self: Any, *, activities: Iterable[Any] | None = None, **kwargs: Any) -> None:
         wanted = list(supported_activities() if activities is None else activities)
         if any(map(names_cuda, wanted)):  # torch's own list of what there is names the device twice then
-            wanted = [given for given in wanted if given is not activity]
+            wanted = [given for given in wanted if given != activity]
         original(self, activities=[translate(given) for given in wanted], **kwargs)
         if any(map(names_cuda, wanted)):
-            self.use_device = "cuda"  # given to the profiler below, which translates it and names the columns by it
+            self.use_device = (
+                "cuda"  # given to the profiler below, which translates it and names the columns by it
+            )
 
     patches.wrap(base, init, "__init__")
     toggle = base.toggle_collection_dynamic
