@@ -159,12 +159,11 @@ def test_all_work_is_linked_to_its_operator_and_its_launch(trace: Trace) -> None
     launches = {e["args"]["correlation"]: e for e in runtime if "correlation" in e["args"]}
     for each in work:
         operator, launch = operators[each["args"]["External id"]], launches[each["args"]["correlation"]]
-        assert (
-            operator["ts"] <= launch["ts"]
-            and launch["ts"] + launch["dur"] <= operator["ts"] + operator["dur"]
-        )
+        # times of 1e12 microseconds are written with three digits: ends are known to a hundredth
+        assert operator["ts"] - 0.01 <= launch["ts"]
+        assert launch["ts"] + launch["dur"] <= operator["ts"] + operator["dur"] + 0.01
         assert operator["tid"] == launch["tid"]
-        assert each["ts"] + 1.0 >= launch["ts"], "work begins after it is launched, by two readings of one clock"
+        assert each["ts"] + 1.0 >= launch["ts"], "work begins after its launch"
         assert (each["pid"], each["tid"]) == (0, 0)
     names = {
         operators[e["args"]["External id"]]["name"] for e in work if e["name"] == "diopiBatchNormBackward"
