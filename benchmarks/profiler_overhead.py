@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -107,11 +108,9 @@ def cases(options: Options) -> Iterator[Case]:
             ("profile of the device alone", [device], None),
             ("profile of the CPU alone", [cpu], None),
         ):
-            ratios = ratio_of(
-                lambda step=step: seconds(step, STEPS),
-                lambda step=step, activities=activities: recorded_seconds(step, STEPS, activities),
-                rounds,
-            )
+            baseline = partial(seconds, step, STEPS)
+            candidate = partial(recorded_seconds, step, STEPS, activities)
+            ratios = ratio_of(baseline, candidate, rounds)
             yield case(f"train step d={width}, {name}", ratios, target)
         yield stopped(options, width, rounds)
 
