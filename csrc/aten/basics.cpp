@@ -9,6 +9,7 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
+#include "../profiler/recorder.h"
 #include "../runtime/allocator.h"
 #include "outputs.h"
 
@@ -36,6 +37,7 @@ at::Tensor filled_if_deterministic(at::Tensor tensor) {
 
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout, std::optional<at::Device> device,
                  std::optional<bool> pinned, std::optional<at::MemoryFormat> format) {
+    ProfiledRuntimeCall profiled("wrapper_DIPU_empty_memory_format");
     OnDevice here(device_for(device, layout, pinned));
     return filled_if_deterministic(
         at::detail::empty_generic(size, device_allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype), format));
@@ -43,10 +45,12 @@ at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype, std:
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                          std::optional<at::Device> device, std::optional<bool> pinned) {
+    ProfiledRuntimeCall profiled("wrapper_DIPU_empty_strided");
     return filled_if_deterministic(empty_strided_on(device_for(device, layout, pinned), size, stride, c10::dtype_or_default(dtype)));
 }
 
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
+    ProfiledRuntimeCall profiled("wrapper_DIPU_resize_");
     auto* impl = self.unsafeGetTensorImpl();
     if (self.sizes() == size && !format) return self;
     const size_t bytes = at::detail::computeStorageNbytesContiguous(size, self.dtype().itemsize(), static_cast<size_t>(self.storage_offset()));

@@ -15,7 +15,10 @@ namespace dipu {
 namespace {
 
 void copy_memory(int device, void* destination, const void* source, size_t bytes, dipuCopyKind kind) {
-    if (bytes > 0) check(vendor()->copy(current_stream_handle(device), destination, source, bytes, kind), "copying memory");
+    if (bytes == 0) return;
+    ProfiledCopy profiled(device, destination, source, bytes, kind);
+    check(vendor()->copy(current_stream_handle(device), destination, source, bytes, kind), "copying memory");
+    profiled.queued();
 }
 
 bool same_layout(const at::Tensor& a, const at::Tensor& b) {
@@ -97,6 +100,8 @@ void copy_between_devices(const at::Tensor& destination, const at::Tensor& sourc
 }
 
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+    static OpRecord& record = op_record("copy_");
+    ProfiledOperator profiled(record.name);
     if (self.is_same(source)) return self;
     if (source.layout() != at::kStrided) {
         copy_tensor(self, source.to_dense(), non_blocking);
@@ -107,6 +112,8 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
 }
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool non_blocking) {
+    static OpRecord& record = op_record("_copy_from");
+    ProfiledOperator profiled(record.name);
     copy_tensor(destination, self.sizes() == destination.sizes() ? self : self.expand(destination.sizes()), non_blocking);
     return destination;
 }
@@ -118,6 +125,8 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destin
 
 at::Scalar local_scalar(const at::Tensor& self) {
     TORCH_CHECK(self.numel() == 1, "a Tensor with ", self.numel(), " elements cannot be converted to Scalar");
+    static OpRecord& record = op_record("_local_scalar_dense");
+    ProfiledOperator profiled(record.name);
     const int device = self.device().index();
     at::Tensor host = at::empty({}, at::TensorOptions().dtype(self.scalar_type()));
     copy_memory(device, host.mutable_data_ptr(), self.const_data_ptr(), self.dtype().itemsize(), DIPU_DEVICE_TO_HOST);

@@ -10,6 +10,7 @@
 #include <ATen/ops/_to_copy.h>
 #include <c10/core/CPUAllocator.h>
 
+#include "../profiler/recorder.h"
 #include "alias.h"
 #include "sparse.h"
 
@@ -18,7 +19,11 @@ namespace {
 
 void copy_bytes(int device, void* destination, const void* source, size_t bytes, dipuCopyKind kind) {
     if (bytes == 0) return;
-    check(vendor()->copy(current_stream_handle(device), destination, source, bytes, kind), "copying between host and device");
+    {
+        ProfiledCopy profiled(device, destination, source, bytes, kind);
+        check(vendor()->copy(current_stream_handle(device), destination, source, bytes, kind), "copying between host and device");
+        profiled.queued();
+    }
     synchronize_stream(device, current_stream(device));
 }
 

@@ -167,9 +167,20 @@ void defer(Operands& operands, CpuOperands& on_cpu) {
         deferred->stack.push_back(value_to_cpu(operands.stack[operands.first + i], operands.record.written[i], on_cpu));
     operands.stack.resize(operands.first);
     operands.stack.emplace_back(std::move(self));
-    check(vendor()->stream_run(current_stream_handle(operands.device), operands.record.name.c_str(), run_deferred,
+    const char* name = operands.record.name.c_str();
+    ProfiledWork profiled(DeviceWork::Alias, name, operands.device);
+    check(vendor()->stream_run(current_stream_handle(operands.device), name, run_deferred,
                                [](void* argument) { delete static_cast<Deferred*>(argument); }, deferred),
-          operands.record.name.c_str());
+          name);
+    profiled.queued();
+}
+
+// Over an alias it is the device's work; over copies it is the host's.
+void run_cpu_kernel(Operands& operands, bool by_alias) {
+    if (!by_alias || operands.device < 0) return call_cpu(operands.record.op, &operands.stack, operands.sparse);
+    ProfiledWork profiled(DeviceWork::AliasNow, operands.record.name.c_str(), operands.device);
+    call_cpu(operands.record.op, &operands.stack, operands.sparse);
+    profiled.queued();
 }
 
 // What the user asked to be told of calls that fall back.
@@ -228,7 +239,7 @@ void fallback(OpRecord& record, torch::jit::Stack* stack) {
         c10::IValue& value = (*stack)[operands.first + i];
         if (value.isTensor() || value.isTensorList() || value.isOptionalTensorList()) value = value_to_cpu(value, record.written[i], on_cpu);
     }
-    call_cpu(record.op, stack, operands.sparse);
+    run_cpu_kernel(operands, by_alias);
     if (record.writes) on_cpu.write_back();
     results_to_device(operands, on_cpu);
 }
@@ -241,7 +252,8 @@ namespace {
 
 void boxed_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     OpRecord& record = op_record(op);
-    if (!must_instrument()) return fallback(record, stack);
+    ProfiledOperator profiled(record.name);
+    if (!must_show_call()) return fallback(record, stack);
     const auto results = static_cast<std::ptrdiff_t>(op.schema().returns().size());
     InstrumentedCall call(record, torch::jit::Stack(stack->end() - static_cast<std::ptrdiff_t>(record.written.size()), stack->end()));
     fallback(record, stack);

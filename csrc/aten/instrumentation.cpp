@@ -21,6 +21,18 @@ bool& inside_instrumented_call() {
     return now;
 }
 
+namespace {
+bool& next_wrapper_is_instrumented() {
+    thread_local bool now = false;
+    return now;
+}
+}  // namespace
+
+WrapperAgain::WrapperAgain() { next_wrapper_is_instrumented() = true; }
+WrapperAgain::~WrapperAgain() { next_wrapper_is_instrumented() = false; }  // a profile that ends meanwhile leaves it unasked
+
+bool begins_instrumented_call() { return !std::exchange(next_wrapper_is_instrumented(), false) && !inside_instrumented_call(); }
+
 bool& instrumentation_is_silent() {
     thread_local bool quietly = false;
     return quietly;

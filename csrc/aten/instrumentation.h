@@ -1,7 +1,8 @@
-// Shows what an operator was given and gave (DIPU_DUMP_OP_ARGS), and compares it with the CPU (DIPU_AUTOCOMPARE_OPS_LIST).
+// Shows what an operator was given and gave (DIPU_DUMP_OP_ARGS), and compares it with the CPU (DIPU_AUTOCOMPARE_OPS_LIST); tells a
+// profile when operators begin and end.
 //
-// A wrapper that is instrumented calls itself through `instrumented`, which boxes its arguments. What goes wrong in here is printed and
-// never reaches the program.
+// A wrapper that is instrumented calls itself through `instrumented`; to be shown its arguments are boxed. What goes wrong in here is
+// printed and never reaches the program.
 #pragma once
 #include <ATen/core/stack.h>
 
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "../profiler/recorder.h"
 #include "fallback.h"
 #include "settings.h"
 
@@ -18,7 +20,16 @@ namespace dipu {
 DIPU_API bool& inside_instrumented_call();
 // Set while the instrumentation itself works: its copies and comparisons are not reported.
 DIPU_API bool& instrumentation_is_silent();
-inline bool must_instrument() { return C10_UNLIKELY(settings.instrument.load(std::memory_order_relaxed)) && !inside_instrumented_call(); }
+inline bool must_show_call() {
+    return C10_UNLIKELY(settings.instrument.load(std::memory_order_relaxed) & kShowsCalls) && !inside_instrumented_call();
+}
+// The next wrapper that this thread calls is the one that is instrumented.
+struct DIPU_API WrapperAgain {
+    WrapperAgain();
+    ~WrapperAgain();
+};
+DIPU_API bool begins_instrumented_call();
+inline bool must_instrument() { return C10_UNLIKELY(settings.instrument.load(std::memory_order_relaxed) != 0) && begins_instrumented_call(); }
 
 // The line of level 1: which function of the vendor serves the call.
 DIPU_API void print_call(const OpRecord& record, const char* function, int line = 0);
@@ -51,8 +62,13 @@ void box_result(torch::jit::Stack& stack, const std::tuple<T...>& values) {
 }  // namespace detail
 
 template <auto Wrapper, class... Arguments>
-C10_NOINLINE decltype(auto) instrumented(OpRecord& record, Arguments&&... arguments) {
+C10_NOINLINE auto instrumented(OpRecord& record, Arguments&&... arguments) -> decltype(Wrapper(std::forward<Arguments>(arguments)...)) {
     using Result = decltype(Wrapper(std::forward<Arguments>(arguments)...));
+    ProfiledOperator profiled(record.name);
+    if (!must_show_call()) {
+        WrapperAgain again;
+        return Wrapper(std::forward<Arguments>(arguments)...);
+    }
     InstrumentedCall call(record, torch::jit::Stack{detail::boxed(arguments)...});
     torch::jit::Stack results;
     if constexpr (std::is_void_v<Result>) {

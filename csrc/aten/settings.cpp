@@ -28,6 +28,13 @@ Lists& lists() {
     return *instance;
 }
 
+void set_reason(InstrumentReason reason, bool on) {
+    if (on)
+        settings.instrument |= reason;
+    else
+        settings.instrument &= ~reason;
+}
+
 // The caller holds the lists' mutex.
 void refresh() {
     bool any = false, compares = false;
@@ -37,7 +44,7 @@ void refresh() {
         if (const std::string text = list.unmatched(); !text.empty()) std::fputs(text.c_str(), stderr);
     }
     settings.any_list = any;
-    settings.instrument = compares || settings.dump >= 2;
+    set_reason(kShowsCalls, compares || settings.dump >= 2);
     lists().epoch += 1;
 }
 
@@ -67,6 +74,8 @@ void follow_files() {
 }
 
 }  // namespace
+
+void set_profiled(bool on) { set_reason(kProfiled, on); }
 
 // Called for every sixteenth call of an operator. The clock that is only as fine as a tick costs next to nothing.
 void poll_list_files() {

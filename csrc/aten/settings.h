@@ -21,15 +21,21 @@
 
 namespace dipu {
 
+// Calls are shown or compared; operators are recorded for a profile.
+enum InstrumentReason : unsigned { kShowsCalls = 1, kProfiled = 2 };
+
 struct Settings {
     std::atomic<bool> any_list{false};  // some operator is to fall back or to be compared
-    std::atomic<bool> instrument{false};  // wrappers must show what they are given: comparison, or a dump of arguments
+    std::atomic<unsigned> instrument{0};  // why wrappers go another way: InstrumentReason, several added up
     std::atomic<int> dump{0};
     std::atomic<bool> log_fallback{false};
     std::atomic<bool> without_diopi{false};
     std::atomic<bool> timing{false};
 };
 DIPU_API extern Settings settings;
+
+// A profile begins or ends.
+DIPU_API void set_profiled(bool on);
 
 // What the lists say of a call of one operator: OpFlag, several added up.
 DIPU_API unsigned op_flags(OpRecord& record, Form form);

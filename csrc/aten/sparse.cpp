@@ -1,5 +1,7 @@
 #include "sparse.h"
 
+#include "../profiler/recorder.h"
+
 #include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/ops/_coalesced_native.h>
@@ -74,7 +76,11 @@ at::Tensor compressed_with_parts(const at::Tensor& compressed, const at::Tensor&
     return make_compressed(compressed, plain, values, size, layout.value());
 }
 
-void boxed_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) { fallback(op, stack); }
+void boxed_fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    OpRecord& record = op_record(op);
+    ProfiledOperator profiled(record.name);
+    fallback(record, stack);
+}
 
 TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>()); }
 TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&boxed_fallback>()); }

@@ -106,6 +106,7 @@ class Call {
         if (C10_UNLIKELY(settings.dump.load(std::memory_order_relaxed) > 0)) print_call(record_, op_.symbol(), op_.line());
         std::optional<Stopwatch> stopwatch;
         if (C10_UNLIKELY(settings.timing.load(std::memory_order_relaxed))) stopwatch.emplace(record_, Way::Diopi);
+        ProfiledWork profiled(DeviceWork::Function, op_.symbol(), device_);
         diopiError_t status;
         try {
             status = reinterpret_cast<Function>(op_.function())(context.handle(), std::forward<Arguments>(arguments)...);
@@ -113,6 +114,7 @@ class Call {
             raise_thrown(op_, record_, context);
         }
         if (C10_LIKELY(status == diopiSuccess)) {
+            profiled.queued();
             record_.count(Way::Diopi);
             (take_made(arguments), ...);  // before the context that owns them is gone
             return true;

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "../profiler/recorder.h"
 #include "adoption.h"
 #include "deferred_errors.h"
 #include "memory_check.h"
@@ -239,8 +240,11 @@ c10::DataPtr adopt(c10::DataPtr host, size_t bytes, int device) {
 void resize_storage(c10::StorageImpl* storage, int device, size_t bytes) {
     TORCH_CHECK(storage->resizable(), "Trying to resize storage that is not resizable");
     c10::DataPtr fresh = allocate_on(device, bytes);
-    if (const size_t kept = std::min(bytes, storage->nbytes()))
+    if (const size_t kept = std::min(bytes, storage->nbytes())) {
+        ProfiledCopy profiled(device, fresh.get(), storage->data(), kept, DIPU_DEVICE_TO_DEVICE);
         check(vendor()->copy(current_stream_handle(device), fresh.get(), storage->data(), kept, DIPU_DEVICE_TO_DEVICE), "resizing a storage");
+        profiled.queued();
+    }
     storage->set_data_ptr_noswap(std::move(fresh));
     storage->set_nbytes(bytes);
 }

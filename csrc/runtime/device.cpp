@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <mutex>
 
+#include "../profiler/recorder.h"
 #include "deferred_errors.h"
 
 namespace dipu {
@@ -88,6 +89,7 @@ dipuDeviceProperties device_properties(int device) {
 
 void synchronize_device(int device) {
     check_device(device);
+    ProfiledRuntimeCall profiled("dipuDeviceSynchronize");
     const int status = vendor()->device_synchronize(device);
     if (C10_LIKELY(status == DIPU_SUCCESS)) return raise_deferred_errors();
     raise_after(status, "work on the device", [&] { vendor()->device_synchronize(device); });
@@ -134,7 +136,13 @@ void* stream_handle(int device, int64_t stream) {
     return slot;
 }
 
+bool has_streams(int device) {
+    const auto& streams = stream_table()[device];
+    return std::any_of(streams.begin(), streams.end(), [](const auto& stream) { return stream.load() != nullptr; });
+}
+
 void synchronize_stream(int device, int64_t stream) {
+    ProfiledRuntimeCall profiled("dipuStreamSynchronize");
     void* handle = stream_handle(device, stream);
     const int status = vendor()->stream_synchronize(handle);
     if (C10_LIKELY(status == DIPU_SUCCESS)) return raise_deferred_errors();

@@ -37,6 +37,8 @@ struct PriorityRange {
 };
 DIPU_API PriorityRange stream_priority_range(int device);
 DIPU_API void* stream_handle(int device, int64_t stream);
+// Whether work was ever queued on the device.
+DIPU_API bool has_streams(int device);
 inline void* current_stream_handle(int device) { return stream_handle(device, current_stream(device)); }
 DIPU_API void synchronize_stream(int device, int64_t stream);
 

@@ -2,6 +2,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 
+#include "../profiler/recorder.h"
 #include "allocator.h"
 #include "deferred_errors.h"
 #include "device.h"
@@ -83,6 +84,7 @@ struct Guard final : public c10::impl::DeviceGuardImplInterface {
     }
     bool queryEvent(void* event) const override { return !event || is_done(vendor()->event_query(event), "asking an event"); }
     void synchronizeEvent(void* event) const override {
+        ProfiledRuntimeCall profiled("dipuEventSynchronize");
         if (event) check(vendor()->event_synchronize(event), "waiting for an event");
     }
     void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {

@@ -75,14 +75,14 @@ Stream::~Stream() {
     thread_.join();
 }
 
-void Stream::push(const char* name, std::function<void()> body) {
+void Stream::push(Task task) {
     refuse_after_fork();
     std::lock_guard<std::mutex> lock(mutex_);
     if (!thread_.joinable()) {
         expect_forks();
         thread_ = std::thread([this] { run(); });
     }
-    tasks_.push_back({name, std::move(body)});
+    tasks_.push_back(std::move(task));
     ++pushed_;
     wake_.notify_one();
 }
@@ -96,7 +96,7 @@ void Stream::run() {
         tasks_.pop_front();
         lock.unlock();
         std::string failure;
-        if (int64_t us = delay_us(); us > 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
+        if (int64_t us = delay_us(); us > 0 && task.delayed) std::this_thread::sleep_for(std::chrono::microseconds(us));
         try {
             task.body();
         } catch (const std::exception& error) {
@@ -151,7 +151,7 @@ void Event::record(const std::shared_ptr<Event>& event, Stream& stream) {
         recording = ++event->recorded_;
     }
     if (asynchronous() || !stream.idle())
-        stream.push("event record", [event, recording] { event->finish(recording); });
+        stream.push_mark("event record", [event, recording] { event->finish(recording); });
     else
         event->finish(recording);
 }

@@ -37,13 +37,26 @@ def _activity_of(target: Target) -> Any:
     return getattr(_Activity, target.device_type.upper(), None)
 
 
+# What torch's filters call the rows of a device, where a device from outside has other names than cuda.
+_FILTERS_FROM_OUTSIDE = {"CUDA_RUNTIME": "PRIVATEUSE1_RUNTIME", "CUDA_DRIVER": "PRIVATEUSE1_DRIVER"}
+
+
 def _activities(patches: Patches, target: Target, activity: Any) -> None:
-    """`profile(activities=[CPU, CUDA])` records this device."""
+    """`profile(activities=[CPU, CUDA])` records this device, in columns that are named as the program named it."""
+    filters = _FILTERS_FROM_OUTSIDE if target.is_from_outside else {}
 
     def translate(given: Any) -> Any:
-        if isinstance(given, dict):  # filters name what cuda's tracer records, which this device does not
-            return {translate(key): [] if key is _Activity.CUDA else names for key, names in given.items()}
+        if isinstance(given, dict):
+            return {
+                translate(key): [filters.get(name, name) for name in names]
+                if key == _Activity.CUDA
+                else names
+                for key, names in given.items()
+            }
         return activity if given == _Activity.CUDA else given
+
+    def names_cuda(given: Any) -> bool:
+        return _Activity.CUDA in given if isinstance(given, dict) else given == _Activity.CUDA
 
     profiler: ModuleType = torch.profiler.profiler
     supported = profiler.supported_activities
@@ -51,8 +64,14 @@ def _activities(patches: Patches, target: Target, activity: Any) -> None:
     original = base.__init__
 
     def init(self: Any, *, activities: Iterable[Any] | None = None, **kwargs: Any) -> None:
-        wanted = supported() if activities is None else activities
+        wanted = list(supported_activities() if activities is None else activities)
+        if any(map(names_cuda, wanted)):  # torch's own list of what there is names the device twice then
+            wanted = [given for given in wanted if given != activity]
         original(self, activities=[translate(given) for given in wanted], **kwargs)
+        if any(map(names_cuda, wanted)):
+            self.use_device = (
+                "cuda"  # given to the profiler below, which translates it and names the columns by it
+            )
 
     patches.wrap(base, init, "__init__")
     toggle = base.toggle_collection_dynamic
@@ -71,13 +90,17 @@ def _activities(patches: Patches, target: Target, activity: Any) -> None:
 
 
 def _old_profiler(patches: Patches, target: Target) -> None:
-    """`torch.autograd.profiler.profile(use_cuda=True)` and its newer `use_device='cuda'`."""
+    """`torch.autograd.profiler.profile(use_cuda=True)` and its newer `use_device='cuda'`.
+
+    A profile of `cuda` shows `Self CUDA` and `CUDA total`: torch's table takes these titles from the device's name.
+    """
     module: ModuleType = torch.autograd.profiler
     original = module.profile.__init__
 
     def init(self: Any, enabled: bool = True, *, use_cuda: bool = False, **kwargs: Any) -> None:
         if use_cuda:
-            kwargs.setdefault("use_device", target.device_type)
+            kwargs.setdefault("use_device", "cuda")
+        self._shown_as_cuda = kwargs.get("use_device") == "cuda"
         if "use_device" in kwargs:
             kwargs["use_device"] = target.translate_type(kwargs["use_device"])
         if kwargs.get("use_device") == target.device_type:
@@ -86,6 +109,17 @@ def _old_profiler(patches: Patches, target: Target) -> None:
         original(self, enabled, **kwargs)
 
     patches.wrap(module.profile, init, "__init__")
+    make_events = module.profile._ensure_function_events  # private: all tables and averages come through it
+
+    def ensure_function_events(self: Any) -> None:
+        make_events(self)
+        events = self._function_events
+        if self._shown_as_cuda and events is not None and events._use_device != "cuda":
+            events._use_device = "cuda"
+            for event in events:
+                event.use_device = "cuda"
+
+    patches.wrap(module.profile, ensure_function_events, "_ensure_function_events")
 
 
 def _external(patches: Patches, target: Target) -> None:
