@@ -125,6 +125,16 @@ def worst(begin: str, end: str) -> Callable[[Stored], float]:
     return largest
 
 
+def total(content: Stored) -> float:
+    """The figures of all cases together."""
+    return sum(c["figure"] for c in content["cases"])
+
+
+def observers(content: Stored) -> float:
+    """The figures of all cases but the tool that replaces what runs."""
+    return sum(c["figure"] for c in content["cases"] if c["name"] != "fallback")
+
+
 def models(side: str) -> Callable[[Stored], int]:
     """How many models met every demand on one side."""
     return lambda content: sum(c["raw"]["side"] == side and not c["figure"] for c in content["cases"])
@@ -143,7 +153,7 @@ def recorded(package: str, name: str, what: str = "") -> Row:
 
 
 OPINFO, TOOLS, CPU, GPU = "opinfo_full", "op_tools_overhead", "dlinfer_cpu", "dlinfer_gpu_h200"
-ALWAYS = "always_on"
+ALWAYS, ALLOCATOR = "always_on", "allocator"
 H200 = "python benchmarks/run.py dlinfer_gpu --device cuda"
 VERDICT = "python benchmarks/verdict_quality.py"
 RANDOM = "python benchmarks/random_quality.py"
@@ -181,6 +191,14 @@ ROWS = [
     Row("torch_dipu", "OpInfo, gaps: strided inputs", OPINFO, "noncontiguous", of=pairs("noncontiguous")),
     Row("torch_dipu", "OpInfo, gaps: inputs the CPU refuses", OPINFO, "errors", "=", target=0, of=pairs("errors")),
     recorded("torch_dipu", "tests of the device that fail with torch 2.11 and Python 3.12"),
+    Row("torch_dipu", "memory, time over the CPU allocator's: 64 KiB", ALLOCATOR, "allocate and free 64 KiB"),
+    Row("torch_dipu", "memory, time over the CPU allocator's: 4 MiB", ALLOCATOR, "allocate and free 4 MiB"),
+    Row("torch_dipu", "memory reserved over held: 400 growing temporaries up to 15 MB", ALLOCATOR,
+        "400 growing temporaries, largest 15 MB"),
+    Row("torch_dipu", "peak of the demo's GPT over that of torch.cuda's caching rule", ALLOCATOR, "peak of the demo's GPT"),
+    Row("torch_dipu", "the same of a wider GPT", ALLOCATOR, "peak of a wider GPT"),
+    Row("torch_dipu", "device memory after 20,000 steps over before", ALLOCATOR, "device memory reserved after 20,000 steps"),
+    Row("torch_dipu", "host memory after 20,000 steps over before", ALLOCATOR, "host memory after 20,000 steps"),
     recorded("op_tools", "trainings of 20 steps that a tool changed by one bit"),
     recorded("op_tools", "false alarms in train steps of 3 models, plain and reordered sums, 3 dtypes"),
     Row("op_tools", "verdict, CPU: false alarms", "verdict_quality_cpu", share("correct"), unit="%", target=0.5,
@@ -189,11 +207,22 @@ ROWS = [
         command=VERDICT),
     Row("op_tools", "verdict, H200: false alarms", "verdict_quality_h200", share("correct"), unit="%", target=0.5,
         command=f"{VERDICT} --device cuda"),
+    recorded("op_tools", "verdict, two held-out seeds: right results accused"),
+    recorded("op_tools", "verdict, two held-out seeds: right results labelled"),
+    recorded("op_tools", "verdict, two held-out seeds: results wrong by more than 2 ulp that fail"),
+    recorded("op_tools", "verdict, two held-out seeds: the same, beyond four times what right variants scatter by"),
     Row("op_tools", "wrong generators of random numbers found, 100,000 elements", "random_quality",
         generators("found", "wrong"), ">=", "%", 95, command=RANDOM),
     Row("op_tools", "right generators of random numbers accused, 440 draws of 100,000 elements", "random_quality",
         generators("alarms", "right"), unit="%", target=0.01, command=RANDOM),
-    recorded("op_tools", "saved files or rows lost in captures killed at random moments"),
+    Row("op_tools", "captures killed at random moments that lost a saved file or row", "kill_capture", total, "=", target=0,
+        command="python benchmarks/kill_capture.py --kills 200"),
+    Row("op_tools", "entries of OpInfo whose kernels differ with an observing tool", "kernel_lists", worst("", ""), "=", target=0,
+        command="python benchmarks/kernel_lists.py"),
+    Row("op_tools", "trainings of 28 whose bits an observing tool changed", "noninterference", observers, "=", target=0,
+        command="python benchmarks/noninterference.py"),
+    Row("op_tools", "wrong kernels of backward of 60 that are not found", "wrong_backward", "wrong kernels in backward", "=",
+        command="python benchmarks/wrong_backward.py"),
     Row("op_tools", "idle, the worst of all tools and levels, over without: `x + y`", TOOLS, worst("idle, ", "x + y"),
         target=1.15),
     Row("op_tools", "idle, the worst of all tools and levels, over without: train step", TOOLS, worst("idle, ", "train step"),
