@@ -11,6 +11,8 @@ PYBIND11_MODULE(_native, module) {
     op_tools::bind_routing(module);
     op_tools::bind_scopes(module);
     op_tools::bind_storages(module);
+    op_tools::bind_copies(module);
+    op_tools::bind_trees(module);
     op_tools::bind_call_sites(module);
     op_tools::bind_texts(module);
     op_tools::bind_csv(module);

@@ -78,6 +78,8 @@ void bind_interceptor(py::module_& module);
 void bind_routing(py::module_& module);
 void bind_scopes(py::module_& module);
 void bind_storages(py::module_& module);
+void bind_copies(py::module_& module);
+void bind_trees(py::module_& module);
 void bind_call_sites(py::module_& module);
 void bind_texts(py::module_& module);
 void bind_csv(py::module_& module);

@@ -91,7 +91,7 @@ class Transfer:
 
     def tree(self, value: Any) -> Any:
         """A copy of a tree of arguments."""
-        return map_leaves(value, self._leaf)
+        return map_leaves(value, self.leaf)
 
     def call(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Copies of the arguments of a call."""
@@ -111,7 +111,8 @@ class Transfer:
         """Each tensor with its copy."""
         return self._pairs.values()
 
-    def _leaf(self, value: Any) -> Any:
+    def leaf(self, value: Any) -> Any:
+        """What stands in a copy for one value of a tree."""
         if isinstance(value, torch.Tensor):
             return self.tensor(value)
         if isinstance(value, torch.device) and value.type not in {"cpu", "meta"}:

@@ -3,10 +3,16 @@ rebuilt in one way."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+
+_native: Any = None
+with contextlib.suppress(ImportError):  # `op_tools.engine.native` says it
+    _native = importlib.import_module("op_tools._native")
 
 __all__ = [
     "SPARSE_PARTS",
@@ -68,6 +74,8 @@ def _collect(values: Iterable[Any], kinds: Any, found: list[Any]) -> None:
 
 def flat_results(value: Any) -> list[Any]:
     """Tensors and numbers of a result in tree order; None and other objects are left out."""
+    if isinstance(value, torch.Tensor):
+        return [value]
     found: list[Any] = []
     _collect((value,), _RESULTS, found)
     return found
@@ -75,6 +83,8 @@ def flat_results(value: Any) -> list[Any]:
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
     """The tensors of a tree, in order."""
+    if _native is not None:
+        return _native.tensors_of(value)  # type: ignore[no-any-return]
     found: list[torch.Tensor] = []
     _collect((value,), torch.Tensor, found)
     return found
@@ -82,6 +92,8 @@ def tensors_of(value: Any) -> list[torch.Tensor]:
 
 def flat_tensors(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """The tensors among the arguments of a call, in the order that `wants_grad` and `written` count them."""
+    if _native is not None:
+        return _native.flat_tensors(args, kwargs)  # type: ignore[no-any-return]
     found: list[torch.Tensor] = []
     _collect(args, torch.Tensor, found)
     if kwargs:

@@ -14,13 +14,14 @@ import pytest
 import torch
 
 import op_tools
-from op_tools.comparison.background import Background, Copies, Job
+from op_tools.comparison.background import Background, Job
 from op_tools.comparison.budget import Budget, Look
 from op_tools.comparison.thinning import Thinned
 from op_tools.engine import ENGINE, native
 from op_tools.tools.autocompare import OpAutoCompare
 from op_tools.tools.sentinel import OpSentinel
 from op_tools.transfer import Transfer, copy_tensor
+from op_tools.trees import tensors_of
 
 pytestmark = pytest.mark.device
 D = "dipu"
@@ -120,7 +121,7 @@ def test_without_a_limit_nothing_is_closed() -> None:
 
 
 def job(judge: Callable[[], None], size: int = 0) -> Job:
-    return Job(judge, Copies(), size)
+    return Job(judge, native.queued_copies(), size)
 
 
 def test_a_full_queue_drops_or_waits_and_keeps_the_order() -> None:
@@ -277,6 +278,78 @@ def test_every_form_of_a_tensor_is_copied_without_waiting_as_it_is_with(quiet_de
         assert torch.equal(copy, form(x)) and copy.stride() == copy_tensor(tensor, "cpu").stride()
 
 
+def shared(copies: list[torch.Tensor]) -> list[int]:
+    """For each tensor the first one that shows the same memory."""
+    memories = [copy.untyped_storage().data_ptr() for copy in copies]
+    return [memories.index(memory) for memory in memories]
+
+
+def test_a_whole_call_is_copied_at_once_as_python_copies_it_tensor_by_tensor(quiet_device: None) -> None:
+    x, y = torch.randn(4, 6, 5).to(D), torch.arange(12).reshape(3, 4).to(D)
+    grad, host = torch.randn(3, device=D, requires_grad=True), torch.randn(2, 3).t()
+    args = (
+        [x, y, x], grad, host, x[1:, ::2].transpose(0, 2), y.t(), y[:1].expand(5, 4), y[2, 1], y[:0],
+        (None, True, 3, 2.5, torch.float16, torch.device(D), "dipu:0", "mean"), [[y.reshape(-1).unfold(0, 5, 2)]],
+    )  # fmt: skip
+    kwargs = {
+        "generator": torch.Generator(D),
+        "out": x,
+        "other": torch.arange(6.0, device=D)[2:].reshape(2, 2),
+    }
+    home, copies = Transfer("cpu", non_blocking=True), native.queued_copies(timed=True)
+    torch.dipu.configure(**SLOW)
+    made = copies.call(args, kwargs, home.leaf)
+    copies.wait()
+    assert copies.arrived() and copies.seconds() > 0
+    expected = home.call(args, kwargs)
+    torch.dipu.synchronize()
+    found, right = tensors_of(made), tensors_of(expected)
+    assert len(found) == len(right) == 13 and found[0] is found[2] is made[1]["out"]
+    for one, other in zip(found, right, strict=True):
+        assert torch.equal(one, other) and one.dtype is other.dtype and not one.requires_grad
+        assert one.stride() == other.stride() and one.device.type == "cpu"
+    assert shared(found) == shared(right)
+    assert (
+        made[0][8]
+        == expected[0][8]
+        == (None, True, 3, 2.5, torch.float16, torch.device("cpu"), "cpu", "mean")
+    )
+    assert made[1]["generator"] is None and set(made[1]) == set(kwargs)
+    found[0].fill_(7)  # as its call does: what shows the same memory has it, and nothing else
+    assert bool((found[5] == 7).all()) and not bool((found[1] == 7).all()) and not bool((x == 7).any())
+
+
+def test_a_call_with_a_tensor_of_another_kind_is_left_to_python_as_a_whole() -> None:
+    x = torch.arange(6.0, device=D)
+    others = [
+        x.as_subclass(WithMethods), torch.view_as_complex(x.reshape(3, 2)).conj(), torch.ones(3, 3).to_sparse(),
+        torch.empty(3, device="meta"), torch._efficientzerotensor((3,)),
+    ]  # fmt: skip
+    copies = native.queued_copies()
+    for other in others:
+        assert copies.call(([x, other],), {}, None) is None and copies.results([other], [], []) is None
+    assert copies.call((x,), {"size": torch.Size((2, 3))}, None) is None
+    [[again], left] = copies.results([x], [x], [x, x[:2]])
+    assert torch.equal(again, x.cpu()) and left == [again, None] and left[0] is again
+
+
+def test_the_thread_is_woken_for_a_step_and_not_for_each_call(monkeypatch: Any) -> None:
+    monkeypatch.setattr("op_tools.comparison.background._LONGEST_UNSEEN", 1e9)
+    background, done = Background(1000, 0), []
+    background._looked = time.monotonic()
+    for number in range(31):
+        background.submit(job(lambda number=number: done.append(number)))  # type: ignore[misc]
+    assert len(background._on_the_way) == 31 and not background._ready and not done
+    background.submit(job(lambda: done.append(31)))
+    assert not background._on_the_way
+    background.submit(job(lambda: done.append(32)))
+    assert len(background._on_the_way) == 1
+    background.look()
+    assert not background._on_the_way
+    background.close()
+    assert done == list(range(33))
+
+
 def test_where_no_memory_can_be_pinned_a_copy_is_waited_for(monkeypatch: Any) -> None:
     x, empty = torch.arange(5.0, device=D), torch.empty
 
@@ -290,11 +363,15 @@ def test_where_no_memory_can_be_pinned_a_copy_is_waited_for(monkeypatch: Any) ->
     assert copy.tolist() == [0, 1, 2, 3, 4] and not copy.is_pinned()
 
 
+class WithMethods(torch.Tensor):
+    """A tensor of the program's own class."""
+
+
 def test_memory_that_a_copy_does_not_find_is_no_error_of_the_program(monkeypatch: Any) -> None:
     def refusing(*_: Any) -> torch.Tensor:
         raise torch.OutOfMemoryError("no room for a contiguous copy")
 
-    x = torch.ones(4, device=D)
+    x = torch.ones(4, device=D).as_subclass(WithMethods)  # of a class that the compiled part leaves to Python
     monkeypatch.setattr("op_tools.transfer._copy", refusing)
     for tool in (OpSentinel(budget=0), OpAutoCompare()):
         with tool:
@@ -366,11 +443,11 @@ def logged(tmp_path: Any) -> list[dict[str, Any]]:
 
 
 def test_ctrl_c_while_the_end_waits_gives_up_what_is_not_judged_and_says_so(run_python: Any) -> None:
+    slow = "    judge = tool._judge_results; tool._judge_results = lambda *args: (time.sleep(0.2), judge(*args))\n"
+    started, calls = QUEUED.split("    for size", 1)
     said = run_python(
-        QUEUED
+        f"{started}{slow}    for size{calls}"
         + """
-    judge = tool._judge_results
-    tool._judge_results = lambda *args: (time.sleep(0.2), judge(*args))
     threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     try:
         tool.stop()

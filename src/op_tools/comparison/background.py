@@ -14,8 +14,9 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -28,44 +29,27 @@ PATIENCE = 10.0
 _LAST_OPERATOR = 60.0
 _PAUSE = 0.002
 _WATCH = 0.5
+# The thread is woken once in a step, or when so many calls have come since or so many seconds have passed: each time costs the
+# program more than a call does.
+_MOST_UNSEEN = 32
+_LONGEST_UNSEEN = 0.05
 
 
 class _Abandoned(BaseException):
     """Raised in the thread to end what it is doing."""
 
 
-class Copies:
-    """Copies that the devices make on their current streams: when they are done, and how long the devices took."""
-
-    def __init__(self) -> None:
-        self._spans: list[tuple[torch.Event, torch.Event]] = []
-
-    def make(self, devices: Iterable[torch.device], copy: Callable[[], None]) -> None:
-        """Run what queues copies on these devices."""
-        streams = [torch.accelerator.current_stream(device) for device in devices]
-        starts = [_recorded(stream) for stream in streams]
-        copy()
-        self._spans += zip(starts, map(_recorded, streams), strict=True)
+class Copies(Protocol):
+    """Copies that are on their way from devices: `op_tools.engine.native.queued_copies`."""
 
     def arrived(self) -> bool:
-        return all(end.query() for _, end in self._spans)
+        """Whether they are done."""
 
     def wait(self) -> None:
-        for _, end in self._spans:
-            end.synchronize()
+        """Wait until they are."""
 
     def seconds(self) -> float:
-        """Of the devices' time, once they have arrived; 0 where a device does not tell."""
-        with contextlib.suppress(RuntimeError):
-            return sum(start.elapsed_time(end) for start, end in self._spans) / 1e3
-        return 0.0
-
-
-def _recorded(stream: torch.Stream) -> torch.Event:
-    # Without a stream it would be that of the current device, whatever the device of the event.
-    event = torch.Event(stream.device, enable_timing=True)
-    event.record(stream)
-    return event
+        """Of the devices' time, once they have arrived; 0 where that is not known."""
 
 
 @dataclass(eq=False)
@@ -94,6 +78,8 @@ class Background:
         self._on_the_way: deque[Job] = deque()
         self._ready: deque[Job] = deque()
         self._count = self._size = 0  # also of what is being judged
+        self._unseen = 0  # jobs that have come since the last look
+        self._looked = 0.0
         self._closing = False
         # Asked by the thread now and then.
         self.watch: Callable[[], None] | None = None
@@ -159,16 +145,20 @@ class Background:
                 self._thread = threading.Thread(target=self._run, name="op_tools background", daemon=True)
                 atexit.register(self._at_exit)
                 ENGINE.quietly(self._thread.start)
-        self.look()
+            self._unseen += 1
+        if self._unseen >= _MOST_UNSEEN or time.monotonic() - self._looked >= _LONGEST_UNSEEN:
+            self.look()
 
     def look(self) -> None:
-        """See which values have arrived."""
+        """See which values have arrived, and wake the thread for them."""
         with self._changed:
+            self._unseen, self._looked = 0, time.monotonic()
+            arrived = False
             while self._on_the_way:
                 job = self._on_the_way[0]
                 try:
                     if not job.copies.arrived():
-                        return
+                        break
                 except RuntimeError:  # the device has failed: the program will hear of it
                     self._leave(self._on_the_way.popleft())
                     self.lost += 1
@@ -176,6 +166,8 @@ class Background:
                 if job.arrived is not None:
                     job.arrived(job.copies.seconds())
                 self._ready.append(self._on_the_way.popleft())
+                arrived = True
+            if arrived:
                 self._changed.notify_all()
 
     def close(self, patience: float | None = PATIENCE) -> None:
@@ -263,8 +255,3 @@ def _compute_alone() -> None:
         restoring = threading.Thread(target=torch.set_num_threads, args=(others,), daemon=True)
         restoring.start()
         restoring.join()
-
-
-def devices_of(tensors: Sequence[torch.Tensor]) -> list[torch.device]:
-    """The accelerators among the devices of tensors, each once."""
-    return list(dict.fromkeys(t.device for t in tensors if t.device.type not in {"cpu", "meta"}))

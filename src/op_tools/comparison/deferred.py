@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from op_tools import describe, writing
-from op_tools.comparison.background import Background, Copies, Job, devices_of
+from op_tools.comparison.background import Background, Job
 from op_tools.comparison.budget import Look
-from op_tools.engine import ENGINE, Call
+from op_tools.engine import ENGINE, Call, native
 from op_tools.tool import Tool
 from op_tools.transfer import Transfer
 from op_tools.trees import flat_results, tensors_of
@@ -24,51 +25,64 @@ INPUT = "input"
 class Deferred:
     """Copies of what a call is given and of what it gives back, on their way."""
 
-    def __init__(self, background: Background, reference: str, size: int) -> None:
+    def __init__(self, background: Background, reference: str, size: int, *, timed: bool = False) -> None:
         self._background = background
         self._reference = reference
         self._size = size
-        self._copies = Copies()
+        self._copies = native.queued_copies(timed)
         self._default_dtype = torch.get_default_dtype()
         self._whole = True  # all values are among the copies
         self.look: Look | None = None  # where the tool has a budget
 
     @classmethod
-    def of(cls, call: Call, background: Background, reference: str) -> Deferred | None:
-        """For a call that is about to run; None where it cannot be looked at, or there is no room."""
-        tensors = call.tensors()
-        size = _bytes_of(tensors)
-        if any(map(_is_recording, devices_of(tensors))) or not background.has_room(size):
+    def of(
+        cls, call: Call, background: Background, reference: str, *, timed: bool = False
+    ) -> Deferred | None:
+        """For a call that is about to run; None where it cannot be looked at, or there is no room.
+
+        `timed`: how long the devices take for the copies is to be known."""
+        size, devices, _ = native.extent(call.tensors())
+        if any(map(_is_recording, devices)) or not background.has_room(size):
             return None
-        return cls(background, reference, size)
+        return cls(background, reference, size, timed=timed)
 
     def copy_inputs(self, call: Call) -> tuple[Any, Any]:
         """The arguments as the call finds them."""
-        inputs: list[Any] = []
-        home = self._home()
-        self._copies.make(
-            devices_of(call.tensors()), lambda: inputs.extend(home.call(call.args, call.kwargs))
-        )
-        return inputs[0], inputs[1]
+        home = Transfer(self._reference, non_blocking=True)
+        made = self._copies.call(call.args, call.kwargs, home.leaf) if self._to_host else None
+        if made is not None:
+            return made  # type: ignore[no-any-return]
+        with self._queueing(call.tensors()):
+            return home.call(call.args, call.kwargs)
 
-    def copy_results(self, call: Call, result: Any) -> tuple[list[Any], dict[int, torch.Tensor | None]]:
+    def copy_results(self, call: Call, result: Any) -> tuple[list[Any], Sequence[Any]]:
         """What the call gives back, and by its index among the tensors what it has left of those that it wrote to."""
-        home = self._home()
-        values: list[Any] = []
         written = writing.written(call.func, call.name, call.args, call.kwargs)
-        left: dict[int, torch.Tensor | None] = {}
-        given = tensors_of((result, written))
-
-        def copy() -> None:
-            values.extend(home.tree(value) for value in flat_results(result))
+        values = flat_results(result)
+        given = tensors_of((values, written))
+        size, _, on_host = native.extent(given)
+        self._whole = not (on_host and _hosts_later(call, given))
+        if not self._whole:
+            return [], []
+        self._size += size
+        made = self._copies.results(values, written, call.tensors()) if self._to_host else None
+        if made is not None:
+            return made  # type: ignore[no-any-return]
+        home = Transfer(self._reference, non_blocking=True)
+        with self._queueing(given):
+            copies = [home.tree(value) for value in values]
             after = {id(tensor): home.tensor(tensor) for tensor in written}
-            left.update((index, after.get(id(tensor))) for index, tensor in enumerate(call.tensors()))
+        return copies, [after.get(id(tensor)) for tensor in call.tensors()]
 
-        self._whole = not _hosts_later(call, given)
-        if self._whole:
-            self._size += _bytes_of(given)
-            self._copies.make(devices_of(given), copy)
-        return values, left
+    @contextlib.contextmanager
+    def _queueing(self, tensors: list[torch.Tensor]) -> Iterator[None]:
+        self._copies.begin(tensors)
+        yield
+        self._copies.end()
+
+    @property
+    def _to_host(self) -> bool:
+        return self._reference == "cpu"
 
     def submit(self, tool: Tool, call: Call, inputs: tuple[Any, Any], judge: Callable[[], None]) -> None:
         """Hand the call over to the thread, with what is only known now: where it stands."""
@@ -92,14 +106,6 @@ class Deferred:
         if self.look is not None:
             self.look.ended()
 
-    def _home(self) -> Transfer:
-        return Transfer(self._reference, non_blocking=True)
-
-
-def _bytes_of(tensors: list[torch.Tensor]) -> int:
-    each = {id(tensor): tensor for tensor in tensors}
-    return sum(t.numel() * t.element_size() for t in each.values() if t.layout is torch.strided)
-
 
 def _is_recording(device: torch.device) -> bool:
     """Whether what is queued on a device now is recorded into a graph: a copy would be in that graph for ever."""
@@ -113,13 +119,17 @@ def _hosts_later(call: Call, tensors: list[torch.Tensor]) -> bool:
     When they are there is known; but what the program writes there afterwards is the program's.
     """
     return any(tensor.device.type == "cpu" and tensor.is_pinned() for tensor in tensors) and bool(
-        devices_of(call.tensors())
+        _accelerators(call.tensors())
     )
+
+
+def _accelerators(tensors: list[torch.Tensor]) -> set[torch.device]:
+    return {tensor.device for tensor in tensors if tensor.device.type not in {"cpu", "meta"}}
 
 
 def wait_for_host_results(call: Call, result: Any) -> None:
     """Wait for values that a device is still copying into pinned memory of the host."""
     tensors = tensors_of((result, writing.written(call.func, call.name, call.args, call.kwargs)))
     if _hosts_later(call, tensors):
-        for device in devices_of(call.tensors()):
+        for device in _accelerators(call.tensors()):
             torch.accelerator.synchronize(device)

@@ -77,7 +77,7 @@ class Call:
     def device(self) -> torch.device:
         """The device the call works on: that of its first tensor that is not on the CPU."""
         if self._device is None:
-            devices = [tensor.device for tensor in self.tensors()]
+            devices = (tensor.device for tensor in self.tensors())
             self._device = next((device for device in devices if device.type not in {"cpu", "meta"}), _CPU)
         return self._device
 
@@ -150,7 +150,9 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
 
 def device_types(tensors: list[torch.Tensor]) -> set[str]:
     """The device types of tensors, and WRAPPER."""
-    return {WRAPPER if is_wrapper(tensor) else tensor.device.type for tensor in tensors}
+    # Each device is asked for its type once: a step of an optimizer has many tensors.
+    devices = {None if is_wrapper(tensor) else tensor.device for tensor in tensors}
+    return {WRAPPER if device is None else device.type for device in devices}
 
 
 def _signature(value: Any) -> Hashable:

@@ -243,6 +243,16 @@ def sampler(every: int, refresh: int, share: int = 0, shares: int = 1) -> Any:
     return _native.Sampler(every, refresh, share, shares)
 
 
+def queued_copies(timed: bool = False) -> Any:
+    """Copies of the tensors of calls in memory of the host, on their way from the devices; `timed`: how long that takes."""
+    return _native.QueuedCopies(timed)
+
+
+def extent(tensors: list[torch.Tensor]) -> tuple[int, list[torch.device], bool]:
+    """The bytes of tensors, each counted once, the accelerators among their devices, and whether some are on the host."""
+    return _native.extent(tensors)  # type: ignore[no-any-return]
+
+
 def seconds_seeing() -> float:
     """What seeing calls go by has taken so far, of all threads: what no tool can time."""
     return float(_native.seconds_seeing()) if _native is not None else 0.0

@@ -83,6 +83,8 @@ class OpAutoCompare(Findings):
     report_section = "operators"
     # Seconds that stop() waits for what is still to be judged; None: as long as it takes.
     patience: ClassVar[float | None] = None
+    # Whether what the devices do for it is measured.
+    has_budget: ClassVar[bool] = False
     judges = True
     gives_labels = True
     takes_operators_below = True
@@ -182,7 +184,7 @@ class OpAutoCompare(Findings):
                 return
         deferred = None
         if self._background is not None and call.observed:
-            deferred = Deferred.of(call, self._background, self.settings.reference)
+            deferred = Deferred.of(call, self._background, self.settings.reference, timed=self.has_budget)
             if deferred is None:
                 return
         # A view computes nothing: that it shows the right part of its input needs no values.

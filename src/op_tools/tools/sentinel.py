@@ -80,6 +80,7 @@ class OpSentinel(OpAutoCompare):
     result_file = "op_sentinel_info"
     columns: ClassVar = (*OpAutoCompare.columns, "count")
     patience = PATIENCE
+    has_budget = True
 
     def read_settings(self) -> None:
         super().read_settings()
