@@ -31,7 +31,8 @@ def _store_owner() -> str:
     return "it is served by the process of rank 0, unless another was named when the group was made"
 
 
-def _create(options: Any, backend_options: Any) -> Any:
+def create(options: Any, backend_options: Any) -> Any:
+    """The backend of one group, as torch's extended interface of backends asks for it."""
     _C.set_store_owner(_store_owner())
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     return _C.make_backend(
@@ -39,13 +40,18 @@ def _create(options: Any, backend_options: Any) -> Any:
     )
 
 
+def bind() -> None:
+    """Makes the compiled backend ready; it is registered under a name afterwards."""
+    _C.bind_distributed()
+    _C.set_host_backend_factory(_over_gloo)
+
+
 def register() -> None:
     """Registers the backend in torch.distributed, for device tensors and (so that mixed programs work) host tensors."""
     if NAME in dist.Backend.backend_list:
         return
-    _C.bind_distributed()
-    _C.set_host_backend_factory(_over_gloo)
-    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["dipu", "cpu"])
+    bind()
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=["dipu", "cpu"])
     _name_the_default()
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
+import torch
 
 from dicore.conformance.case_filter import CaseFilter
-from dicore.conformance.results import RunReport
+from dicore.conformance.results import CaseResult, RunReport
 from dicore.conformance.runner import RunOptions, run_suite
+from diopi.conformance.device_health import DeviceHealth
+from diopi.conformance.diopi_case import DiopiCase
 from diopi.conformance.own_source import OwnSource
 from diopi.conformance.suite import DiopiSuite
+from diopi.library import LibraryMemory
 from diopi.vendors.published.sources import FOLDER as PUBLISHED
 
 pytestmark = pytest.mark.unit
@@ -54,3 +60,40 @@ def test_only_the_guilty_cases_fail(tmp_path: Path, flags: list[str], problem: s
     assert {r.status for r in others if r.dtype == "float32"} == {"pass"}
     assert len([r for r in others if r.dtype == "float32"]) > 20
     assert {r.status for r in others if r.dtype == "float64"} == {"unsupported"}
+
+
+def test_a_case_without_elements_says_nothing_of_the_device() -> None:
+    dead: list[str] = []
+
+    def run(case: DiopiCase) -> CaseResult:
+        return case.result("fail" if dead and "empty" not in case.id else "pass")
+
+    health = DeviceHealth(cast(LibraryMemory, _Memory()), run)
+    cases = {
+        name: DiopiCase(f"own:diopiSin:{name}", "diopiSin", "float32", arguments={"input": torch.ones(size)})
+        for name, size in {"some": 5, "one": 1, "empty": 0}.items()
+    }
+    for case in cases.values():
+        assert health.problem_after(case, case.result("pass")) == ""
+    dead.append("now")
+    problem = health.problem_after(cases["some"], cases["some"].result("fail"))
+    assert problem.startswith("own:diopiSin:some, which has passed, fails now")
+
+
+class _Memory:
+    """That of a device which has forgotten how to compute, not how to copy."""
+
+    held = b""
+
+    def allocate(self, size: int) -> int:
+        return 1
+
+    def write(self, pointer: int, source: int, size: int) -> None:
+        self.held = ctypes.string_at(source, size)
+
+    def read(self, pointer: int, target: int, size: int) -> None:
+        ctypes.memmove(target, self.held, size)
+
+    def synchronize(self) -> None: ...
+
+    def free(self, pointer: int) -> None: ...

@@ -216,7 +216,7 @@ def test_a_runtime_library_must_hold_a_runtime(tmp_path: Path) -> None:
         Library.open(tiny, runtime=tiny)
     library = Library.open(tiny, runtime=HOST)  # its operators, the other's memory
     assert library.vendor == "tiny" and library.memory.on_device
-    with pytest.raises(LibraryError, match=r"version 9\.0 of the vendor interface, this loader speaks 1\.0"):
+    with pytest.raises(LibraryError, match=r"version 9\.0 of the vendor interface, this loader speaks 1\.1"):
         Library.open(_compile(tmp_path / "libold.so", source=_vendor_of_abi(tmp_path, 9)))
 
 

@@ -194,7 +194,7 @@ def test_the_page_goes_from_nothing_to_a_working_chip(tmp_path: Path) -> None:
             printed[command] = ran.stdout
     _check_training(_one(printed, "python ./examples"))
     assert re.search(r"name +│ +mychip\b", _one(printed, "doctor"))
-    assert "13 passed" in _one(printed, "pytest")
+    assert "15 passed" in _one(printed, "pytest")
     _check_conformance(tmp_path / "mychip" / "report.json")
     assert re.search(r"│ own +│ +\d+ │ +0 │ +0 │ +0 │ ", _one(printed, "--adaptor")), "only passed cases"
     coverage = _one(printed, "coverage")

@@ -1,7 +1,7 @@
 """Whether the device of a worker still works after a case that went wrong.
 
 Some errors stay: after an invalid address a device answers every call with that error, and all cases behind the guilty one would
-fail for it. So memory is tried after such a case, and the cheapest case that has passed here is run again.
+fail for it. So memory is tried after such a case, and the cheapest case that has passed here, with elements to tell by, is run again.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import ctypes
 from collections.abc import Callable
 from contextlib import suppress
 
-from dicore.conformance.cases import Case
+import torch
+
 from dicore.conformance.results import CaseResult
+from diopi.conformance.diopi_case import DiopiCase
 from diopi.library import LibraryError, LibraryMemory
 
 __all__ = ["DeviceHealth"]
@@ -22,16 +24,16 @@ _BYTES = 256
 class DeviceHealth:
     """Of one worker."""
 
-    def __init__(self, memory: LibraryMemory, run: Callable[[Case], CaseResult]) -> None:
+    def __init__(self, memory: LibraryMemory, run: Callable[[DiopiCase], CaseResult]) -> None:
         self._memory = memory
         self._run = run
-        self._known: tuple[float, Case] | None = None
-        """The cheapest case that has passed."""
+        self._known: tuple[float, DiopiCase] | None = None
+        """The cheapest case that has passed and would not pass by chance."""
 
-    def problem_after(self, case: Case, result: CaseResult) -> str:
+    def problem_after(self, case: DiopiCase, result: CaseResult) -> str:
         """What does not work after a case; empty if the worker can go on."""
         if result.status == "pass":
-            if self._known is None or result.seconds < self._known[0]:
+            if (self._known is None or result.seconds < self._known[0]) and _has_elements(case):
                 self._known = result.seconds, case
             return ""
         if result.status == "skipped":
@@ -64,3 +66,10 @@ class DeviceHealth:
         known = self._known[1]
         again = self._run(known)
         return "" if again.status == "pass" else f"{known.id}, which has passed, fails now: {again.reason}"
+
+
+def _has_elements(case: DiopiCase) -> bool:
+    """Empty tensors are right on a dead device too."""
+    values = [v for given in case.arguments.values() for v in (given if isinstance(given, list) else [given])]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return bool(tensors) and all(tensor.numel() > 1 for tensor in tensors)

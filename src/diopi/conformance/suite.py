@@ -84,7 +84,7 @@ class DiopiSuite(Suite):
         return VendorVersion(self._library.vendor, self._library.version)
 
     def run(self, case: Case) -> CaseResult:
-        assert self._health is not None
+        assert self._health is not None and isinstance(case, DiopiCase)
         result = self._judged(case)
         if problem := self._health.problem_after(case, result):
             self._usable = False
@@ -92,8 +92,8 @@ class DiopiSuite(Suite):
             result.set("fail", reason)
         return result
 
-    def _judged(self, case: Case) -> CaseResult:
-        assert self._library is not None and isinstance(case, DiopiCase)
+    def _judged(self, case: DiopiCase) -> CaseResult:
+        assert self._library is not None
         try:
             return check(self._library, load(), case)
         except LibraryError as error:  # of memory: nothing could be called

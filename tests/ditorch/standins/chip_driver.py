@@ -20,7 +20,7 @@ calls: list[tuple[Any, ...]] = []
 """Every call of a function of the device module: its name, then its arguments."""
 
 
-def _open_library() -> tuple[Any, type]:
+def _open_library() -> tuple[Any, Any]:
     """torch_dipu's compiled part without its package, which would register 'dipu'."""
     spec = importlib.util.find_spec("torch_dipu")
     assert spec is not None
@@ -36,7 +36,8 @@ def _open_library() -> tuple[Any, type]:
     from diopi.vendors import choose
 
     library.choose_vendor(str(choose().library), "")
-    return library, distributed.DiclGroup
+    distributed.bind()
+    return library, distributed.create
 
 
 def fail_if_told(package: str) -> None:
@@ -52,11 +53,11 @@ class Chip:
 
     def __init__(self, name: str, backend: str, visible: str, *, maker: str) -> None:
         self.name, self.visible, self.maker = name, visible, maker
-        self.library, group = _open_library()
+        self.library, create = _open_library()
         self._initialized = False
         self._bad_fork = False
         os.register_at_fork(after_in_child=self._after_fork)
-        self._register_backend(backend, group)
+        self._register_backend(backend, create)
 
     def register(self, module: types.ModuleType) -> None:
         """Take torch's place for such a device; the order is that of the vendors' packages."""
@@ -281,16 +282,12 @@ class Chip:
 
     # -- other processes
 
-    def _register_backend(self, backend: str, group: Any) -> None:
-        class Group(group):  # type: ignore[misc, valid-type]
-            def getBackendName(self) -> str:
-                return backend
+    def _register_backend(self, backend: str, create: Any) -> None:
+        def created(options: Any, backend_options: Any) -> Any:
+            calls.append(("process group", backend, options.group_rank, options.group_size))
+            return create(options, backend_options)
 
-        def create(store: Any, rank: int, size: int, timeout: Any) -> Any:
-            calls.append(("process group", backend, rank, size))
-            return Group(store, rank, size, timeout)
-
-        torch.distributed.Backend.register_backend(backend, create, devices=[self.name])
+        torch.distributed.Backend.register_backend(backend, created, extended_api=True, devices=[self.name])
 
 
 def _recorded(method: types.MethodType) -> Any:
