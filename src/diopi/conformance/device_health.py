@@ -1,7 +1,8 @@
 """Whether the device of a worker still works after a case that went wrong.
 
 Some errors stay: after an invalid address a device answers every call with that error, and all cases behind the guilty one would
-fail for it. So memory is tried after such a case, and the cheapest case that has passed here, with elements to tell by, is run again.
+fail for it. So memory is tried after such a case, and the cheapest case that has passed here, with elements to tell by, is run
+again.
 """
 
 from __future__ import annotations
