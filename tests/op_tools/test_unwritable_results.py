@@ -68,6 +68,24 @@ def test_all_tools_say_it_once_and_sum_up(tmp_path: Path, capfd: pytest.CaptureF
     assert out.count("not saved (") == 4 and out.count("INCOMPLETE") == 2
 
 
+def test_a_pack_of_which_nothing_could_be_written_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, refused = os.writev, []
+
+    def writev(descriptor: int, pieces: Any) -> int:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if not path.endswith(".pack"):
+            return real(descriptor, pieces)
+        refused.append(path)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "writev", writev)
+    with op_tools.OpCapture(device="cpu", results=str(tmp_path), store="blobs"):
+        torch.ones(10) + torch.ones(10)
+    assert refused and not list(tmp_path.rglob("*.pack"))
+
+
 @pytest.mark.parametrize("left", [700, 5_000, 20_000, 21_000, 40_000])
 def test_a_disk_that_fills_up_leaves_whole_files(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, left: int

@@ -7,6 +7,7 @@ survive a crash: bytes are always written before the .pth that refers to them ge
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -132,7 +133,15 @@ class BlobsBackend:
     def _append(self, memory: memoryview) -> tuple[str, int]:
         if self._pack < 0 or self._pack_end >= PACK_SIZE:
             self._new_pack()
-        write_all(self._pack, [memory])
+        try:
+            write_all(self._pack, [memory])
+        except OSError:  # what was written of these bytes belongs to nobody
+            nothing, path = self._pack_end == 0, f"{self._tree.root}/{RESULTS}/{FOLDER}/{self._pack_name}"
+            self._close_pack()
+            if nothing:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+            raise
         offset = self._pack_end
         self._pack_end += len(memory)
         return self._pack_name, offset
