@@ -9,6 +9,7 @@ import pickle
 import numpy
 import pytest
 import torch
+from forked_python import run_python
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import torch_dipu  # noqa: F401
@@ -27,6 +28,12 @@ class Foreign:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return EXTENSION_DEVICE, self._tensor.device.index
+
+
+def test_dlpack_needs_no_mapping_of_cuda() -> None:
+    code = "import torch; x = torch.ones(3, device='dipu:1'); print(torch.from_dlpack(x).device, x.__dlpack_device__()[1])"
+    done = run_python("-c", code, timeout=60)
+    assert done.stdout.split() == ["dipu:1", "1"], done.stderr
 
 
 @pytest.mark.parametrize("device", ["dipu:0", "dipu:1"])
