@@ -40,6 +40,7 @@ def create(options: Any, backend_options: Any) -> Any:
     )
 
 
+@functools.cache
 def bind() -> None:
     """Makes the compiled backend ready; it is registered under a name afterwards."""
     _C.bind_distributed()
