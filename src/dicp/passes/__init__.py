@@ -1,0 +1,1 @@
+"""Rewrites of a typed graph that several backends use."""

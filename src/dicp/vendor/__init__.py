@@ -1,0 +1,1 @@
+"""One folder a graph compiler; nothing outside a folder names it."""
