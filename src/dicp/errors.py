@@ -1,8 +1,21 @@
-"""What dicp raises."""
+"""What dicp raises, and what it says once."""
 
 from __future__ import annotations
 
-__all__ = ["CompileError", "DicpError", "InvalidGraphError", "UnknownBackendError", "UnsupportedError"]
+import logging
+
+__all__ = [
+    "CompileError",
+    "DicpError",
+    "InvalidGraphError",
+    "OptionError",
+    "UnknownBackendError",
+    "UnsupportedError",
+    "warn_once",
+]
+
+LOG = logging.getLogger("dicp")
+_SAID: set[str] = set()
 
 
 class DicpError(RuntimeError):
@@ -11,6 +24,10 @@ class DicpError(RuntimeError):
 
 class UnknownBackendError(DicpError):
     """A name that no installed package has a backend for."""
+
+
+class OptionError(DicpError):
+    """`torch.compile(mode=..., options=...)` with what the backend does not know."""
 
 
 class InvalidGraphError(DicpError):
@@ -23,3 +40,10 @@ class UnsupportedError(DicpError):
 
 class CompileError(DicpError):
     """The vendor's compiler failed, or could not be run; the graph runs eagerly."""
+
+
+def warn_once(cause: str, text: str) -> None:
+    """Warns through the logger `dicp`, once a process for each cause; later ones are for the debugging level."""
+    level = logging.DEBUG if cause in _SAID else logging.WARNING
+    _SAID.add(cause)
+    LOG.log(level, "%s", text)
