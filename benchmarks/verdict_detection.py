@@ -203,9 +203,13 @@ def cases(seed: int, chosen: list[tuple[int, Any]]) -> Iterator[tuple[Case, Case
                 yield Case(subject, regime, dtype, drawn), Case(subject, regime, dtype, drawn + 5)
 
 
-def run(device: str, seed: int, operators: str = "", share: float = SHARE) -> dict[str, Any]:
+def run(
+    device: str, seed: int, operators: str = "", share: float = SHARE, part: tuple[int, int] = (0, 1)
+) -> dict[str, Any]:
+    """`part`: of the operators every so many-th, from that one on, for processes that share the work."""
     pattern = re.compile(operators)
     chosen = [(at, subject) for at, subject in enumerate(SUBJECTS) if pattern.search(subject.name)]
+    chosen = chosen[part[0] :: part[1]]
     if not chosen:
         raise SystemExit(
             f"no operator of the corpus matches {operators!r}; try one of {SUBJECTS[0].name}, mm, softmax"
@@ -261,6 +265,13 @@ def as_json(result: dict[str, Any]) -> dict[str, Any]:
     return {**result, "torch": torch.__version__, "found": found}
 
 
+def _part(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected I/N with I below N, such as 0/15")
+    return int(index), int(count)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -271,10 +282,13 @@ def main() -> None:
     parser.add_argument(
         "--share", type=float, default=SHARE, help="part of all faults to try (default %(default)s)"
     )
+    parser.add_argument(
+        "--part", type=_part, default=(0, 1), metavar="I/N", help="one of N parts of the operators, from 0"
+    )
     parser.add_argument("--json", type=Path, help="write every figure to this file")
     parser.add_argument("--verbose", action="store_true", help="print every unexpected verdict")
     options = parser.parse_args()
-    result = run(options.device, options.seed, options.operators, options.share)
+    result = run(options.device, options.seed, options.operators, options.share, options.part)
     print("\n".join(lines(result)))
     if options.verbose:
         for kind, tallies in result["found"].items():

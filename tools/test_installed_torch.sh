@@ -4,6 +4,10 @@
 #
 #   PYTHON=python3.12 tools/test_installed_torch.sh -n 12 tests/torch_dipu tests/ditorch
 #
+# or, after two dashes, any other command:
+#
+#   tools/test_installed_torch.sh -- python benchmarks/verdict_on_device.py --device cuda
+#
 # Nothing is installed into that Python. What the tests need beside torch (pytest, hypothesis, ...) is its own, or in a folder
 # named by SITE.
 set -eu
@@ -27,4 +31,8 @@ TORCH_DEVICE_BACKEND_AUTOLOAD=0 python -m pip install --quiet --disable-pip-vers
 python -c "import sys, torch; print('==> torch', torch.__version__, 'Python', sys.version.split()[0])"
 echo "==> built in $(($(date +%s) - started)) s"
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+if [ "${1:-}" = "--" ]; then
+  shift
+  exec "$@"
+fi
 exec python -m pytest -q "$@"
