@@ -15,12 +15,16 @@ from torch._prims_common import elementwise_dtypes
 from torch.fx import Node
 
 from dicp.loops import recipes_activation, recipes_arithmetic, recipes_copy
-from dicp.loops.primitives import DTYPES, Builder, Number, Value, held
+from dicp.loops.primitives import DTYPES, BodyBuilder, Number, Value, held
 from dicp.loops.recipes import Argument, Recipe
 
 __all__ = ["FORMULAS", "Formula", "formula_of"]
 
-FORMULAS: Mapping[str, Recipe] = {**recipes_arithmetic.RECIPES, **recipes_activation.RECIPES, **recipes_copy.RECIPES}
+FORMULAS: Mapping[str, Recipe] = {
+    **recipes_arithmetic.RECIPES,
+    **recipes_activation.RECIPES,
+    **recipes_copy.RECIPES,
+}
 """By `namespace.packet.overload`, or by `namespace.packet` for those of its overloads that are not named."""
 
 
@@ -37,7 +41,7 @@ class Formula:
     dtype: torch.dtype
     """Of the result in memory."""
 
-    def build(self, builder: Builder, values: Sequence[Value]) -> Value:
+    def build(self, builder: BodyBuilder, values: Sequence[Value]) -> Value:
         """The result, in `held(dtype)`; it is rounded to a 16-bit dtype only where the node asks for a conversion."""
         by_node = dict(zip(self.operands, values, strict=True))
         given: dict[str, Argument] = {}
@@ -74,19 +78,30 @@ def formula_of(node: Node) -> Formula | None:
 
 def _recipe_of(node: Node) -> Recipe | None:
     target = node.target
-    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
+    if (
+        node.op != "call_function"
+        or not isinstance(target, torch._ops.OpOverload)
+        or target._schema.is_mutable
+    ):
         return None
     packet = f"{target.namespace}.{target._opname}"
     return FORMULAS.get(f"{packet}.{target._overloadname}") or FORMULAS.get(packet)
 
 
 def _is_plain(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in DTYPES and value.layout is torch.strided and not value.is_neg()
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dtype in DTYPES
+        and value.layout is torch.strided
+        and not value.is_neg()
+    )
 
 
 def _is_operand(node: Node) -> bool:
     value = node.meta.get("val")
-    return _is_plain(value) or isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, bool, int, float))
+    return _is_plain(value) or isinstance(
+        value, (torch.SymInt, torch.SymFloat, torch.SymBool, bool, int, float)
+    )
 
 
 def _arguments(node: Node, recipe: Recipe) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["DTYPES", "PRIMITIVES", "Builder", "Number", "Primitive", "Value", "held", "result_dtype"]
+__all__ = ["DTYPES", "PRIMITIVES", "BodyBuilder", "Number", "Primitive", "Value", "held", "result_dtype"]
 
 Number = bool | int | float
 
@@ -35,7 +35,7 @@ class Value:
     """What it is computed in: float32 for bfloat16 and float16."""
 
 
-class Builder(Protocol):
+class BodyBuilder(Protocol):
     """Appends instructions to a body."""
 
     def op(self, primitive: str, *operands: Value | Number, dtype: torch.dtype | None = None) -> Value:

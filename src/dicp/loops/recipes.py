@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as PromotionKind
 
-from dicp.loops.primitives import ALL, FLOATS, Builder, Number, Value
+from dicp.loops.primitives import ALL, FLOATS, BodyBuilder, Number, Value
 
 __all__ = ["Argument", "PromotionKind", "Recipe", "Recipes"]
 
@@ -62,10 +62,12 @@ class Recipes(dict[str, Recipe]):
 
         return add
 
-    def primitive(self, name: str, *names: str, kind: PromotionKind = PromotionKind.DEFAULT, **rest: object) -> None:
+    def primitive(
+        self, name: str, *names: str, kind: PromotionKind = PromotionKind.DEFAULT, **rest: object
+    ) -> None:
         """Operators that are one primitive, of their promoted arguments in order."""
 
-        def build(b: Builder, dtype: torch.dtype, **operands: Operand) -> Value:
+        def build(b: BodyBuilder, dtype: torch.dtype, **operands: Operand) -> Value:
             return b.op(name, *operands.values())
 
         self.define(*(names or (f"aten.{name}", f"prims.{name}")), kind=kind, **rest)(build)  # type: ignore[arg-type]
