@@ -21,13 +21,14 @@ One with a true attribute `_boxed_call`, as torch has it, is called with one lis
 class Backend(ABC):
     """Compiles graphs of ATen operators for one kind of device.
 
-    Graphs come from AOTAutograd by way of the bridge: functional but for `copy_` into inputs, every node with a fake tensor (or a
-    tuple of them) in `meta["val"]`. A backend need not take all of a graph: what `supports` refuses runs eagerly between its parts.
+    Graphs come from AOTAutograd by way of the bridge: functional but for `copy_` into inputs, every node with a fake tensor
+    (or a tuple of them) in `meta["val"]`. A backend need not take all of a graph: what `supports` refuses runs eagerly between
+    its parts.
 
     The graphs that `compile` gets are simpler than those of AOTAutograd:
-    - Sizes may be symbolic. For each symbol that occurs anywhere there is an input whose `meta["val"]` is just that symbol, a SymInt;
-      at the call it is an int. Nodes whose value is a SymInt (`operator.mul(s0, 4)`) stand where arguments need them; the expression
-      in their `meta["val"]` says all.
+    - Sizes may be symbolic. For each symbol that occurs anywhere there is an input whose `meta["val"]` is just that symbol, a
+      SymInt; at the call it is an int. Nodes whose value is a SymInt (`operator.mul(s0, 4)`) stand where arguments need them;
+      the expression in their `meta["val"]` says all.
     - Outputs are tensors that nodes of the graph compute (perhaps views), each once; never inputs, numbers or None.
     - There is no `get_attr`: constants are inputs. An input with `meta["constant"]` gets that very tensor at every call: frozen
       weights and constants of the program. Its value may be used, and packed, while compiling.
@@ -42,8 +43,14 @@ class Backend(ABC):
     """What `torch.compile(options={...})` may say besides `freezing`: the reader of each value, which raises ValueError."""
 
     def decompositions(self) -> Mapping[torch._ops.OperatorBase, Callable[..., Any]]:
-        """Operators that AOTAutograd takes apart before the backend sees the graph."""
-        return {}
+        """Operators that AOTAutograd takes apart before the backend sees the graph, and how: all of them.
+
+        Without an override: the standard ones of `dicp.dynamo_bridge.decompositions`. A backend adds its own by
+        `{**super().decompositions(), ...}`, keeps an operator whole by leaving it out, or gives a table of its own.
+        """
+        from dicp.dynamo_bridge.decompositions import standard_decompositions
+
+        return standard_decompositions()
 
     @abstractmethod
     def supports(self, node: Node) -> bool:

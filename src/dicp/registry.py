@@ -3,8 +3,8 @@
     [project.entry-points."torch_dynamo_backends"]
     mygraph = "my_package.MyGraph:mygraph"
 
-is what torch.compile itself reads. The function that it names calls `compile_fx(gm, inputs, "mygraph")`; the object that compiles is
-`my_package.MyGraph.config.BACKEND`.
+is what torch.compile itself reads. The function that it names calls `compile_fx(gm, inputs, "mygraph")`; the object that
+compiles is `my_package.MyGraph.config.BACKEND`.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def _announced(name: str) -> Backend:
             return _of_folder(point)
     known = names()
     raise UnknownBackendError(
-        f"there is no backend {name!r} for compile_fx.{did_you_mean(name, known)} Installed are: {', '.join(known) or 'none'}. A package"
-        f" announces one by an entry point of the group {GROUP!r}; after adding one, install the package again."
+        f"there is no backend {name!r} for compile_fx.{did_you_mean(name, known)} Installed are: {', '.join(known) or 'none'}."
+        f" A package announces one by an entry point of the group {GROUP!r}; after adding one, install the package again."
     )
 
 
@@ -69,7 +69,9 @@ def _of_folder(point: EntryPoint) -> Backend:
         ) from error
     if not isinstance(found, Backend):
         what = "is missing" if found is None else f"is a {type(found).__name__}"
-        raise DicpError(f"backend {point.name!r}: {module}.BACKEND {what}, expected an object of a subclass of dicp.backend.Backend.")
+        raise DicpError(
+            f"backend {point.name!r}: {module}.BACKEND {what}, expected an object of a subclass of dicp.backend.Backend."
+        )
     if found.name != point.name:
         raise DicpError(
             f"backend {point.name!r}: {module}.BACKEND.name is {found.name!r}. It must be the name of the entry point."

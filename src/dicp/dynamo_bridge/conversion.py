@@ -47,7 +47,9 @@ class VendorOperator(ABC):
         return self.name
 
 
-def register_conversion(targets: Target | Iterable[Target]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def register_conversion(
+    targets: Target | Iterable[Target],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Says which operators a method converts. A packet (`aten.add`) stands for those of its overloads that nobody names."""
     listed = tuple(targets) if isinstance(targets, (list, tuple, set, frozenset)) else (targets,)
 
@@ -111,7 +113,9 @@ class OperatorConversions(torch.fx.Transformer):
             result.node.meta = dict(self.node.meta)
         return result
 
-    def get_proxy(self, operator: VendorOperator, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Proxy:
+    def get_proxy(
+        self, operator: VendorOperator, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None
+    ) -> Proxy:
         """Writes a call of a vendor operator and infers what it gives."""
         kwargs = dict(kwargs or {})
         proxy = self.tracer.create_proxy("call_function", operator, args, kwargs)

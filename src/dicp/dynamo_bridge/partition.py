@@ -55,7 +55,10 @@ def _source(node: Node) -> Node | None:
 
 
 def _postpone(
-    calls: Sequence[Node], compiled: Mapping[Node, bool], before: Mapping[Node, Sequence[Node]], stages: dict[Node, int]
+    calls: Sequence[Node],
+    compiled: Mapping[Node, bool],
+    before: Mapping[Node, Sequence[Node]],
+    stages: dict[Node, int],
 ) -> None:
     """Moves what hangs on inputs of the graph alone, such as a transposed weight, to the first compiled stage that reads it.
 
@@ -66,7 +69,11 @@ def _postpone(
     for node in reversed(calls):
         fixed = not compiled[node] or node in before or node in waited_for or _source(node) is not None
         readers = list(node.users)
-        if not fixed and readers and all(compiled.get(reader) and _source(reader) is None for reader in readers):
+        if (
+            not fixed
+            and readers
+            and all(compiled.get(reader) and _source(reader) is None for reader in readers)
+        ):
             latest[node] = min(latest.get(reader, stages[reader]) for reader in readers)
     moved: set[Node] = set()
     for node in calls:

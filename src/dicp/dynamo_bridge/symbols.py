@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
-__all__ = ["SymbolSources", "expression_of", "free_symbols_of", "is_number", "lifted_sizes"]
+__all__ = ["SymbolSources", "arithmetic", "expression_of", "free_symbols_of", "is_number", "lifted_sizes"]
 
 aten = torch.ops.aten
 _SIZES = (aten.sym_size.int, aten.sym_stride.int, aten.sym_numel.default, aten.sym_storage_offset.default)
@@ -78,11 +78,11 @@ def _strides(value: torch.Tensor) -> tuple[Any, ...]:
 
 
 def lifted_sizes(gm: GraphModule) -> SymbolSources:
-    """Rewrites sizes that are read from computed tensors as arithmetic on the symbols, so that no part of a graph waits for them."""
+    """Rewrites sizes that are read from computed tensors as arithmetic on the symbols: no part of a graph waits for them."""
     graph = gm.graph
     sources = SymbolSources(graph)
-    for node in list(graph.find_nodes(op="call_function")):
-        if node.target not in _SIZES or node.args[0].op == "placeholder":
+    for node in [node for target in _SIZES for node in graph.find_nodes(op="call_function", target=target)]:
+        if node.args[0].op == "placeholder":
             continue
         expression = expression_of(node.meta.get("val"))
         if expression is None:
@@ -97,14 +97,14 @@ def lifted_sizes(gm: GraphModule) -> SymbolSources:
                 graph.erase_node(node)
             continue
         with graph.inserting_before(node):
-            number = _arithmetic(gm, expression, {symbol: sources.nodes[symbol] for symbol in symbols})
+            number = arithmetic(gm, expression, {symbol: sources.nodes[symbol] for symbol in symbols})
         if isinstance(number, Node):
             node.replace_all_uses_with(number)
             graph.erase_node(node)
     return sources
 
 
-def _arithmetic(gm: GraphModule, expression: sympy.Expr, values: dict[sympy.Symbol, Node]) -> Any:
+def arithmetic(gm: GraphModule, expression: sympy.Expr, values: dict[sympy.Symbol, Node]) -> Any:
     """Nodes that compute an expression; each has the SymInt of its part as `val`."""
     tracer = torch.fx.proxy.GraphAppendingTracer(gm.graph)
     before = {id(node) for node in gm.graph.nodes}
