@@ -35,6 +35,10 @@ class Recipe:
     """Dtypes of the arithmetic that the recipe is right for."""
     converts: bool = False
     """The result is the operand converted, rounded if its dtype has 16 bits."""
+    opmath: bool = False
+    """Beside tensors of a 16-bit float, numbers and tensors of one element are not rounded to that dtype."""
+    sees_result: bool = False
+    """It is also given the dtype that is stored, as `result`."""
 
 
 class Recipes(dict[str, Recipe]):
@@ -49,6 +53,8 @@ class Recipes(dict[str, Recipe]):
         ignores: tuple[str, ...] = (),
         computes: frozenset[torch.dtype] | None = None,
         converts: bool = False,
+        opmath: bool = False,
+        sees_result: bool = False,
     ) -> Callable[[Build], Build]:
         """The decorated function is what the named operators compute."""
         if computes is None:
@@ -57,7 +63,17 @@ class Recipes(dict[str, Recipe]):
         def add(build: Build) -> Build:
             for name in names:
                 full = name if "." in name and name.split(".")[0] in ("aten", "prims") else f"aten.{name}"
-                self[full] = Recipe(build, kind, promotes, dict(dtypes or {}), ignores, computes, converts)
+                self[full] = Recipe(
+                    build,
+                    kind,
+                    promotes,
+                    dict(dtypes or {}),
+                    ignores,
+                    computes,
+                    converts,
+                    opmath,
+                    sees_result,
+                )
             return build
 
         return add
