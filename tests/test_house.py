@@ -251,6 +251,7 @@ def test_innocent_words(text: str) -> None:
 
 # Two classes of one name that are the same idea.
 SAME_IDEA = {
+    "Backend": "what compiles or runs a captured graph, chosen by name",
     "Case": "of a conformance suite: that of dlinfer extends that of the kit; a reproduction is a file without imports of ours",
     "DeviceError": "an error that the device raised, told apart from errors of our own",
     "Patches": "attributes of torch that are replaced, and put back at the end",
@@ -258,6 +259,7 @@ SAME_IDEA = {
     "Tolerance": "atol and rtol",
     "Transfer": "tensors that go to another device, each once",
     "Vendor": "who brings kernels, chosen when the program runs",
+    "UnknownBackendError": "no backend of that name",
     "VendorError": "no such vendor, or one that cannot be used",
 }
 

@@ -44,7 +44,9 @@ def prototype_of(text: str) -> tuple[str, str, str, str]:
     """The four columns of one registration."""
     clauses = [found.groups() for line in text.splitlines()[1:] if (found := CLAUSE.match(line.strip()))]
     variables = {name: dtypes_of(rest or "") for kind, name, rest in clauses if kind == "DATATYPE"}
-    inputs, outputs, attributes = [], [], []
+    inputs: list[str] = []
+    outputs: list[str] = []
+    attributes: list[str] = []
     for kind, name, rest in clauses:
         if kind in MARKS:
             dtypes = [d for word in dtypes_of(rest or "") for d in variables.get(word, [word])]
@@ -54,7 +56,8 @@ def prototype_of(text: str) -> tuple[str, str, str, str]:
             attribute_type, _, default = (rest or "").partition(",")
             end = "!" if kind == "REQUIRED_ATTR" else f"={default.strip()}"
             attributes.append(f"{name}:{attribute_type.strip()}{end}")
-    return (re.match(r"REG_OP\((\w+)\)", text) or [""])[0][7:-1], *map(";".join, (inputs, outputs, attributes))
+    name = (re.match(r"REG_OP\((\w+)\)", text) or [""])[0][7:-1]
+    return name, ";".join(inputs), ";".join(outputs), ";".join(attributes)
 
 
 def prototypes(wheel: Path) -> Iterator[tuple[str, str, str, str]]:

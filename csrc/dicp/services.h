@@ -21,7 +21,7 @@ struct Matmul {
     int64_t out_batch, out_row;
     const void* bias;  // of the same dtype, or null
     int32_t dtype;     // a MatmulDtype
-    int32_t weight;    // which of Program.weights `b` is: it may be packed; -1: none of them
+    int32_t weight;    // which of HostProgram.weights `b` is: it may be packed; -1: none of them
 };
 
 typedef void (*Task)(void* context, int64_t begin, int64_t end);
@@ -29,7 +29,7 @@ typedef void (*Task)(void* context, int64_t begin, int64_t end);
 /// Functions that return int: 0, or the run is over: generated code returns at once, and Python gets the exception.
 struct Services {
     size_t size;  // of this structure
-    /// The operator Program.calls[index]. `dims`: of each tensor argument its byte offset, sizes and strides; the sizes that are arguments; of
+    /// The operator HostProgram.calls[index]. `dims`: of each tensor argument its byte offset, sizes and strides; the sizes that are arguments; of
     /// each result that is needed the sizes and strides it must have. Fills in the pointers of the results.
     int (*call)(void* frame, int64_t index, const int64_t* dims);
     /// Divides 0..count among torch's threads in parts of at least `grain`; the same parts for the same number of threads.
@@ -41,7 +41,7 @@ struct Services {
     void (*fail)(void* frame, const char* message);
 };
 
-/// dims: bytes of the arena; then of Program.allocations the sizes and strides; then of Program.outputs what each needs.
+/// dims: bytes of the arena; then of HostProgram.allocations the sizes and strides; then of HostProgram.outputs what each needs.
 typedef void (*PlanFunction)(const int64_t* sizes, int64_t* dims);
 typedef void (*RunFunction)(char** values, const int64_t* sizes, const Services* services, void* frame);
 /// A run of kernels between two calls of operators.

@@ -12,7 +12,18 @@ from torch._ops import OpOverload
 
 from dicp.conformance.programs import CallArguments
 
-__all__ = ["FLOATING", "GRIDS", "IMAGES", "OPERATORS", "SHAPES", "CallForm", "DrawnValues", "OperatorEntry", "Size", "operator"]
+__all__ = [
+    "FLOATING",
+    "GRIDS",
+    "IMAGES",
+    "OPERATORS",
+    "SHAPES",
+    "CallForm",
+    "DrawnValues",
+    "OperatorEntry",
+    "Size",
+    "operator",
+]
 
 Shape = tuple[int, ...]
 

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from dicp.backend import Backend
 from dicp.dynamo_bridge.executor import CompiledStep, boxed, written_executor
 from dicp.dynamo_bridge.extraction import extracted
-from dicp.dynamo_bridge.partition import Step, divide
+from dicp.dynamo_bridge.partition import GraphStep, divide
 from dicp.dynamo_bridge.symbols import SymbolSources, free_symbols_of, is_number, lifted_sizes
 from dicp.errors import LOG, CompileError, DicpError, UnsupportedError, warn_once
 from dicp.settings import FALLBACK
@@ -103,7 +103,7 @@ class GraphCompilation:
             return f"{node.target} depends on {unknown[0]}, which no input says"
         return "" if self.backend.supports(node) else self.backend.refusal(node)
 
-    def _compiled(self, step: Step) -> CompiledStep | Sequence[Node]:
+    def _compiled(self, step: GraphStep) -> CompiledStep | Sequence[Node]:
         if not self.backend.worth_compiling(step.nodes):
             return step.nodes
         part = extracted(step.nodes, self.symbols.nodes, self.meta)
@@ -121,7 +121,7 @@ class GraphCompilation:
             return step.nodes
         return CompiledStep(runner, part.inputs, part.outputs, self.backend.keeps_format)
 
-    def _warn(self, error: Exception, step: Step) -> None:
+    def _warn(self, error: Exception, step: GraphStep) -> None:
         LOG.debug("the compiler failed", exc_info=error)
         text = str(error) if isinstance(error, CompileError) else f"{type(error).__name__}: {error}"
         warn_once(

@@ -10,18 +10,18 @@ from torch.fx import Graph, Node
 
 from dicp.dynamo_bridge.ordering import orderings
 
-__all__ = ["Step", "divide"]
+__all__ = ["GraphStep", "divide"]
 
 
 @dataclass(frozen=True)
-class Step:
+class GraphStep:
     """Nodes that run one after the other: together as one compiled function, or each by itself."""
 
     nodes: tuple[Node, ...]
     compiled: bool
 
 
-def divide(graph: Graph, taken: Callable[[Node], bool]) -> list[Step]:
+def divide(graph: Graph, taken: Callable[[Node], bool]) -> list[GraphStep]:
     """The steps of a graph, in an order in which they can run.
 
     Each node gets a stage: even stages are eager, odd ones compiled, and a stage follows all stages that its nodes need. A path
@@ -44,7 +44,7 @@ def divide(graph: Graph, taken: Callable[[Node], bool]) -> list[Step]:
     steps: dict[int, list[Node]] = {}
     for node in calls:
         steps.setdefault(stages[node], []).append(node)
-    return [Step(tuple(steps[stage]), stage % 2 == 1) for stage in sorted(steps)]
+    return [GraphStep(tuple(steps[stage]), stage % 2 == 1) for stage in sorted(steps)]
 
 
 def _source(node: Node) -> Node | None:

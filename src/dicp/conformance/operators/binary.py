@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
-from dicp.conformance.declaration import FLOATING, GRIDS, SHAPES, operator
+from dicp.conformance.declaration import FLOATING, GRIDS, SHAPES, DrawnValues, operator
+from dicp.conformance.programs import CallArguments
 
 aten = torch.ops.aten
 
@@ -18,7 +21,12 @@ for _overload in (
 ):  # fmt: skip
     operator(_overload, lambda d: d(d.normal(), d.normal()), SHAPES, NUMBERS)
     # A row beside a column, and a tensor beside one element.
-    operator(_overload, lambda d: d(d.normal(d.shape[0], 1), d.normal(d.shape[1])), GRIDS[:1], (torch.float32, torch.int64))
+    operator(
+        _overload,
+        lambda d: d(d.normal(d.shape[0], 1), d.normal(d.shape[1])),
+        GRIDS[:1],
+        (torch.float32, torch.int64),
+    )
 
 for _overload in (aten.add.Tensor, aten.sub.Tensor):
     operator(_overload, lambda d: d(d.normal(), d.normal(), alpha=3), ONE, NUMBERS)
@@ -37,10 +45,16 @@ operator(aten.mul.Tensor, lambda d: d(d.normal(), d.normal().float()), ONE, (tor
 
 operator(aten.div.Tensor, lambda d: d(d.normal(), d.positive()), SHAPES, NUMBERS)
 operator(aten.div.Scalar, lambda d: d(d.normal(), 3), ONE)
+
+
+def _rounded(mode: str) -> Callable[[DrawnValues], CallArguments]:
+    return lambda d: d(d.normal(), d.positive(), rounding_mode=mode)
+
+
 for _mode in ("floor", "trunc"):
     operator(
         aten.div.Tensor_mode,
-        lambda d, mode=_mode: d(d.normal(), d.positive(), rounding_mode=mode),
+        _rounded(_mode),
         ONE,
         (torch.float32, torch.int64, torch.int32),
     )
@@ -58,7 +72,9 @@ operator(aten.fmin.default, lambda d: d(d.normal(), d.normal()), ONE)
 for _overload in (aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor):
     operator(_overload, lambda d: d(d.normal(), d.normal()), ONE, (*WHOLE, torch.bool))
 for _overload in (aten.bitwise_left_shift.Tensor, aten.bitwise_right_shift.Tensor):
-    operator(_overload, lambda d: d(d.normal(), d.integers(0, 4, dtype=d.dtype)), ONE, (torch.int32, torch.int64))
+    operator(
+        _overload, lambda d: d(d.normal(), d.integers(0, 4, dtype=d.dtype)), ONE, (torch.int32, torch.int64)
+    )
 for _overload in (aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default):
     operator(_overload, lambda d: d(d.normal(), d.normal()), ONE, (torch.bool, torch.int64, torch.float32))
 
@@ -74,5 +90,15 @@ operator(aten.xlogy.Tensor, lambda d: d(d.normal(), d.positive()), ONE)
 operator(aten.logaddexp.default, lambda d: d(d.normal(), d.normal()), ONE)
 operator(aten.mse_loss.default, lambda d: d(d.normal(), d.normal()), ONE)
 operator(aten.smooth_l1_loss.default, lambda d: d(d.normal(), d.normal(), 1, 0.5), ONE, (torch.float32,))
-operator(aten.binary_cross_entropy.default, lambda d: d(d.uniform(0.05, 0.95), d.uniform(0, 1)), ONE, (torch.float32,))
-operator(aten.binary_cross_entropy_with_logits.default, lambda d: d(d.normal(), d.uniform(0, 1)), ONE, (torch.float32,))
+operator(
+    aten.binary_cross_entropy.default,
+    lambda d: d(d.uniform(0.05, 0.95), d.uniform(0, 1)),
+    ONE,
+    (torch.float32,),
+)
+operator(
+    aten.binary_cross_entropy_with_logits.default,
+    lambda d: d(d.normal(), d.uniform(0, 1)),
+    ONE,
+    (torch.float32,),
+)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -36,16 +38,24 @@ def _softmax_of(d: DrawnValues, dim: int) -> Tensor:
     return torch.softmax(d.normal().float(), dim).to(d.dtype)
 
 
+def _softmax_gradient(dim: int, *, logarithm: bool) -> Callable[[DrawnValues], CallArguments]:
+    def draw(d: DrawnValues) -> CallArguments:
+        grad, result = d.normal(), _softmax_of(d, dim)
+        return d(grad, result.log() if logarithm else result, dim, d.dtype)
+
+    return draw
+
+
 for _dim in (-1, 1):
     operator(
         aten._softmax_backward_data.default,
-        lambda d, dim=_dim: d(d.normal(), _softmax_of(d, dim), dim, d.dtype),
+        _softmax_gradient(_dim, logarithm=False),
         CUBES,
         HALVES,
     )
     operator(
         aten._log_softmax_backward_data.default,
-        lambda d, dim=_dim: d(d.normal(), _softmax_of(d, dim).log(), dim, d.dtype),
+        _softmax_gradient(_dim, logarithm=True),
         CUBES,
         FLOAT,
     )
@@ -79,19 +89,50 @@ operator(
 operator(
     aten.native_batch_norm_backward.default,
     lambda d: d(
-        d.normal(), d.normal(), d.normal(4), None, None, d.normal(4), d.positive(4), True, 1e-5, [True, True, True]
+        d.normal(),
+        d.normal(),
+        d.normal(4),
+        None,
+        None,
+        d.normal(4),
+        d.positive(4),
+        True,
+        1e-5,
+        [True, True, True],
     ),
     IMAGES,
     FLOAT,
 )
-operator(aten.embedding_dense_backward.default, lambda d: d(d.normal(9, 6), d.integers(0, 11, 9), 11, 3, False), GRIDS[:1], FLOAT)
-operator(aten._adaptive_avg_pool2d_backward.default, lambda d: d(d.normal(*d.shape[:2], 2, 2), d.normal()), IMAGES[:1], FLOAT)
 operator(
-    aten._adaptive_avg_pool2d_backward.default, lambda d: d(d.normal(*d.shape[:2], 3, 2), d.normal(*d.shape[:2], 7, 5)), IMAGES, FLOAT
+    aten.embedding_dense_backward.default,
+    lambda d: d(d.normal(9, 6), d.integers(0, 11, 9), 11, 3, False),
+    GRIDS[:1],
+    FLOAT,
+)
+operator(
+    aten._adaptive_avg_pool2d_backward.default,
+    lambda d: d(d.normal(*d.shape[:2], 2, 2), d.normal()),
+    IMAGES[:1],
+    FLOAT,
+)
+operator(
+    aten._adaptive_avg_pool2d_backward.default,
+    lambda d: d(d.normal(*d.shape[:2], 3, 2), d.normal(*d.shape[:2], 7, 5)),
+    IMAGES,
+    FLOAT,
 )
 operator(
     aten.avg_pool2d_backward.default,
-    lambda d: d(d.normal(*d.shape[:2], d.shape[2] // 2, d.shape[3] // 2), d.normal(), [2, 2], [2, 2], [0, 0], False, True, None),
+    lambda d: d(
+        d.normal(*d.shape[:2], d.shape[2] // 2, d.shape[3] // 2),
+        d.normal(),
+        [2, 2],
+        [2, 2],
+        [0, 0],
+        False,
+        True,
+        None,
+    ),
     IMAGES,
     FLOAT,
 )
@@ -105,5 +146,12 @@ def _max_pool_backward(d: DrawnValues) -> CallArguments:
 
 
 operator(aten.max_pool2d_with_indices_backward.default, _max_pool_backward, IMAGES, FLOAT)
-operator(aten.slice_backward.default, lambda d: d(d.normal(d.shape[0], 2), d.size(d.shape[0], 6), 1, 1, 5, 2), GRIDS, FLOAT)
-operator(aten.select_backward.default, lambda d: d(d.normal(d.shape[0]), d.size(d.shape[0], 6), 1, 2), GRIDS, FLOAT)
+operator(
+    aten.slice_backward.default,
+    lambda d: d(d.normal(d.shape[0], 2), d.size(d.shape[0], 6), 1, 1, 5, 2),
+    GRIDS,
+    FLOAT,
+)
+operator(
+    aten.select_backward.default, lambda d: d(d.normal(d.shape[0]), d.size(d.shape[0], 6), 1, 2), GRIDS, FLOAT
+)

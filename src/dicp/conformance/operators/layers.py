@@ -23,7 +23,12 @@ operator(
     CUBES[:1],
     FLOATING,
 )
-operator(aten.native_layer_norm.default, lambda d: d(d.normal(d.shape[0], 20), [20], None, None, 1e-6), CUBES, FLOAT)
+operator(
+    aten.native_layer_norm.default,
+    lambda d: d(d.normal(d.shape[0], 20), [20], None, None, 1e-6),
+    CUBES,
+    FLOAT,
+)
 operator(
     aten.native_group_norm.default,
     lambda d: d(d.normal(), d.normal(4), d.normal(4), d.shape[0], 4, d.shape[2] * d.shape[3], 2, 1e-5),
@@ -48,11 +53,21 @@ operator(
     IMAGES,
     FLOAT,
 )
-operator(aten._fused_rms_norm.default, lambda d: d(d.normal(d.shape[0], 24), [24], d.normal(24), 1e-6), CUBES, FLOAT)
+operator(
+    aten._fused_rms_norm.default,
+    lambda d: d(d.normal(d.shape[0], 24), [24], d.normal(24), 1e-6),
+    CUBES,
+    FLOAT,
+)
 
 operator(aten.max_pool2d_with_indices.default, lambda d: d(_apart(d), [2, 2], [2, 2]), IMAGES, FLOAT)
 operator(aten.max_pool2d_with_indices.default, lambda d: d(_apart(d), [3, 3], [2, 2], [1, 1]), IMAGES, FLOAT)
-operator(aten.max_pool2d_with_indices.default, lambda d: d(_apart(d), [2, 2], [1, 1], [0, 0], [2, 2], True), IMAGES, FLOAT)
+operator(
+    aten.max_pool2d_with_indices.default,
+    lambda d: d(_apart(d), [2, 2], [1, 1], [0, 0], [2, 2], True),
+    IMAGES,
+    FLOAT,
+)
 operator(aten.avg_pool2d.default, lambda d: d(d.normal(), [2, 2]), IMAGES)
 operator(aten.avg_pool2d.default, lambda d: d(d.normal(), [3, 3], [2, 2], [1, 1], True, False), IMAGES, FLOAT)
 operator(aten._adaptive_avg_pool2d.default, lambda d: d(d.normal(), [2, 2]), IMAGES[:1], FLOATING)
@@ -61,13 +76,21 @@ operator(aten._adaptive_avg_pool2d.default, lambda d: d(d.normal(), [1, 1]), IMA
 
 operator(
     aten.nll_loss_forward.default,
-    lambda d: d(torch.log_softmax(d.normal(d.shape[0], 6).float(), 1), d.integers(0, 6, d.shape[0]), None, 1, -100),
+    lambda d: d(
+        torch.log_softmax(d.normal(d.shape[0], 6).float(), 1), d.integers(0, 6, d.shape[0]), None, 1, -100
+    ),
     GRIDS,
     FLOAT,
 )
 operator(
     aten.nll_loss_forward.default,
-    lambda d: d(torch.log_softmax(d.normal(d.shape[0], 6).float(), 1), d.integers(0, 6, d.shape[0]), d.positive(6), 2, 1),
+    lambda d: d(
+        torch.log_softmax(d.normal(d.shape[0], 6).float(), 1),
+        d.integers(0, 6, d.shape[0]),
+        d.positive(6),
+        2,
+        1,
+    ),
     GRIDS,
     FLOAT,
 )

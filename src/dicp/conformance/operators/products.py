@@ -15,7 +15,11 @@ operator(aten.mm.default, lambda d: d(d.normal(), d.normal(d.shape[1], 5)), GRID
 operator(aten.mm.default, lambda d: d(d.normal(), d.normal(5, d.shape[1]).t()), GRIDS)
 operator(aten.bmm.default, lambda d: d(d.normal(), d.normal(d.shape[0], d.shape[2], 6)), CUBES)
 operator(aten.addmm.default, lambda d: d(d.normal(5), d.normal(), d.normal(d.shape[1], 5)), GRIDS)
-operator(aten.addmm.default, lambda d: d(d.normal(d.shape[0], 5), d.normal(), d.normal(d.shape[1], 5), beta=0.5, alpha=2), GRIDS[:1])
+operator(
+    aten.addmm.default,
+    lambda d: d(d.normal(d.shape[0], 5), d.normal(), d.normal(d.shape[1], 5), beta=0.5, alpha=2),
+    GRIDS[:1],
+)
 operator(
     aten.baddbmm.default,
     lambda d: d(d.normal(d.shape[0], 1, 6), d.normal(), d.normal(d.shape[0], d.shape[2], 6), beta=0.5),
@@ -61,7 +65,10 @@ operator(
     (torch.float32,),
 )  # fmt: skip
 operator(
-    aten.scaled_dot_product_attention.default, lambda d: d(d.normal(), d.normal(), d.normal()), HEADS, FLOATING[:2]
+    aten.scaled_dot_product_attention.default,
+    lambda d: d(d.normal(), d.normal(), d.normal()),
+    HEADS,
+    FLOATING[:2],
 )
 operator(
     aten.scaled_dot_product_attention.default,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
-from dicp.conformance.declaration import FLOATING, GRIDS, SHAPES, Size, operator
+from dicp.conformance.declaration import FLOATING, GRIDS, SHAPES, DrawnValues, Size, operator
+from dicp.conformance.programs import CallArguments
 
 aten = torch.ops.aten
 
@@ -15,10 +18,21 @@ operator(aten.sum.default, lambda d: d(d.normal()), SHAPES, (*FLOATING, torch.in
 operator(aten.mean.default, lambda d: d(d.normal()))
 operator(aten.prod.default, lambda d: d(d.positive()), GRIDS[:1])
 operator(aten.prod.dim_int, lambda d: d(d.positive(), 1), GRIDS[:1], (torch.float32, torch.int64))
-for _dim in ([1], [0, 2], [-1]):
-    operator(aten.sum.dim_IntList, lambda d, dim=_dim: d(d.normal(), dim), CUBES)
-    operator(aten.mean.dim, lambda d, dim=_dim: d(d.normal(), dim, True), CUBES)
-operator(aten.sum.dim_IntList, lambda d: d(d.normal(), [0], dtype=torch.float32), GRIDS, (torch.bfloat16, torch.int32))
+
+
+def _over(dims: list[int] | int, *rest: bool) -> Callable[[DrawnValues], CallArguments]:
+    return lambda d: d(d.normal(), dims, *rest)
+
+
+for _dims in ([1], [0, 2], [-1]):
+    operator(aten.sum.dim_IntList, _over(_dims), CUBES)
+    operator(aten.mean.dim, _over(_dims, True), CUBES)
+operator(
+    aten.sum.dim_IntList,
+    lambda d: d(d.normal(), [0], dtype=torch.float32),
+    GRIDS,
+    (torch.bfloat16, torch.int32),
+)
 
 for _overload in (aten.amax.default, aten.amin.default):
     operator(_overload, lambda d: d(d.normal(), [1], True), CUBES, (*FLOATING, torch.int64))
@@ -52,5 +66,5 @@ operator(aten.sort.default, lambda d: d(d.apart(), 1, True), CUBES, (torch.float
 operator(aten.topk.default, lambda d: d(d.apart(), 3, 1), GRIDS, (torch.float32,))
 
 for _dim in (-1, 1):
-    operator(aten._softmax.default, lambda d, dim=_dim: d(d.normal(), dim, False), CUBES)
-    operator(aten._log_softmax.default, lambda d, dim=_dim: d(d.normal(), dim, False), CUBES)
+    operator(aten._softmax.default, _over(_dim, False), CUBES)
+    operator(aten._log_softmax.default, _over(_dim, False), CUBES)

@@ -30,21 +30,46 @@ for _overload in (
 for _overload in (aten.asin.default, aten.acos.default, aten.atanh.default):
     operator(_overload, lambda d: d(d.uniform(-0.95, 0.95)))
 
-for _overload in (aten.abs.default, aten.neg.default, aten.sign.default, aten.relu.default, aten.square.default):
+for _overload in (
+    aten.abs.default,
+    aten.neg.default,
+    aten.sign.default,
+    aten.relu.default,
+    aten.square.default,
+):
     operator(_overload, lambda d: d(d.normal()), SHAPES[:2], INTEGERS)
 
 # Whole numbers in, floating ones out.
-for _overload in (aten.exp.default, aten.sqrt.default, aten.reciprocal.default, aten.sigmoid.default, aten.tanh.default):
+for _overload in (
+    aten.exp.default,
+    aten.sqrt.default,
+    aten.reciprocal.default,
+    aten.sigmoid.default,
+    aten.tanh.default,
+):
     operator(_overload, lambda d: d(d.positive()), SHAPES[:2], (torch.int64,))
 
 operator(aten.bitwise_not.default, lambda d: d(d.normal()), SHAPES, (torch.int64, torch.int32, torch.bool))
 operator(aten.logical_not.default, lambda d: d(d.normal()), SHAPES, (torch.float32, torch.int64, torch.bool))
 operator(aten.clone.default, lambda d: d(d.normal()), SHAPES, (*FLOATING, *INTEGERS, torch.bool))
-operator(aten._to_copy.default, lambda d: d(d.normal(), dtype=torch.float32), SHAPES, (torch.float16, torch.bfloat16))
-operator(aten._to_copy.default, lambda d: d(d.normal(), dtype=torch.float16), SHAPES, (torch.float32, torch.int64))
-operator(aten._to_copy.default, lambda d: d(d.normal(), dtype=torch.bfloat16), SHAPES, (torch.float32, torch.int32))
-operator(aten._to_copy.default, lambda d: d(d.normal(), dtype=torch.int64), SHAPES, (torch.float32, torch.bool))
-operator(aten._to_copy.default, lambda d: d(d.normal(), dtype=torch.bool), SHAPES, (torch.float32, torch.int32))
+operator(
+    aten._to_copy.default,
+    lambda d: d(d.normal(), dtype=torch.float32),
+    SHAPES,
+    (torch.float16, torch.bfloat16),
+)
+operator(
+    aten._to_copy.default, lambda d: d(d.normal(), dtype=torch.float16), SHAPES, (torch.float32, torch.int64)
+)
+operator(
+    aten._to_copy.default, lambda d: d(d.normal(), dtype=torch.bfloat16), SHAPES, (torch.float32, torch.int32)
+)
+operator(
+    aten._to_copy.default, lambda d: d(d.normal(), dtype=torch.int64), SHAPES, (torch.float32, torch.bool)
+)
+operator(
+    aten._to_copy.default, lambda d: d(d.normal(), dtype=torch.bool), SHAPES, (torch.float32, torch.int32)
+)
 
 operator(aten.gelu.default, lambda d: d(d.normal()))
 operator(aten.gelu.default, lambda d: d(d.normal(), approximate="tanh"))

@@ -34,7 +34,10 @@ CARRIERS = {
     torch.float16: (torch.float32,),
     torch.float32: (),
 }
-"""What values of a dtype may be computed in by an operator that does not take them. Sizes and indices of one tensor fit 32 bits."""
+"""What values of a dtype may be computed in by an operator that does not take them.
+
+Sizes and indices of one tensor fit 32 bits.
+"""
 
 
 def name_of(dtype: torch.dtype) -> str:

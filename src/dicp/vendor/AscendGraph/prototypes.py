@@ -1,7 +1,8 @@
 """The published prototypes of GE's operators: what inputs, outputs, attributes and dtypes each type has.
 
-`prototypes.tsv.gz` holds facts that `tools/ge_prototypes.py` read out of a torch-npu wheel (its first line has the version). Three types
-that every graph needs are not in that file of the wheel; they are below, as the headers of the CANN toolkit register them.
+`prototypes.tsv.gz` holds facts that `tools/ge_prototypes.py` read out of a torch-npu wheel (its first line has the version).
+Three types that every graph needs are not in that file of the wheel; they are below, as the headers of the CANN toolkit
+register them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Attribute", "Prototype", "Slot", "prototype", "prototypes"]
+__all__ = ["Attribute", "Prototype", "PrototypeSlot", "prototype", "prototypes"]
 
 _TABLE = Path(__file__).with_name("prototypes.tsv.gz")
 _CAST = (
@@ -45,7 +46,7 @@ _NUMBER = re.compile(r"-?\d+(\.\d*)?(e-?\d+)?f?$")
 
 
 @dataclass(frozen=True)
-class Slot:
+class PrototypeSlot:
     """An input or output."""
 
     name: str
@@ -74,11 +75,11 @@ class Prototype:
     """What a node of one type may look like."""
 
     type: str
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
+    inputs: tuple[PrototypeSlot, ...]
+    outputs: tuple[PrototypeSlot, ...]
     attributes: Mapping[str, Attribute]
 
-    def input(self, name: str) -> Slot | None:
+    def input(self, name: str) -> PrototypeSlot | None:
         return next((slot for slot in self.inputs if slot.name == name), None)
 
     def output_names(self, counts: Mapping[str, int]) -> list[str]:
@@ -109,17 +110,17 @@ def _prototype(type_: str, inputs: str, outputs: str, attributes: str) -> Protot
     return Prototype(type_, _slots(inputs), _slots(outputs), {a.name: a for a in parsed})
 
 
-def _slots(text: str) -> tuple[Slot, ...]:
+def _slots(text: str) -> tuple[PrototypeSlot, ...]:
     return tuple(_slot(*entry.split(":")) for entry in text.split(";") if entry)
 
 
-def _slot(name: str, dtypes: str) -> Slot:
+def _slot(name: str, dtypes: str) -> PrototypeSlot:
     words = [word for word in dtypes.split("|") if word]
     variable = words[0] if len(words) == 1 and _VARIABLE.match(words[0]) else ""
     unknown = not words or variable or "ALL" in words
     known = frozenset(dtype for word in words for dtype in _SETS.get(word, word).split("|"))
     bare = name.rstrip("?*")
-    return Slot(bare, name.endswith("?"), name.endswith("*"), None if unknown else known, variable)
+    return PrototypeSlot(bare, name.endswith("?"), name.endswith("*"), None if unknown else known, variable)
 
 
 def _attribute(text: str) -> Attribute:

@@ -1,10 +1,11 @@
 """What the runtime must know of a generated library: its values, the operators of ATen that it calls, what it gives back.
 
 Values are numbered: 0 is the arena, then come `inputs`, then `constants`, then as the code generator likes: parts of the arena,
-`allocations`, results of `calls`. Ints among the arguments come to the library as `sizes`, in the order of `Program.sizes`.
+`allocations`, results of `calls`. Ints among the arguments come to the library as `sizes`, in the order of `HostProgram.sizes`.
 
-`dicp_plan` writes `dims`: the bytes of the arena; of each allocation its sizes and strides; of each output that is a `ViewOutput` its sizes,
-strides and the offset in elements of its dtype from where the value begins; of each that is a `SizeOutput` the number.
+`dicp_plan` writes `dims`: the bytes of the arena; of each allocation its sizes and strides; of each output that is a
+`ViewOutput` its sizes, strides and the offset in elements of its dtype from where the value begins; of each that is a
+`SizeOutput` the number.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = [
     "Allocation",
     "AtenCall",
     "CallResult",
-    "Program",
+    "HostProgram",
     "SizeArgument",
     "SizeOutput",
     "TensorArgument",
@@ -66,7 +67,10 @@ class SizeArgument:
 
 @dataclass(frozen=True)
 class CallResult:
-    """Result number `result` of an operator, or element `position` of that list, becomes a value. What is not needed is not named."""
+    """Result number `result` of an operator, or element `position` of that list, becomes a value.
+
+    What is not needed is not named.
+    """
 
     value: int
     rank: int
@@ -79,8 +83,9 @@ class CallResult:
 class AtenCall:
     """`arguments` are those of the schema, all of them and in its order; lists may mix tensors and None, or ints and sizes.
 
-    The dims of a call: of what stands in place, from left to right, of a tensor the offset in bytes from where the value begins, sizes and
-    strides, of a size the number; then of each of `results` its sizes and strides. A number may be given where the schema has a tensor.
+    The dims of a call: of what stands in place, from left to right, of a tensor the offset in bytes from where the value begins,
+    sizes and strides, of a size the number; then of each of `results` its sizes and strides. A number may be given where the
+    schema has a tensor.
     """
 
     operator: torch._ops.OpOverload
@@ -88,7 +93,10 @@ class AtenCall:
     results: tuple[CallResult, ...] = ()
 
     def slots(self) -> tuple[list[Any], list[tuple[int, int, int, int, torch.dtype | None]]]:
-        """The arguments with None where something is filled in, and (argument, position, value, rank, dtype) of that; no dtype: an int."""
+        """The arguments with None where something is filled in, and of that (argument, position, value, rank, dtype).
+
+        No dtype: an int.
+        """
         constants: list[Any] = []
         slots: list[tuple[int, int, int, int, torch.dtype | None]] = []
         for number, argument in enumerate(self.arguments):
@@ -137,8 +145,11 @@ class SizeOutput:
 
 
 @dataclass(frozen=True)
-class Program:
-    """`weights`: numbers of values whose products may read a packed copy, such as constants (`Matmul.weight` is an index of these)."""
+class HostProgram:
+    """`weights`: numbers of values whose products may read a packed copy, such as constants.
+
+    `Matmul.weight` is an index of these.
+    """
 
     arguments: int
     values: int
@@ -153,11 +164,13 @@ class Program:
 
     def load(self, library: str | Path) -> Callable[..., list[Any]]:
         """The library as a function of the graph's inputs, given one by one or as one list (`_boxed_call`), which it empties."""
-        from dicp import _runtime
+        from dicp import _runtime  # type: ignore[attr-defined]
 
         plan = _runtime.Plan(str(library), self.device, self.arguments, self.values)
         for tensor in self.inputs:
-            sizes, strides = ([-1 if n is None else n for n in given] for given in (tensor.sizes, tensor.strides))
+            sizes, strides = (
+                [-1 if n is None else n for n in given] for given in (tensor.sizes, tensor.strides)
+            )
             plan.add_input(tensor.place, tensor.dtype, sizes, strides, tensor.written)
         for place in self.sizes:
             plan.add_size(place)

@@ -1,21 +1,25 @@
-"""What generated C++ calls, as text that it begins with. `csrc/dicp/services.h` has the same for the runtime; a test compares the two.
+"""What generated C++ calls, as text that it begins with.
+
+`csrc/dicp/services.h` has the same for the runtime; a test compares the two.
 
 A generated file consists of this text, its kernels, and
 
     extern "C" void dicp_plan(const i64* sizes, i64* dims);
     extern "C" void dicp_run(char** values, const i64* sizes, const Services* services, void* frame);
-    extern "C" void dicp_segment(i64 segment, char** values, const i64* sizes, const Services* services, void* frame);
+    extern "C" void dicp_segment(
+        i64 segment, char** values, const i64* sizes, const Services* services, void* frame);
 
-`dicp_run` places the values of the arena (`values[i] = values[0] + ...`, all of them, first), then alternates between segments, each a
-run of kernels and products, and operators of ATen:
+`dicp_run` places the values of the arena (`values[i] = values[0] + ...`, all of them, first), then alternates between segments,
+each a run of kernels and products, and operators of ATen:
 
     DICP_SEGMENT(0)
-    DICP_CALL(0, 0, 4, 8, 8, 1, ...)  // index of Program.calls, then its dims
+    DICP_CALL(0, 0, 4, 8, 8, 1, ...)  // index of HostProgram.calls, then its dims
     DICP_SEGMENT(1)
 
-`dicp_segment` runs one segment (a switch). Where tensors are on a device, segments are queued there and only addresses are computed here, so
-`dicp_run` itself must not touch what values point to. A product in a segment is `DICP_MATMUL(batch, m, n, k, a, ...)` in the order of the
-members of `Matmul`. `services->fail(frame, message)` makes an IndexError of the run, from any thread; the kernel goes on.
+`dicp_segment` runs one segment (a switch). Where tensors are on a device, segments are queued there and only addresses are
+computed here, so `dicp_run` itself must not touch what values point to. A product in a segment is
+`DICP_MATMUL(batch, m, n, k, a, ...)` in the order of the members of `Matmul`. `services->fail(frame, message)`
+makes an IndexError of the run, from any thread; the kernel goes on.
 """
 
 from __future__ import annotations
@@ -92,8 +96,8 @@ struct Services {{
 DICP_EXPORT void dicp_plan(const i64* sizes, i64* dims);
 DICP_EXPORT void dicp_run(char** values, const i64* sizes, const Services* services, void* frame);
 DICP_EXPORT void dicp_segment(i64 segment, char** values, const i64* sizes, const Services* services, void* frame);
-// A kernel of a device whose modules are libraries of C functions (dipu/host_kernel.h): the runtime that queued the segment put a function
-// of its own first among the arguments.
+// A kernel of a device whose modules are libraries of C functions (dipu/host_kernel.h): the runtime that queued the segment
+// put a function of its own first among the arguments.
 struct DeviceCall {{
     unsigned long size;
     unsigned grid[3], block[3];

@@ -45,7 +45,9 @@ def predicate(x: Any) -> ResultType:
 
 def select(condition: Any, x: Any, y: Any) -> ResultType:
     _require(condition.dtype == torch.bool, f"a condition of {condition.dtype}: expected bool")
-    _require(condition.shape == x.shape == y.shape, "Select does not broadcast: expected operands of one shape")
+    _require(
+        condition.shape == x.shape == y.shape, "Select does not broadcast: expected operands of one shape"
+    )
     return broadcast(x, y)
 
 
@@ -54,9 +56,11 @@ def clamp(low: Any, x: Any, high: Any) -> ResultType:
     return like_first(x)
 
 
-def declared(*operands: Any, shape: Sequence[int] | None = None, dtype: torch.dtype | None = None) -> ResultType:
+def declared(
+    *operands: Any, shape: Sequence[int] | None = None, dtype: torch.dtype | None = None
+) -> ResultType:
     """The type is an argument of the call."""
-    first = operands[0] if operands else None
+    first: Any = operands[0] if operands else None
     return tuple(first.shape if shape is None else shape), first.dtype if dtype is None else dtype
 
 
@@ -68,7 +72,9 @@ def reshape(x: Any, *, shape: Sequence[int]) -> ResultType:
 def broadcast_in_dim(x: Any, dims: Sequence[int], *, shape: Sequence[int]) -> ResultType:
     _require(len(dims) == len(x.shape), f"{len(dims)} broadcast dimensions for {len(x.shape)}")
     for dim, length in zip(dims, x.shape, strict=True):
-        _require(length in (1, shape[dim]), f"cannot broadcast {list(x.shape)} to {list(shape)} at {list(dims)}")
+        _require(
+            length in (1, shape[dim]), f"cannot broadcast {list(x.shape)} to {list(shape)} at {list(dims)}"
+        )
     return tuple(shape), x.dtype
 
 
@@ -152,7 +158,9 @@ def convolution(
 ) -> ResultType:
     """The general convolution; `dims` are the numbers of batch, feature and spatial dimensions of input, kernel and output."""
     in_batch, in_feature, in_space, k_in, k_out, k_space, out_batch, out_feature, out_space = dims
-    _require(x.shape[in_feature] == kernel.shape[k_in] * feature_groups, "channels of input and kernel differ")
+    _require(
+        x.shape[in_feature] == kernel.shape[k_in] * feature_groups, "channels of input and kernel differ"
+    )
     shape = [0] * len(x.shape)
     shape[out_batch] = x.shape[in_batch] // batch_groups
     shape[out_feature] = kernel.shape[k_out]
@@ -176,7 +184,10 @@ def conv2d(
     x, kernel = operands[0], operands[1]
     first = layout == "NCHW"
     channels, out = (x.shape[1], kernel.shape[0]) if first else (x.shape[3], kernel.shape[3])
-    _require(channels == (kernel.shape[1] if first else kernel.shape[2]) * groups, "channels of input and kernel differ")
+    _require(
+        channels == (kernel.shape[1] if first else kernel.shape[2]) * groups,
+        "channels of input and kernel differ",
+    )
     space, sizes = (x.shape[2:], kernel.shape[2:]) if first else (x.shape[1:3], kernel.shape[:2])
     height, width = (
         window(space[i], sizes[i], strides[i], padding[2 * i : 2 * i + 2], dilation[i]) for i in range(2)
@@ -200,7 +211,11 @@ def max_pool2d(
     shape = list(x.shape)
     for i in range(2):
         shape[first + i] = window(
-            x.shape[first + i], size[i], strides[i], padding[2 * i : 2 * i + 2], dilation[i] if dilation else 1
+            x.shape[first + i],
+            size[i],
+            strides[i],
+            padding[2 * i : 2 * i + 2],
+            dilation[i] if dilation else 1,
         )
     return tuple(shape), x.dtype
 
@@ -222,9 +237,7 @@ def average_pool(
     return tuple(shape), x.dtype
 
 
-def gather(
-    x: Any, indices: Any, dims: Sequence[Any], sizes: Sequence[int], _sorted: bool
-) -> ResultType:
+def gather(x: Any, indices: Any, dims: Sequence[Any], sizes: Sequence[int], _sorted: bool) -> ResultType:
     """Windows of `sizes` that start at the indices; collapsed dimensions have size 1 and are left out."""
     offsets, collapsed, _start_map, vector = dims
     batch = [n for i, n in enumerate(indices.shape) if i != vector]
@@ -236,7 +249,10 @@ def gather(
 
 def batch_norm_training(x: Any, scale: Any, bias: Any, _epsilon: float, channel: int) -> list[ResultType]:
     """The result, the mean and the biased variance of each channel."""
-    _require(tuple(scale.shape) == tuple(bias.shape) == (x.shape[channel],), "a scale that does not fit the channels")
+    _require(
+        tuple(scale.shape) == tuple(bias.shape) == (x.shape[channel],),
+        "a scale that does not fit the channels",
+    )
     return [like_first(x), like_first(scale), like_first(scale)]
 
 
@@ -244,7 +260,10 @@ def batch_norm_grad(
     x: Any, scale: Any, _mean: Any, _variance: Any, grad: Any, _epsilon: float, channel: int
 ) -> list[ResultType]:
     """Gradients of operand, scale and bias."""
-    _require(grad.shape == x.shape and scale.shape[0] == x.shape[channel], "a gradient that does not fit the operand")
+    _require(
+        grad.shape == x.shape and scale.shape[0] == x.shape[channel],
+        "a gradient that does not fit the operand",
+    )
     return [like_first(x), like_first(scale), like_first(scale)]
 
 
