@@ -23,6 +23,14 @@ DUMP_DIR = Variable(
     dynamic=True,
     unset="nothing is kept",
 )
+EMITTED_RUN = Variable(
+    "DICP_EMITTED_RUN",
+    "vendor",
+    "what runs graphs that are emitted for a vendor's compiler: `vendor` its SDK, or eager PyTorch where that is not installed;"
+    " `interpreter` an interpreter of what was emitted, on the CPU; `eager` PyTorch",
+    one_of("vendor", "interpreter", "eager"),
+    dynamic=True,
+)
 FALLBACK = Variable(
     "DICP_FALLBACK",
     "always",
