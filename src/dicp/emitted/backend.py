@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -29,7 +29,7 @@ class EmittingBackend(Backend):
     sdk: ClassVar[str]
     """What the user would install, for messages."""
     keeps_format = False
-    options = {"run": one_of("vendor", "interpreter", "eager")}
+    options: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"run": one_of("vendor", "interpreter", "eager")}
 
     @abstractmethod
     def emit(self, graph: GraphModule) -> EmittedProgram:

@@ -24,7 +24,7 @@ class EmittedProgram(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Holds what was emitted against what the vendor published. Raises InvalidGraphError, which names the operator at fault."""
+        """Holds it against what the vendor published. Raises InvalidGraphError, which names the operator at fault."""
 
     @abstractmethod
     def interpret(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
