@@ -1,8 +1,6 @@
-"""`torch.compile` backends: from a captured graph over the operator table to vendor code.
+"""`torch.compile` backends for any chip: one way from a captured graph to a vendor's compiler, with eager fall-back.
 
-This room is for a chip vendor who has eager operators and wants graphs compiled. It is not filled yet: the
-package exists so that its name, its place in the distribution and the direction of its imports are settled,
-and it offers nothing but a version.
+`torch.compile(f, backend="hostgraph")` needs no import of this package: torch finds backends by their entry points.
 """
 
 __version__ = "0.1.0"

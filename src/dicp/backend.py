@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch.fx import GraphModule, Node
 
+from dicore.settings import Variable
+
 __all__ = ["Backend", "Runner"]
 
 Runner = Callable[..., Sequence[Any]]
@@ -41,6 +43,9 @@ class Backend(ABC):
     """Whether results have the strides that the fake tensors promise; else the bridge restores them."""
     options: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
     """What `torch.compile(options={...})` may say besides `freezing`: the reader of each value, which raises ValueError."""
+
+    settings: ClassVar[Sequence[Variable]] = ()
+    """The environment variables of this backend alone, for `dicp doctor`."""
 
     def decompositions(self) -> Mapping[torch._ops.OperatorBase, Callable[..., Any]]:
         """Operators that AOTAutograd takes apart before the backend sees the graph, and how: all of them.

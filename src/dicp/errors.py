@@ -7,6 +7,7 @@ import logging
 __all__ = [
     "CompileError",
     "DicpError",
+    "ForeignBackendError",
     "InvalidGraphError",
     "OptionError",
     "UnknownBackendError",
@@ -24,6 +25,10 @@ class DicpError(RuntimeError):
 
 class UnknownBackendError(DicpError):
     """A name that no installed package has a backend for."""
+
+
+class ForeignBackendError(DicpError):
+    """A name that torch.compile knows, whose package does not compile by way of dicp."""
 
 
 class OptionError(DicpError):

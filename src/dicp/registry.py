@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from dicore.suggestions import did_you_mean
 from dicp.backend import Backend
-from dicp.errors import DicpError, UnknownBackendError
+from dicp.errors import DicpError, ForeignBackendError, UnknownBackendError
 
 __all__ = ["GROUP", "find", "names", "register"]
 
@@ -63,7 +63,8 @@ def _of_folder(point: EntryPoint) -> Backend:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise DicpError(
+        kind = ForeignBackendError if error.name == module else DicpError
+        raise kind(
             f"backend {point.name!r}: there is no module {error.name!r}. The entry point {point.value!r} needs {module} with"
             " BACKEND, an object of a subclass of dicp.backend.Backend."
         ) from error
