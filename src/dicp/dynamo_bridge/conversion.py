@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
-from torch.fx import GraphModule, Node, Proxy
+from torch.fx import Graph, GraphModule, Node, Proxy
 
 from dicp.errors import UnsupportedError
 
@@ -41,6 +41,10 @@ class VendorOperator(ABC):
         """The results of a call, for fake tensors (or a list or tuple of them)."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """In a pattern (`dicp.passes.patterns`) a call is written down; else its result is inferred."""
+        proxies = [given for given in (*args, *kwargs.values()) if isinstance(given, Proxy)]
+        if proxies:
+            return proxies[0].tracer.create_proxy("call_function", self, args, kwargs)
         return self.infer(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -88,6 +92,22 @@ class OperatorConversions(torch.fx.Transformer):
         if found is None and isinstance(target, OpOverload):
             found = cls.conversions.get(target.overloadpacket)
         return found
+
+    @classmethod
+    def refusal(cls, node: Node) -> str:
+        """Why a call cannot be converted, found out by converting it alone; nothing where it can be."""
+        if cls.conversion_of(node.target) is None:
+            return f"there is no conversion of {node.target}"
+        graph = Graph()
+        copied = {argument: graph.placeholder(argument.name) for argument in node.all_input_nodes}
+        for argument, placeholder in copied.items():
+            placeholder.meta = dict(argument.meta)
+        graph.output(graph.node_copy(node, copied.__getitem__))
+        try:
+            cls(GraphModule(torch.nn.Module(), graph)).transform()
+        except UnsupportedError as error:
+            return str(error)
+        return ""
 
     def run_node(self, n: Node) -> Any:
         self.node = n
