@@ -53,7 +53,7 @@ struct Workspace {
 
 struct Plan;
 
-/// The run that generated code hands back to the services.
+/// The run that generated code hands back to the services. A segment that runs on a device's queue has no plan and no workspace.
 struct Frame {
     Plan* plan;
     Workspace* workspace;
@@ -80,6 +80,8 @@ struct Plan {
     /// Checks what was added and prepares what does not change.
     void finish();
     std::vector<Result> run(std::vector<Argument>& arguments);
+    /// Queues a segment of the run on the device.
+    void launch(Frame& frame, int64_t segment);
 
     std::string path;
     c10::Device device{c10::kCPU};

@@ -16,6 +16,12 @@ CACHE_SIZE = Variable(
     "how large that folder may grow before what was used longest ago is removed",
     size,
 )
+CXX = Variable(
+    "DICP_CXX",
+    "g++",
+    "the C++ compiler of the backend `hostgraph`",
+    dynamic=True,
+)
 DUMP_DIR = Variable(
     "DICP_DUMP_DIR",
     "",
@@ -43,6 +49,13 @@ FREEZING = Variable(
     "DICP_FREEZING",
     False,
     "`1`: without gradients, weights are constants that may be packed; as `torch.compile(options={'freezing': True})`",
+    flag,
+    dynamic=True,
+)
+SANITIZE = Variable(
+    "DICP_SANITIZE",
+    False,
+    "`1`: code of the backend `hostgraph` checks its addresses and its arithmetic while it runs (the process needs libasan)",
     flag,
     dynamic=True,
 )
