@@ -8,6 +8,7 @@ import typer
 
 from dicore.console import run_program
 from dicp.commands.doctor import doctor_command
+from dicp.conformance.command import program as conformance
 from dicp.errors import DicpError
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ app = typer.Typer(
 )
 app.callback()(lambda: None)
 app.command("doctor")(doctor_command)
+app.add_typer(conformance, name="conformance")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 from dicp.backend import Backend, Runner
 from dicp.errors import UnsupportedError
-from dicp.settings import FALLBACK
+from dicp.settings import EMITTED_RUN, FALLBACK
 
 __all__ = ["Observations", "observed"]
 
@@ -48,7 +48,9 @@ def observed(backend: Backend) -> Iterator[Observations]:
     with ExitStack() as stack:
         for name, function in replaced.items():
             stack.enter_context(mock.patch.object(backend, name, function))
-        stack.enter_context(mock.patch.dict("os.environ", {FALLBACK.name: "unsupported"}))
+        # What a backend of emitted programs emits is interpreted, unless the user wants the vendor's compiler.
+        settings = {FALLBACK.name: "unsupported", EMITTED_RUN.name: EMITTED_RUN.text() or "interpreter"}
+        stack.enter_context(mock.patch.dict("os.environ", settings))
         yield seen
 
 
