@@ -23,6 +23,7 @@ __all__ = [
     "is_nonnegative",
     "product",
     "quotient",
+    "refined",
     "size_of",
 ]
 
@@ -80,6 +81,25 @@ def _symbolic_quotient(a: sympy.Expr, b: sympy.Expr) -> Size | None:
     if result.as_numer_denom()[1] != 1:
         return None
     return _expanded(result)
+
+
+def refined(first: Sequence[Size], second: Sequence[Size]) -> tuple[Size, ...] | None:
+    """The longest loops that both lists are made of by joining neighbours, or None where there are none such."""
+    result: list[Size] = []
+    left, right = [s for s in first if s != 1], [s for s in second if s != 1]
+    while left and right:
+        a, b = left.pop(), right.pop()
+        if a == b:
+            result.append(a)
+        elif (rest := quotient(a, b)) is not None:
+            result.append(b)
+            left.append(rest)
+        elif (rest := quotient(b, a)) is not None:
+            result.append(a)
+            right.append(rest)
+        else:
+            return None
+    return None if left or right else tuple(reversed(result))
 
 
 def is_nonnegative(value: Size) -> bool:
@@ -227,12 +247,20 @@ class IndexRanges:
     def __init__(self) -> None:
         self.highest: dict[IndexVariable, Size] = {}
         """The largest value of a variable; the smallest is at least 0."""
+        self.lowest: dict[IndexVariable, Size] = {}
+        """The smallest value where it is not 0."""
 
     def variable(self, name: str, size: Size) -> Affine:
         """The variable of a loop from 0 to size."""
         if size == 1:
             return ZERO
-        self.highest[name] = added(size, -1)
+        return self.range(name, 0, size)
+
+    def range(self, name: str, begin: Size, end: Size) -> Affine:
+        """The variable of a loop."""
+        self.highest[name] = added(end, -1)
+        if begin != 0:
+            self.lowest[name] = begin
         return Affine.of(name)
 
     def bounds(self, index: Affine) -> tuple[Size, Size] | None:
@@ -242,10 +270,13 @@ class IndexRanges:
             most = self.highest.get(variable)
             if most is None:
                 return None
+            least = self.lowest.get(variable, 0)
             if is_nonnegative(factor):
                 highest = added(highest, product((most, factor)))
+                lowest = added(lowest, product((least, factor)))
             elif is_nonnegative(product((-1, factor))):
                 lowest = added(lowest, product((most, factor)))
+                highest = added(highest, product((least, factor)))
             else:
                 return None
         return lowest, highest
