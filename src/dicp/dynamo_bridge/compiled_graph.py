@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -11,11 +12,16 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 
 from dicp.backend import Backend
+from dicp.dynamo_bridge.dump import dump
 from dicp.dynamo_bridge.executor import CompiledStep, boxed, written_executor
 from dicp.dynamo_bridge.extraction import extracted
 from dicp.dynamo_bridge.partition import GraphStep, divide
+from dicp.dynamo_bridge.record import GraphRecord, RecordedStep, begin_record
 from dicp.dynamo_bridge.symbols import SymbolSources, free_symbols_of, is_number, lifted_sizes
-from dicp.errors import LOG, CompileError, DicpError, UnsupportedError, warn_once
+from dicp.errors import LOG, CompileError, UnsupportedError, warn_once
+from dicp.graph.text import graph_text
+from dicp.passes.custom_operators import custom_operators_in_place
+from dicp.passes.pipeline import run_passes
 from dicp.settings import FALLBACK
 
 __all__ = ["GraphKind", "compile_graph"]
@@ -29,11 +35,14 @@ def compile_graph(
 ) -> Callable[[list[Any]], list[Any]]:
     """The function that AOTAutograd calls with the list of the graph's inputs."""
     original = GraphModule(gm, copy.deepcopy(gm.graph))
+    record = begin_record(gm, backend.name, kind)
     try:
         with unset_fake_temporarily(), torch.no_grad():
-            return GraphCompilation(gm, backend, options, kind).run()
+            return GraphCompilation(gm, backend, options, kind, record).run()
     except Exception as error:
-        if isinstance(error, DicpError) or FALLBACK.get() != "always":
+        if record is not None:
+            record.failure = f"{type(error).__name__}: {error}"
+        if isinstance(error, UnsupportedError | CompileError) or FALLBACK.get() != "always":
             raise
         # A pass, or this package itself, has a defect: the graph that AOTAutograd made is right all the same.
         LOG.debug("compiling failed", exc_info=True)
@@ -42,15 +51,23 @@ def compile_graph(
             f"{backend.name}: a graph could not be compiled and runs eagerly: {type(error).__name__}: {error}",
         )
         return boxed(original.forward)
+    finally:
+        if record is not None:
+            dump(record, original)
 
 
 class GraphCompilation:
     """One graph on its way through a backend."""
 
     def __init__(
-        self, gm: GraphModule, backend: Backend, options: Mapping[str, Any], kind: GraphKind
+        self,
+        gm: GraphModule,
+        backend: Backend,
+        options: Mapping[str, Any],
+        kind: GraphKind,
+        record: GraphRecord | None,
     ) -> None:
-        self.gm, self.backend, self.kind = gm, backend, kind
+        self.gm, self.backend, self.kind, self.record = gm, backend, kind, record
         self.meta = {"options": dict(options), "kind": kind}
         self.gm.meta.update(self.meta)
         self.refusals: dict[Node, str] = {}
@@ -58,24 +75,32 @@ class GraphCompilation:
         self.symbols: SymbolSources
 
     def run(self) -> Callable[[list[Any]], list[Any]]:
-        lift_constants(self.gm)
-        self.gm.graph.eliminate_dead_code()
-        for rewrite in self.backend.passes():
-            self.gm = rewrite(self.gm)
-        self.symbols = lifted_sizes(self.gm)
-        self.gm.graph.eliminate_dead_code()
+        passes = (
+            constants_lifted,
+            custom_operators_in_place,
+            dead_code_removed,
+            *self.backend.passes(),
+            self._sizes_lifted,
+            dead_code_removed,
+        )
+        self.gm = run_passes(self.gm, passes, self.record.note_pass if self.record is not None else None)
         steps = divide(self.gm.graph, self._is_taken)
         if FALLBACK.get() == "never" and self.refusals:
             node, reason = next(iter(self.refusals.items()))
             raise UnsupportedError(
                 f"{reason} ({node.format_node()}). DICP_FALLBACK=never forbids to run it eagerly."
             )
-        units: Units = [self._compiled(step) if step.compiled else step.nodes for step in steps]
+        units: Units = [self._unit(step) for step in steps]
         call, source = written_executor(
             self.gm, units, promised=self.kind != "inference", symbols=self.symbols.nodes
         )
-        LOG.debug("%s", source)
+        if self.record is not None:
+            self.record.executor = source
         return call
+
+    def _sizes_lifted(self, gm: GraphModule) -> GraphModule:
+        self.symbols = lifted_sizes(gm)
+        return gm
 
     def _is_taken(self, node: Node) -> bool:
         if node.op != "call_function" or is_number(node):
@@ -103,22 +128,38 @@ class GraphCompilation:
             return f"{node.target} depends on {unknown[0]}, which no input says"
         return "" if self.backend.supports(node) else self.backend.refusal(node)
 
-    def _compiled(self, step: GraphStep) -> CompiledStep | Sequence[Node]:
+    def _unit(self, step: GraphStep) -> CompiledStep | Sequence[Node]:
+        recorded = None if self.record is None else self.record.note_step(step.nodes, self.refusals)
+        if not step.compiled:
+            return step.nodes
         if not self.backend.worth_compiling(step.nodes):
+            _note_reason(recorded, f"{self.backend.name} has nothing to gain by compiling it")
             return step.nodes
         part = extracted(step.nodes, self.symbols.nodes, self.meta)
+        start = time.perf_counter()
         try:
             runner = self.backend.compile(part.graph)
         except UnsupportedError as error:
             if FALLBACK.get() == "never":
                 raise
             LOG.info("%s: %d operators run eagerly: %s", self.backend.name, len(step.nodes), error)
+            _note_reason(recorded, str(error))
             return step.nodes
         except Exception as error:
             if FALLBACK.get() != "always":
                 raise
             self._warn(error, step)
+            _note_reason(recorded, f"{type(error).__name__}: {error}")
             return step.nodes
+        finally:
+            if recorded is not None:
+                recorded.seconds = time.perf_counter() - start
+                recorded.artifacts = {
+                    "graph.txt": graph_text(part.graph),
+                    **self.backend.artifacts(part.graph),
+                }
+        if recorded is not None:
+            recorded.compiled = True
         return CompiledStep(runner, part.inputs, part.outputs, self.backend.keeps_format)
 
     def _warn(self, error: Exception, step: GraphStep) -> None:
@@ -130,7 +171,18 @@ class GraphCompilation:
         )
 
 
-def lift_constants(gm: GraphModule) -> None:
+def _note_reason(recorded: RecordedStep | None, reason: str) -> None:
+    if recorded is not None:
+        recorded.reasons = {node.name: reason for node in recorded.nodes}
+
+
+def dead_code_removed(gm: GraphModule) -> GraphModule:
+    """Without calls whose results nobody reads."""
+    gm.graph.eliminate_dead_code()
+    return gm
+
+
+def constants_lifted(gm: GraphModule) -> GraphModule:
     """Tensors that the program holds become inputs, marked `constant` and `lifted`, which the executor fills in."""
     graph = gm.graph
     placeholders = graph.find_nodes(op="placeholder")
@@ -151,3 +203,4 @@ def lift_constants(gm: GraphModule) -> None:
             lifted[str(node.target)] = placeholder
         node.replace_all_uses_with(lifted[str(node.target)])
         graph.erase_node(node)
+    return gm

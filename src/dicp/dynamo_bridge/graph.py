@@ -78,17 +78,18 @@ class GraphTransformer:
 
     def __init__(self, gm: GraphModule, backend: str | Backend) -> None:
         found = registry.find(backend) if isinstance(backend, str) else backend
-        if not isinstance(found, ConversionBackend):
+        transform, codegen = (getattr(found, name, None) for name in ("opset_transform", "codegen"))
+        if transform is None or codegen is None:
             raise DicpError(
                 f"GraphTransformer: backend {found.name!r} has no conversions and no code generator: it compiles graphs as they"
-                " are. Expected a backend that is a ConversionBackend."
+                " are. Expected a ConversionBackend, or one with `opset_transform` and `codegen` as that has them."
             )
         self.gm = gm
         self.backend = found.name
         self.folder = str(default_folder())
         self.cpu_gm, self.graph_key = cpu_copy(gm), graph_key(gm, found.name)
-        self.backend_opset_transform: Callable[[GraphModule], GraphModule] = found.opset_transform
-        self.backend_codegen: Callable[..., SourceGenerator] = found.codegen
+        self.backend_opset_transform: Callable[[GraphModule], GraphModule] = transform
+        self.backend_codegen: Callable[..., SourceGenerator] = codegen
         self.artifacts: dict[str, str] = {}
 
     def transform(self) -> None:

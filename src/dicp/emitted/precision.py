@@ -12,14 +12,14 @@ from torch.fx import GraphModule, Node
 from dicp.backend import Runner
 from dicp.errors import LOG
 
-__all__ = ["Difference", "compared", "differences", "eager_runner"]
+__all__ = ["OutputDifference", "compared", "differences", "eager_runner"]
 
 # rtol and atol of whole graphs, in which errors of many operators add up.
 _TOLERANCES = {torch.float32: (1e-3, 1e-4), torch.float16: (1e-2, 5e-3), torch.bfloat16: (3e-2, 3e-2)}
 
 
 @dataclass(frozen=True)
-class Difference:
+class OutputDifference:
     """How an output differs from that of eager PyTorch."""
 
     output: str
@@ -57,12 +57,18 @@ def compared(graph: GraphModule, runner: Runner, backend: str) -> Runner:
     return run
 
 
-def differences(names: Sequence[str], results: Sequence[Any], expected: Sequence[Any]) -> list[Difference]:
+def differences(
+    names: Sequence[str], results: Sequence[Any], expected: Sequence[Any]
+) -> list[OutputDifference]:
     """The outputs that differ, and by how much."""
     if len(results) != len(expected):
-        return [Difference("count", f"{len(results)} outputs instead of {len(expected)}")]
+        return [OutputDifference("count", f"{len(results)} outputs instead of {len(expected)}")]
     pairs = zip(names, results, expected, strict=True)
-    return [Difference(name, text) for name, result, wanted in pairs if (text := _difference(result, wanted))]
+    return [
+        OutputDifference(name, text)
+        for name, result, wanted in pairs
+        if (text := _difference(result, wanted))
+    ]
 
 
 def _names(graph: GraphModule) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
-__all__ = ["graph_text", "target_text", "type_text"]
+__all__ = ["graph_text", "node_text", "target_text", "type_text"]
 
 
 def graph_text(gm: GraphModule, notes: Mapping[Node, str] | None = None) -> str:
@@ -17,7 +17,7 @@ def graph_text(gm: GraphModule, notes: Mapping[Node, str] | None = None) -> str:
     notes = notes or {}
     lines = []
     for node in gm.graph.nodes:
-        line = _line(node)
+        line = node_text(node)
         lines.append(f"{line}  # {notes[node]}" if node in notes else line)
     for name, child in gm.named_children():
         if isinstance(child, GraphModule):
@@ -25,7 +25,8 @@ def graph_text(gm: GraphModule, notes: Mapping[Node, str] | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _line(node: Node) -> str:
+def node_text(node: Node) -> str:
+    """A node with the type of what it gives."""
     value = node.meta.get("val")
     if node.op == "placeholder":
         kind = "constant" if "constant" in node.meta else "input"
