@@ -80,7 +80,8 @@ class Backend(ABC):
     def artifacts(self, graph: GraphModule) -> Mapping[str, str]:
         """What `compile` made of a graph, as names of files and their texts: IR, generated code, the compiler's command and log.
 
-        `compile` leaves them in `graph.meta["artifacts"]`. They are shown by `dicp explain` and kept in DICP_DUMP_DIR.
+        `compile` leaves them in `graph.meta["artifacts"]`. They are shown by `dicp explain` and kept in DICP_DUMP_DIR. It may
+        also leave in `graph.meta["kernels"]` which kernel a node is fused into, by the node's name: for the drawing.
         """
         artifacts: Mapping[str, str] = graph.meta.get("artifacts", {})
         return artifacts

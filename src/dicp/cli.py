@@ -8,6 +8,7 @@ import typer
 
 from dicore.console import run_program
 from dicp.commands.doctor import doctor_command
+from dicp.commands.explain import explain_command
 from dicp.conformance.command import program as conformance
 from dicp.errors import DicpError
 
@@ -17,8 +18,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.callback()(lambda: None)
 app.command("doctor")(doctor_command)
+app.command("explain")(explain_command)
 app.add_typer(conformance, name="conformance")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 __all__ = [
+    "CommandLineError",
     "CompileError",
     "DicpError",
     "ForeignBackendError",
@@ -37,6 +38,10 @@ class OptionError(DicpError):
 
 class InvalidGraphError(DicpError):
     """A graph that breaks a rule of the typed graph: an error of the pass that made it."""
+
+
+class CommandLineError(DicpError):
+    """Words of the command line that cannot be followed."""
 
 
 class UnsupportedError(DicpError):

@@ -48,6 +48,8 @@ class RecordedStep:
     """Of calls that run eagerly; by the name of the node."""
     artifacts: dict[str, str] = field(default_factory=dict)
     """What the backend made: names of files and their texts."""
+    kernels: dict[str, str] = field(default_factory=dict)
+    """By the name of a node the kernel it is fused into, as far as the backend says it (`graph.meta["kernels"]`)."""
     seconds: float = 0.0
 
 

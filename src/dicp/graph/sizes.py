@@ -122,7 +122,8 @@ def symbol_of(entry: Mapping[str, Any], env: ShapeEnv) -> Any:
     symbol = sympy.Symbol(name, positive=True, integer=True)
     low, high = entry["range"] or (None, None)
     _examples(env)[symbol] = sympy.Integer(hint)
-    env.var_to_range[symbol] = ValueRanges(0 if low is None else low, int_oo if high is None else high)
+    bounds = ValueRanges(0 if low is None else low, int_oo if high is None else high)
+    env._update_var_to_range(symbol, bounds)
     env.var_to_sources[symbol] = [ConstantSource(name)]
     return env.create_symintnode(symbol, hint=hint, source=ConstantSource(name))
 
