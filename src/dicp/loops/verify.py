@@ -192,7 +192,11 @@ def verify_program(program: LoopProgram) -> None:
     """All kernels; and that what a step reads was written by one before it."""
     for kernel in program.kernels:
         verify_kernel(kernel)
-    ready = {name for name, buffer in program.buffers.items() if buffer.kind in ("input", "constant")}
+    ready = {
+        name
+        for name, buffer in program.buffers.items()
+        if buffer.kind in ("input", "constant") or buffer.elements == 0
+    }
     for step in program.steps:
         read, written = program.accesses(step)
         if isinstance(step, KernelLaunch):

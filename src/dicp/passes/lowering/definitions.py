@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import sympy
@@ -36,12 +37,16 @@ ZERO = Affine()
 class Split(Exception):
     """A loop must be two: an element is made differently before and after `at`."""
 
-    def __init__(self, variable: str, at: Size) -> None:
-        self.variable, self.at = variable, at
+    def __init__(self, node: Node, variable: str, at: Size) -> None:
+        self.node, self.variable, self.at = node, variable, at
 
 
 class NotDivided(Exception):
-    """No loop can be divided so that each part makes its elements in one way."""
+    """No loop can be divided so that each part makes the elements of `node` in one way."""
+
+    def __init__(self, node: Node | None, text: str) -> None:
+        super().__init__(text)
+        self.node = node
 
 
 class PieceRanges(IndexRanges):
@@ -50,32 +55,61 @@ class PieceRanges(IndexRanges):
     all_pieces = False
     """Definitions name what they read in any part of the loops."""
 
-    def place(self, at: Affine, begin: Size, end: Size) -> bool:
+    def place(self, node: Node, at: Affine, begin: Size, end: Size) -> bool:
         """Whether an index is in a range; Split where it sometimes is."""
         bounds = self.bounds(at)
         if bounds is None:
-            raise NotDivided(f"the range of {at} is not known")
-        lowest, highest = bounds
-        if is_nonnegative(added(lowest, _minus(begin))) and is_nonnegative(
-            added(end, added(-1, _minus(highest)))
-        ):
+            raise NotDivided(node, f"the range of {at} is not known")
+        lowest, beyond = bounds[0], added(bounds[1], 1)
+        if _at_most(begin, lowest) and _at_most(beyond, end):
             return True
-        if is_nonnegative(added(begin, added(-1, _minus(highest)))) or is_nonnegative(
-            added(lowest, _minus(end))
-        ):
+        if _at_most(beyond, begin) or _at_most(end, lowest):
             return False
-        if len(at.terms) != 1 or not isinstance(at.terms[0][0], str) or at.terms[0][1] != 1:
-            raise NotDivided(f"{at} is not one loop")
         for border in (begin, end):
-            if is_nonnegative(added(border, added(-1, _minus(lowest)))) and is_nonnegative(
-                added(highest, _minus(border))
-            ):
-                raise Split(at.terms[0][0], added(border, _minus(at.constant)))
-        raise NotDivided(f"it is not known where {at} passes {begin} or {end}")
+            if border not in (lowest, beyond) and _at_most(lowest, border) and _at_most(border, beyond):
+                raise self._split(node, at, border)
+        raise NotDivided(node, f"it is not known where {at} passes {begin} or {end}")
+
+    def piece(self, node: Node, at: Affine, borders: Sequence[Size]) -> int:
+        """The number of the range between neighbouring borders that an index is in; together they are all of its dimension."""
+        bounds = self.bounds(at)
+        if bounds is None:
+            raise NotDivided(node, f"the range of {at} is not known")
+        lowest, beyond = bounds[0], added(bounds[1], 1)
+        if lowest in borders and beyond in borders:
+            first = borders.index(lowest)
+            if borders[first + 1] == beyond:
+                return first
+            raise self._split(node, at, borders[first + 1])
+        for number, (begin, end) in enumerate(pairwise(borders)):
+            if self.place(node, at, begin, end):
+                return number
+        raise NotDivided(node, f"{at} is outside of what is joined")
+
+    def _split(self, node: Node, at: Affine, border: Size) -> Exception:
+        if not is_one_loop(at):
+            return NotDivided(node, f"{at} is not one loop")
+        variable, factor = at.terms[0]
+        distance = added(border, _minus(at.constant))
+        if factor != 1:
+            if not isinstance(distance, int) or not isinstance(factor, int) or factor < 0:
+                return NotDivided(node, f"{at} passes {border} at a place that is no number")
+            distance = -(-distance // factor)
+        assert isinstance(variable, str)
+        return Split(node, variable, distance)
+
+
+def is_one_loop(at: Affine) -> bool:
+    """Whether an index moves with one loop, or not at all."""
+    return len(at.terms) <= 1 and all(isinstance(variable, str) for variable, _ in at.terms)
 
 
 def _minus(size: Size) -> Size:
     return product((-1, size))
+
+
+def _at_most(a: Size, b: Size) -> bool:
+    return a == b or is_nonnegative(added(b, _minus(a)))
 
 
 class Body(BodyBuilder, Protocol):
@@ -210,13 +244,12 @@ class Joined(Definition):
     def reads(self, index: Index, ranges: PieceRanges) -> Sequence[tuple[Node, Index]]:
         at = index[self.dim]
         if ranges.all_pieces:
-            if len(at.terms) > 1 or any(not isinstance(v, str) or f != 1 for v, f in at.terms):
-                raise NotDivided(f"{at} is not one loop")
+            if not is_one_loop(at):
+                raise NotDivided(self.node, f"{at} is not one loop")
             return [self._read(index, node, shift) for _, _, node, shift in self.pieces]
-        for begin, end, node, shift in self.pieces:
-            if ranges.place(at, begin, end):
-                return [self._read(index, node, shift)]
-        raise NotDivided(f"{at} is outside of what is joined")
+        borders = [0, *(end for _, end, _, _ in self.pieces)]
+        _, _, node, shift = self.pieces[ranges.piece(self.node, at, borders)]
+        return [self._read(index, node, shift)]
 
     def _read(self, index: Index, node: Node, shift: Size) -> tuple[Node, Index]:
         at = (*index[: self.dim], index[self.dim] + shift, *index[self.dim + 1 :])
@@ -241,13 +274,13 @@ class Padded(Definition):
     def reads(self, index: Index, ranges: PieceRanges) -> Sequence[tuple[Node, Index]]:
         inner = tuple(i + _minus(b) for i, b in zip(index, self.before, strict=True))
         sizes = shape_of(self.source)
-        for part, size, before in zip(inner, sizes, self.before, strict=True):
-            if before == 0 and added(size, 0) == shape_of(self.node)[inner.index(part)]:
+        for part, size, before, whole in zip(inner, sizes, self.before, shape_of(self.node), strict=True):
+            if before == 0 and size == whole:
                 continue
             if ranges.all_pieces:
-                if len(part.terms) > 1 or any(not isinstance(v, str) or f != 1 for v, f in part.terms):
-                    raise NotDivided(f"{part} is not one loop")
-            elif not ranges.place(part, 0, size):
+                if not is_one_loop(part):
+                    raise NotDivided(self.node, f"{part} is not one loop")
+            elif not ranges.place(self.node, part, 0, size):
                 return ()
         return [(self.source, inner)]
 

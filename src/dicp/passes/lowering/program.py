@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import sympy
 import torch
@@ -20,6 +20,7 @@ from dicp.loops.ir import (
     ProgramStep,
 )
 from dicp.passes.lowering.calls import CallWriter, is_product
+from dicp.passes.lowering.definitions import NotDivided
 from dicp.passes.lowering.fusion import Kernel, fused
 from dicp.passes.lowering.realise import GraphValues
 from dicp.passes.lowering.values import dtype_of, elements_of, is_tensor, shape_of, strides_of
@@ -30,13 +31,20 @@ __all__ = ["lower"]
 
 def lower(gm: GraphModule) -> LoopProgram:
     """The program of a graph as `dicp.backend` describes it; the graph is not changed."""
-    return _ProgramWriter(gm).write()
+    called: set[Node] = set()
+    while True:
+        try:
+            return _ProgramWriter(gm, called).write()
+        except NotDivided as error:
+            if error.node is None or error.node in called:
+                raise
+            called.add(error.node)
 
 
 class _ProgramWriter:
-    def __init__(self, gm: GraphModule) -> None:
+    def __init__(self, gm: GraphModule, called: Collection[Node]) -> None:
         self.graph = gm.graph
-        self.values = GraphValues(gm.graph)
+        self.values = GraphValues(gm.graph, called)
         self.buffers: dict[str, LoopBuffer] = {}
         self.names: dict[Node, str] = {}
         self.kernels: dict[LoopKernel, int] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import torch
 from torch.fx import Graph, Node
@@ -26,8 +26,10 @@ DEEPEST = 48
 class GraphValues:
     """What each node of a graph is to the fusion."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, called: Collection[Node] = ()) -> None:
         self.graph = graph
+        self.called = called
+        """Nodes that are calls although loops could compute them."""
         self.nodes = list(graph.nodes)
         self.definitions: dict[Node, Definition] = {}
         self.reductions: dict[Node, Reduction] = {}
@@ -46,6 +48,8 @@ class GraphValues:
                 continue
             if node.target is aten.copy_.default:
                 self.copies.append(node)
+            elif node in self.called:
+                continue
             elif is_tensor(node) and not is_view(node) and node.target is not operator.getitem:
                 reduction = reduction_of(node)
                 if reduction is not None:

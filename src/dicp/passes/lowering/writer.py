@@ -112,7 +112,7 @@ def _divided(bounds: Bounds, split: Split, frame: Frame) -> list[Bounds]:
     whole = (0, frame.domain[frame.names.index(split.variable)])
     begin, end = bounds.get(split.variable, whole)
     if split.at in (begin, end):
-        raise NotDivided(f"{split.variable} is already divided at {split.at}")
+        raise NotDivided(split.node, f"{split.variable} is already divided at {split.at}")
     own = {name: b for name, b in bounds.items() if name.startswith(split.variable[0])}
     return [{**own, split.variable: (begin, split.at)}, {**own, split.variable: (split.at, end)}]
 
