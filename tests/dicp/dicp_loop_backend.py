@@ -17,8 +17,9 @@ from torch.utils._pytree import tree_leaves
 from dicp import registry
 from dicp.backend import Backend, Runner
 from dicp.dynamo_bridge.compile_fx import compile_fx
-from dicp.loops.evaluate import evaluate_program
+from dicp.loops.evaluate_program import evaluate_program
 from dicp.loops.ir import KernelLaunch, LoopProgram, MatrixProduct, OperatorCall
+from dicp.loops.memory import plan_memory, verify_memory
 from dicp.loops.verify import verify_program
 from dicp.passes.lowering import loop_decompositions, lower, supports
 
@@ -41,7 +42,9 @@ class LoopBackend(Backend):
         program = lower(graph)
         verify_program(program)
         self.programs.append(program)
-        return lambda *inputs: evaluate_program(program, inputs)
+        plan = plan_memory(program)
+        verify_memory(program, plan)
+        return lambda *inputs: evaluate_program(program, inputs, plan)
 
     @property
     def program(self) -> LoopProgram:
@@ -104,7 +107,9 @@ def evaluated(function: Callable[..., Any], leaves: list[Any]) -> list[Any]:
             assert node.target is operator.getitem or supports(node), node.format_node()
     program = lower(gm)
     verify_program(program)
-    return evaluate_program(program, tensors)
+    plan = plan_memory(program)
+    verify_memory(program, plan)
+    return evaluate_program(program, tensors, plan)
 
 
 def _traced(function: Callable[..., Any], tensors: list[torch.Tensor]) -> GraphModule:

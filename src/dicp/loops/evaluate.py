@@ -1,4 +1,4 @@
-"""Runs kernels and programs of the loop IR on the CPU, as they are written: the reference for vendors' printers.
+"""Runs kernels of the loop IR on the CPU, as they are written: the reference for vendors' printers.
 
 All iterations of a body are computed at once, over tensors of [rows, columns]. Every index is checked.
 """
@@ -14,23 +14,15 @@ from torch import Tensor
 
 from dicp.loops.index import Affine, Size
 from dicp.loops.ir import (
-    BufferView,
-    CallArgument,
     CheckedIndex,
     Compute,
     Convert,
     IndexValue,
     Instruction,
-    KernelArguments,
-    KernelLaunch,
     LiteralValue,
     Load,
     Loop,
-    LoopBuffer,
     LoopKernel,
-    LoopProgram,
-    MatrixProduct,
-    OperatorCall,
     Phase,
     PhasePart,
     Reduce,
@@ -41,7 +33,7 @@ from dicp.loops.ir import (
 from dicp.loops.primitives import Value, held
 from dicp.loops.reference import compute, convert, number
 
-__all__ = ["evaluate_kernel", "evaluate_program"]
+__all__ = ["Sizes", "evaluate_kernel", "size_value"]
 
 Sizes = Mapping[str, int]
 
@@ -276,87 +268,3 @@ def scanned(kind: str, operands: Sequence[Tensor]) -> list[Tensor]:
             return [values, torch.gather(operands[1], 1, at)]
         case _:
             return [torch.logcumsumexp(x, 1)]
-
-
-# --- programs ---
-
-
-def evaluate_program(program: LoopProgram, inputs: Sequence[Any]) -> list[Tensor]:
-    """A graph's outputs, for the values of its placeholders; inputs that it writes to are changed."""
-    sizes = {name: int(inputs[position]) for name, position in program.symbols.items()}
-    memory: dict[str, Tensor] = {}
-    for name, buffer in program.buffers.items():
-        if buffer.kind in ("input", "constant"):
-            memory[name] = inputs[buffer.position]
-        elif buffer.kind != "result":
-            memory[name] = _allocated(buffer, sizes)
-    for step in program.steps:
-        match step:
-            case KernelLaunch(kernel, calls):
-                for call in calls:
-                    _launch(program.kernels[kernel], call, memory, sizes)
-            case MatrixProduct(a, b, out, bias):
-                result = torch.bmm(view_of(a, memory, sizes), view_of(b, memory, sizes))
-                if bias is not None:
-                    result = result + view_of(bias, memory, sizes)
-                view_of(out, memory, sizes).copy_(result)
-            case OperatorCall():
-                _call(step, memory, sizes, program)
-    return [view_of(view, memory, sizes) for view in program.outputs]
-
-
-def _allocated(buffer: LoopBuffer, sizes: Sizes) -> Tensor:
-    """Filled with what makes a forgotten store show."""
-    shape, strides = ([size_value(s, sizes) for s in given] for given in (buffer.sizes, buffer.strides))
-    storage = torch.zeros(max(size_value(buffer.elements, sizes), 0), dtype=buffer.dtype)
-    storage.fill_(
-        float("nan") if buffer.dtype.is_floating_point else 77 if buffer.dtype is not torch.bool else True
-    )
-    return torch.as_strided(storage, shape, strides)
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    """All of a tensor's memory from its first element on, as one dimension."""
-    if not tensor.numel():
-        return tensor.new_empty(0)
-    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return torch.as_strided(tensor, (extent,), (1,))
-
-
-def _launch(kernel: LoopKernel, call: KernelArguments, memory: Mapping[str, Tensor], sizes: Sizes) -> None:
-    evaluate_kernel(
-        kernel, [_flat(memory[name]) for name in call.buffers], [size_value(s, sizes) for s in call.sizes]
-    )
-
-
-def view_of(view: BufferView, memory: Mapping[str, Tensor], sizes: Sizes) -> Tensor:
-    tensor = memory[view.buffer]
-    shape, strides = ([size_value(s, sizes) for s in given] for given in (view.sizes, view.strides))
-    if 0 in shape:
-        return tensor.new_empty(shape, dtype=view.dtype)
-    flat = _flat(tensor) if view.dtype is tensor.dtype else _flat(tensor).view(view.dtype)
-    return torch.as_strided(flat, shape, strides, flat.storage_offset() + size_value(view.offset, sizes))
-
-
-def _call(step: OperatorCall, memory: dict[str, Tensor], sizes: Sizes, program: LoopProgram) -> None:
-    def given(argument: Any) -> Any:
-        if isinstance(argument, BufferView):
-            return view_of(argument, memory, sizes)
-        if isinstance(argument, CallArgument):
-            return size_value(argument.number, sizes)
-        return [given(a) for a in argument] if isinstance(argument, (list, tuple)) else argument
-
-    schema = step.operator._schema
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    for argument, value in zip(schema.arguments, step.arguments, strict=True):
-        if argument.kwarg_only:
-            kwargs[argument.name] = given(value)
-        else:
-            args.append(given(value))
-    results = step.operator(*args, **kwargs)
-    results = results if len(schema.returns) > 1 else (results,)
-    for position, element, name in step.results:
-        result = results[position] if element < 0 else results[position][element]
-        allocated = _allocated(program.buffers[name], sizes)
-        memory[name] = result if result.stride() == allocated.stride() else allocated.copy_(result)
