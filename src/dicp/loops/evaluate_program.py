@@ -58,11 +58,11 @@ class _ProgramEvaluator:
     def run(self) -> list[Tensor]:
         for number, step in enumerate(self.program.steps):
             for name in self.begun.get(number, ()):
-                self.memory[name] = self._placed(name)
+                self.memory[name] = self._begin(name)
             self._step(step)
         return [view_of(view, self.memory, self.sizes) for view in self.program.outputs]
 
-    def _placed(self, name: str) -> Tensor:
+    def _begin(self, name: str) -> Tensor:
         """A temporary that is used from now on."""
         buffer, place = self.program.buffers[name], self.plan.places[name]
         begin = self.begins[place.part] + place.offset

@@ -1,7 +1,7 @@
 """Where the temporaries of a program lie in its arena: buffers that are not needed at the same time share memory.
 
 The arena consists of parts, one behind the other, each beginning at a multiple of `ALIGNMENT` bytes. The first holds all
-buffers whose sizes are numbers, placed so that the part is as small as a greedy search makes it. Of what has symbolic sizes,
+buffers whose sizes are numbers, laid so that the part is as small as a greedy search makes it. Of what has symbolic sizes,
 buffers share a part where one surely holds the other, whatever the sizes are.
 """
 
@@ -53,10 +53,14 @@ class MemoryPlan:
         end, begins = 0, []
         for size in self.parts:
             begins.append(end)
-            symbols = () if isinstance(size, int) else size.free_symbols
-            number = int(size.subs({s: values[s.name] for s in symbols})) if symbols else int(size)
-            end += rounded(max(number, 0))
+            end += rounded(max(_number(size, values), 0))
         return end, tuple(begins)
+
+
+def _number(size: Size, values: Mapping[str, int]) -> int:
+    if isinstance(size, int):
+        return size
+    return int(size.subs({s: values[s.name] for s in size.free_symbols}))
 
 
 def rounded(size: int) -> int:
@@ -94,20 +98,20 @@ def plan_memory(program: LoopProgram) -> MemoryPlan:
 
 def _packed(sizes: Mapping[str, int], alive: Mapping[str, Lifetime]) -> tuple[dict[str, Place], int]:
     """The largest first, each at the lowest place that is free while it lives."""
-    placed: list[tuple[int, int, Lifetime]] = []
+    taken: list[tuple[int, int, Lifetime]] = []
     places: dict[str, Place] = {}
     for name in sorted(sizes, key=lambda n: (-sizes[n], alive[n].first)):
         own, need, offset = alive[name], rounded(sizes[name]), 0
-        for begin, end, other in placed:  # in the order of their beginnings
+        for begin, end, other in taken:  # in the order of their beginnings
             if other.overlaps(own):
                 if offset + need <= begin:
                     break
                 offset = max(offset, end)
         places[name] = Place(0, offset)
         if need:
-            placed.append((offset, offset + need, own))
-            placed.sort(key=lambda p: p[:2])
-    return places, max((end for _, end, _ in placed), default=0)
+            taken.append((offset, offset + need, own))
+            taken.sort(key=lambda p: p[:2])
+    return places, max((end for _, end, _ in taken), default=0)
 
 
 class _Parts:

@@ -102,10 +102,12 @@ def _merged(loops: tuple[Loop, ...], indices: list[Affine]) -> tuple[tuple[Loop,
 def _substituted(part: PhasePart, values: Mapping[str, Affine]) -> PhasePart:
     if not values:
         return part
-    body = []
+    body: list[Instruction] = []
     for i in part.body:
-        moves = isinstance(i, (Load, Store, IndexValue))
-        body.append(replace(i, index=i.index.substitute(values)) if moves else i)
+        if isinstance(i, (Load, Store, IndexValue)):
+            body.append(replace(i, index=i.index.substitute(values)))
+        else:
+            body.append(i)
     return replace(part, body=tuple(body))
 
 

@@ -25,7 +25,7 @@ from dicp.passes.lowering.statements import (
 )
 from dicp.passes.lowering.values import address_of
 
-__all__ = ["Call", "Kernel", "cut", "fused"]
+__all__ = ["CallStep", "FusedKernel", "cut", "fused"]
 
 TRIED = 6
 """Kernels that read the same as a statement: how many of them it tries to join."""
@@ -34,7 +34,7 @@ WIDEST_SCRATCH = 1 << 16
 
 
 @dataclass(eq=False)
-class Call:
+class CallStep:
     """A step that is no kernel: a product, an operator of ATen."""
 
     node: Node
@@ -42,7 +42,7 @@ class Call:
 
 
 @dataclass(eq=False)
-class Kernel:
+class FusedKernel:
     """Statements in common loops."""
 
     statements: list[Statement] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Frame:
         return rest if is_nonnegative(added(added(inner, -1), product((-1, bounds[1])))) else None
 
 
-def fused(values: GraphValues) -> list[Kernel | Call]:
+def fused(values: GraphValues) -> list[FusedKernel | CallStep]:
     """The steps of a graph."""
     return _Fusion(values).run()
 
@@ -120,15 +120,15 @@ def fused(values: GraphValues) -> list[Kernel | Call]:
 class _Fusion:
     def __init__(self, values: GraphValues) -> None:
         self.values = values
-        self.steps: list[Kernel | Call] = []
-        self.step_of: dict[Node, Kernel | Call] = {}
-        self.readers: dict[Node, list[Kernel]] = {}
+        self.steps: list[FusedKernel | CallStep] = []
+        self.step_of: dict[Node, FusedKernel | CallStep] = {}
+        self.readers: dict[Node, list[FusedKernel]] = {}
         self.latest_reader: dict[Node, int] = {}
 
-    def run(self) -> list[Kernel | Call]:
+    def run(self) -> list[FusedKernel | CallStep]:
         for node in self.values.nodes:
             if self.values.is_call(node):
-                self._append(Call(node), node)
+                self._append(CallStep(node), node)
                 self._mark(self.values.operands(node), self.steps[-1])
             elif node in self.step_of or node.op != "call_function":
                 continue
@@ -141,15 +141,15 @@ class _Fusion:
                 self.step_of[node] = self.step_of[node.args[0]]  # type: ignore[index]
         return self.steps
 
-    def _append(self, step: Kernel | Call, node: Node) -> None:
+    def _append(self, step: FusedKernel | CallStep, node: Node) -> None:
         step.position = len(self.steps)
         self.steps.append(step)
         self.step_of[node] = step
 
-    def _mark(self, roots: Iterator[Node] | set[Node], step: Kernel | Call) -> None:
+    def _mark(self, roots: Iterator[Node] | set[Node], step: FusedKernel | CallStep) -> None:
         for root in roots:
             self.latest_reader[root] = max(self.latest_reader.get(root, -1), step.position)
-            if isinstance(step, Kernel):
+            if isinstance(step, FusedKernel):
                 known = self.readers.setdefault(root, [])
                 if not known or known[-1] is not step:
                     known.append(step)
@@ -164,7 +164,7 @@ class _Fusion:
             if self._joins(statement, kernel):
                 break
         else:
-            kernel = Kernel(domain=statement.sizes, rows=statement.rows)
+            kernel = FusedKernel(domain=statement.sizes, rows=statement.rows)
             self._append(kernel, statement.node)
         kernel.add(statement)
         self.step_of[statement.node] = kernel
@@ -172,11 +172,11 @@ class _Fusion:
         kernel.reads |= others
         self._mark(others, kernel)
 
-    def _candidates(self, reads: set[Node], after: int) -> Iterator[Kernel]:
+    def _candidates(self, reads: set[Node], after: int) -> Iterator[FusedKernel]:
         """The kernel that computes what is read last, then those that read the same."""
         seen: set[int] = set()
         first = self.steps[after] if after >= 0 else None
-        if isinstance(first, Kernel):
+        if isinstance(first, FusedKernel):
             seen.add(first.position)
             yield first
         for root in sorted(reads, key=lambda r: r.name):
@@ -185,7 +185,7 @@ class _Fusion:
                     seen.add(kernel.position)
                     yield kernel
 
-    def _joins(self, statement: Statement, kernel: Kernel) -> bool:
+    def _joins(self, statement: Statement, kernel: FusedKernel) -> bool:
         """Whether a statement can run in the loops of a kernel; then its phase and the kernel's loops are set."""
         total, have, rows = statement.total, product(kernel.domain), kernel.rows
         if total == 0 or have == 0:
@@ -210,7 +210,7 @@ class _Fusion:
         statement.phase, kernel.domain, kernel.rows = phase, domain, rows
         return True
 
-    def _divides(self, statement: Statement, kernel: Kernel, phase: int) -> bool:
+    def _divides(self, statement: Statement, kernel: FusedKernel, phase: int) -> bool:
         """A phase with a scan has one part: nothing in it may be divided."""
         same = [s for s in kernel.statements if s.phase == phase]
         if statement.kind != "scan" and not any(s.kind == "scan" for s in same):
@@ -231,7 +231,7 @@ class _Fusion:
                     todo.append(operand)
         return False
 
-    def _phase(self, statement: Statement, kernel: Kernel, frame: Frame) -> int | None:
+    def _phase(self, statement: Statement, kernel: FusedKernel, frame: Frame) -> int | None:
         """The first phase in which all that the statement reads of the kernel is there; None: there is none."""
         is_row = is_row_statement(statement, frame)
         try:
@@ -252,7 +252,7 @@ class _Fusion:
             return None
         return phase
 
-    def _after(self, read: Read, is_row: bool, kernel: Kernel, frame: Frame) -> int | None:
+    def _after(self, read: Read, is_row: bool, kernel: FusedKernel, frame: Frame) -> int | None:
         """The first phase in which an element is there."""
         root, view, index = read
         member = kernel.members.get(root)
@@ -282,7 +282,7 @@ class _Fusion:
         return member.phase + 1 if frame.of_row(at) is not None else None
 
     def _copy_phase(
-        self, statement: Statement, is_row: bool, phase: int, kernel: Kernel, frame: Frame
+        self, statement: Statement, is_row: bool, phase: int, kernel: FusedKernel, frame: Frame
     ) -> int | None:
         """An input is stored to when all that read it have done so, at the same element."""
         target = self.values.root(statement.node)

@@ -21,7 +21,7 @@ from dicp.loops.ir import (
 )
 from dicp.passes.lowering.calls import CallWriter, is_product
 from dicp.passes.lowering.definitions import NotDivided
-from dicp.passes.lowering.fusion import Kernel, fused
+from dicp.passes.lowering.fusion import FusedKernel, fused
 from dicp.passes.lowering.realise import GraphValues
 from dicp.passes.lowering.values import dtype_of, elements_of, is_tensor, shape_of, strides_of
 from dicp.passes.lowering.writer import write_kernel
@@ -87,7 +87,7 @@ class _ProgramWriter:
         calls = CallWriter(self.values.root, self.buffer)
         written: list[ProgramStep] = []
         for step in steps:
-            if not isinstance(step, Kernel):
+            if not isinstance(step, FusedKernel):
                 written.append(calls.step(step.node))
             elif any(statement.total != 0 for statement in step.statements) or any(
                 s.kind in ("reduce", "scan") and elements_of(s.node) != 0 for s in step.statements
@@ -100,13 +100,13 @@ class _ProgramWriter:
         """What is read outside of the kernel that makes it."""
         stored = set(self.returned)
         for step in steps:
-            if isinstance(step, Kernel):
+            if isinstance(step, FusedKernel):
                 stored |= step.reads
             else:
                 stored |= set(self.values.operands(step.node))  # type: ignore[attr-defined]
         return stored
 
-    def _launch(self, step: Kernel, stored: set[Node]) -> KernelLaunch:
+    def _launch(self, step: FusedKernel, stored: set[Node]) -> KernelLaunch:
         written = write_kernel(step, self.values, stored)
         number = self.kernels.setdefault(written.kernel, len(self.kernels))
         unknown = [s for s in written.kernel.sizes if s not in self.symbols]

@@ -9,7 +9,8 @@ import torch
 from torch.fx import Graph, Node
 
 from dicp.loops.index import added, is_nonnegative, product
-from dicp.passes.lowering.definitions import Definition, Filled, Pointwise, definition_of
+from dicp.passes.lowering.definitions import Definition, Filled, Pointwise
+from dicp.passes.lowering.operators import definition_of
 from dicp.passes.lowering.reductions import Reduction, reduction_of
 from dicp.passes.lowering.values import elements_of, is_tensor, name_of, shape_of, tensor_inputs
 from dicp.passes.lowering.views import has_index, is_view, is_view_list, viewed

@@ -9,7 +9,7 @@ from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from dicp.passes.lowering.calls import is_supported_call
-from dicp.passes.lowering.definitions import is_defined
+from dicp.passes.lowering.operators import is_defined
 from dicp.passes.lowering.reductions import reduction_of
 from dicp.passes.lowering.views import is_view, is_view_list
 

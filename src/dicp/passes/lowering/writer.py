@@ -24,7 +24,7 @@ from dicp.loops.primitives import Value, held
 from dicp.loops.simplify import kernel_sizes, simplified_nest
 from dicp.passes.lowering.definitions import NotDivided, PieceRanges, Split, broadcast
 from dicp.passes.lowering.emitter import Emitter, Parameters
-from dicp.passes.lowering.fusion import Frame, Kernel, is_row_statement
+from dicp.passes.lowering.fusion import Frame, FusedKernel, is_row_statement
 from dicp.passes.lowering.realise import GraphValues
 from dicp.passes.lowering.statements import Statement, index_in_root, loop_index, reads_of
 from dicp.passes.lowering.values import Index, address_of, dtype_of
@@ -43,13 +43,13 @@ class WrittenKernel:
     """The roots whose memory the parameters are."""
 
 
-def write_kernel(kernel: Kernel, values: GraphValues, stored: set[Node]) -> WrittenKernel:
+def write_kernel(kernel: FusedKernel, values: GraphValues, stored: set[Node]) -> WrittenKernel:
     """`stored`: values that other steps or the graph's caller read."""
     return _KernelWriter(kernel, values, stored).write()
 
 
 class _KernelWriter:
-    def __init__(self, kernel: Kernel, values: GraphValues, stored: set[Node]) -> None:
+    def __init__(self, kernel: FusedKernel, values: GraphValues, stored: set[Node]) -> None:
         self.kernel, self.values, self.stored = kernel, values, stored
         frame = Frame.of(kernel.domain, kernel.rows)
         assert frame is not None, "the fusion found loops over rows"
