@@ -207,6 +207,7 @@ ROWS = [
         command=VERDICT),
     Row("op_tools", "verdict, H200: false alarms", "verdict_quality_h200", share("correct"), unit="%", target=0.5,
         command=f"{VERDICT} --device cuda"),
+    recorded("op_tools", "verdict, H200, held-out corpus: right results accused"),
     recorded("op_tools", "verdict, two held-out seeds: right results accused"),
     recorded("op_tools", "verdict, two held-out seeds: right results labelled"),
     recorded("op_tools", "verdict, two held-out seeds: results wrong by more than 2 ulp that fail"),

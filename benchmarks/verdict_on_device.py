@@ -101,7 +101,7 @@ class Task:
             for row in rows(self.folder):
                 outcome.statuses[row["verdict"]] += 1
                 if row["verdict"] not in (*GOOD, "skipped"):
-                    text = f"{row['verdict']} {row['name']} {row['reason']} ({row['input']})"
+                    text = f"{row['verdict']} {row['name']} {row['reason']} ({row['module'] or row['call_site']})"
                     outcome.findings.append(f"{self.group} {self.name}: {text}")
         if not outcome.statuses and not outcome.problem:
             outcome.problem = "judged nothing"
