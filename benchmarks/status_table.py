@@ -148,6 +148,11 @@ def faster(name: str) -> Callable[[Stored], float]:
     return lambda content: case(content, name)["raw"]["times_faster"]
 
 
+def judged(name: str) -> Callable[[Stored], int]:
+    """Of how many values a figure of the verdict on a device is."""
+    return lambda content: case(content, name)["raw"]["judged"]
+
+
 def recorded(package: str, name: str, what: str = "") -> Row:
     return Row(package, what or name, "recorded", name)
 
@@ -155,6 +160,7 @@ def recorded(package: str, name: str, what: str = "") -> Row:
 OPINFO, TOOLS, CPU, GPU = "opinfo_full", "op_tools_overhead", "dlinfer_cpu", "dlinfer_gpu_h200"
 ALWAYS, ALLOCATOR = "always_on", "allocator"
 H200 = "python benchmarks/run.py dlinfer_gpu --device cuda"
+ON_H200, ON_DEVICE = "verdict_on_device_h200", "python benchmarks/verdict_on_device.py --device cuda"
 VERDICT = "python benchmarks/verdict_quality.py"
 RANDOM = "python benchmarks/random_quality.py"
 BLOCKS_OF_64 = [
@@ -207,7 +213,14 @@ ROWS = [
         command=VERDICT),
     Row("op_tools", "verdict, H200: false alarms", "verdict_quality_h200", share("correct"), unit="%", target=0.5,
         command=f"{VERDICT} --device cuda"),
-    recorded("op_tools", "verdict, H200, held-out corpus: right results accused"),
+    Row("op_tools", "verdict, H200, 13 models in fp32: right values called wrong", ON_H200, "models, float32, called wrong",
+        "=", of=judged("models, float32, called wrong"), command=ON_DEVICE),
+    Row("op_tools", "verdict, H200, 13 models in bf16: right values called wrong", ON_H200, "models, bfloat16, called wrong",
+        "=", of=judged("models, bfloat16, called wrong"), command=ON_DEVICE),
+    Row("op_tools", "verdict, H200, held-out corpus: right results accused", ON_H200, "corpus, accused, %", unit="%",
+        command=ON_DEVICE),
+    Row("op_tools", "verdict, H200, held-out corpus: right results labelled", ON_H200, "corpus, labelled, %", unit="%",
+        command=ON_DEVICE),
     recorded("op_tools", "verdict, two held-out seeds: right results accused"),
     recorded("op_tools", "verdict, two held-out seeds: right results labelled"),
     recorded("op_tools", "verdict, two held-out seeds: results wrong by more than 2 ulp that fail"),

@@ -6,12 +6,12 @@ as the right ones. Every model and every part of the corpus is a process of its 
 each, so that a run that is cut off leaves those it has.
 
     python benchmarks/verdict_on_device.py --device cuda --jobs 15 --seconds 300 --json OUT --keep FOLDER
+    python benchmarks/verdict_on_device.py --device cuda --read FOLDER --json OUT        the same figures from what was kept
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import subprocess
@@ -19,14 +19,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from models_table import SCRIPT, card
+from op_tools.storage.log_reader import find_logs
+from op_tools.storage.views import rows_of
 from report import Case, Report, write_json
 from verdict_detection import GOOD, HELD_OUT, LABELS
 from verdict_quality import wilson
@@ -89,10 +92,11 @@ class Task:
         except subprocess.TimeoutExpired:
             outcome.problem = "not finished in time"
         outcome.seconds = round(time.monotonic() - started, 1)
-        self._read(outcome)
+        self.read(outcome)
         return outcome
 
-    def _read(self, outcome: Outcome) -> None:
+    def read(self, outcome: Outcome) -> None:
+        """Count what the process has left in its folder."""
         if self.group == "corpus":
             for status, finding in corpus_findings(self.folder / "corpus.json"):
                 outcome.statuses.update(status)
@@ -101,17 +105,18 @@ class Task:
             for row in rows(self.folder):
                 outcome.statuses[row["verdict"]] += 1
                 if row["verdict"] not in (*GOOD, "skipped"):
-                    text = f"{row['verdict']} {row['name']} {row['reason']} ({row['module'] or row['call_site']})"
+                    text = f"{row['verdict']} {row['name']} {row['reason']}"
+                    if row["verdict"] == "fail":
+                        text += f" ({row['module'] or row['call_site']})"
                     outcome.findings.append(f"{self.group} {self.name}: {text}")
         if not outcome.statuses and not outcome.problem:
             outcome.problem = "judged nothing"
 
 
-def rows(folder: Path) -> Iterator[dict[str, str]]:
+def rows(folder: Path) -> Iterator[dict[str, Any]]:
     """What OpAutoCompare has written there; of a process that was ended, what it got to."""
-    for path in folder.glob("op_autocompare_result/*.csv"):
-        with path.open(newline="") as file:
-            yield from (row for row in csv.DictReader(file) if row.get("verdict"))
+    logs = find_logs(folder / "op_autocompare_result")
+    yield from (row for row in rows_of(logs) if row.get("verdict"))
 
 
 def corpus_findings(path: Path) -> Iterator[tuple[Counter[str], list[str]]]:
@@ -138,6 +143,13 @@ def tasks(
             yield Task("corpus", f"seed {seed}, part {part}", command, {}, here)
 
 
+def counted(texts: Iterable[str]) -> list[str]:
+    """Each text once; labels of a model's layers are alike."""
+    return [
+        f"{text} ({times} times)" if times > 1 else text for text, times in sorted(Counter(texts).items())
+    ]
+
+
 def as_report(device: str, outcomes: Sequence[Outcome], wanted: Counter[str]) -> Report:
     cases = []
     for group in (*DTYPES, "corpus"):
@@ -152,7 +164,7 @@ def as_report(device: str, outcomes: Sequence[Outcome], wanted: Counter[str]) ->
             "statuses": dict(statuses),
             "processes": len(of_group),
             "wanted": wanted[group],
-            "findings": sorted(text for outcome in of_group for text in outcome.findings),
+            "findings": counted(text for outcome in of_group for text in outcome.findings),
             "problems": {outcome.name: outcome.problem for outcome in of_group if outcome.problem},
             "seconds": {outcome.name: outcome.seconds for outcome in of_group},
         }
@@ -186,6 +198,11 @@ def run(options: argparse.Namespace, folder: Path) -> Report:
     wanted_tasks = list(tasks(options.device, options.seeds, options.parts, folder, options.models))
     wanted = Counter(task.group for task in wanted_tasks)
     outcomes: list[Outcome] = []
+    if options.read is not None:
+        for task in wanted_tasks:
+            outcomes.append(Outcome(task.group, task.name))
+            task.read(outcomes[-1])
+        return as_report(options.device, outcomes, wanted)
     report = as_report(options.device, outcomes, wanted)
     with ThreadPoolExecutor(options.jobs) as pool:
         for future in as_completed([pool.submit(task.run, until) for task in wanted_tasks]):
@@ -220,9 +237,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3600, help="what is not done then is ended")
     parser.add_argument("--json", type=Path, help="write every figure to this file")
     parser.add_argument("--keep", type=Path, help="leave rows and failing calls in this folder")
+    parser.add_argument("--read", type=Path, help="run nothing: read what --keep left in this folder")
     options = parser.parse_args()
+    if options.read is not None and not options.read.is_dir():
+        parser.error(f"--read {options.read}: no such folder; give the one that a run was given as --keep")
     with tempfile.TemporaryDirectory() as temporary:
-        report = run(options, options.keep or Path(temporary))
+        report = run(options, options.read or options.keep or Path(temporary))
+    if options.json is not None:
+        write_json(options.json, report.as_json("verdict_on_device"))
     report.print(Console(width=120))
     for case in report.cases:
         for text in case.raw.get("findings", [])[:40]:

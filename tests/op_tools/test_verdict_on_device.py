@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import sys
 import time
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from op_tools.storage.log import Log
 from op_tools.tools.autocompare import OpAutoCompare
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -38,29 +37,22 @@ ROWS = (
 )
 
 
-def rows_file() -> str:
-    """A file as the tool writes it, by its own columns."""
-    file = io.StringIO(newline="")
-    writer = csv.DictWriter(file, OpAutoCompare.columns, restval="x")
-    writer.writeheader()
-    writer.writerows({"name": name, "verdict": verdict, "reason": reason} for name, verdict, reason in ROWS)
-    return file.getvalue()
-
-
 def outcome_of(benchmark: Any, folder: Path, script: str, group: str = "float32") -> Any:
     task = benchmark.Task(group, "a model", (sys.executable, "-c", script, str(folder)), {}, folder)
     return task.run(time.monotonic() + 60)
 
 
 def test_wrong_values_and_labels_of_a_process_are_counted_by_name(benchmark: Any, tmp_path: Path) -> None:
-    write = (
-        "import pathlib, sys; folder = pathlib.Path(sys.argv[1], 'op_autocompare_result'); folder.mkdir();"
-        f" (folder / 'rows.csv').write_text({rows_file()!r})"
-    )
-    outcome = outcome_of(benchmark, tmp_path, write)
+    with Log(tmp_path / OpAutoCompare.result_folder, OpAutoCompare.result_file) as log:
+        for name, verdict, reason in ROWS:
+            log.append(
+                {"name": name, "verdict": verdict, "reason": reason, "module": "net.0", "call_site": ""}
+            )
+    outcome = outcome_of(benchmark, tmp_path, "")
     assert outcome.problem == ""
     assert outcome.statuses == Counter(same=1, skipped=1, fail=1, lower_precision=1, **{"pass": 1})
-    assert [text.split()[4] for text in outcome.findings] == ["torch.sum", "torch.mm"]
+    [wrong, label] = outcome.findings
+    assert "torch.sum output[0] 1 element is off (net.0)" in wrong and "torch.mm output[0] TF32" in label
     report = benchmark.as_report("dipu", [outcome], Counter(float32=1))
     case = report.cases[0]
     assert (case.figure, case.raw["judged"], case.missed) == (1, 4, True)
@@ -99,3 +91,31 @@ def test_the_parts_of_the_corpus_are_the_whole(benchmark: Any) -> None:
     ]
     counts = [verdict_detection.together(found).count for found in (whole, *parts)]
     assert counts[0] == counts[1] + counts[2] and min(counts) > 0
+
+
+def test_what_was_kept_gives_the_same_figures(
+    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "kept" / "float32" / "llama2" / OpAutoCompare.result_folder
+    with Log(folder, OpAutoCompare.result_file) as log:
+        for times in (1, 2):
+            log.append(
+                {
+                    "name": f"add {times}",
+                    "verdict": "fail",
+                    "reason": "off",
+                    "module": "",
+                    "call_site": "a.py:1",
+                }
+            )
+    given = ["verdict_on_device.py", "--models", "llama2", "--seeds", "--read", str(tmp_path / "kept")]
+    monkeypatch.setattr(sys, "argv", [*given, "--json", str(tmp_path / "out.json")])
+    with pytest.raises(SystemExit):
+        benchmark.main()
+    [first, second, *_] = json.loads((tmp_path / "out.json").read_text())["cases"]
+    assert (first["figure"], first["raw"]["judged"], len(first["raw"]["findings"])) == (2, 2, 2)
+    assert second["raw"]["problems"] == {"llama2": "judged nothing"}  # bfloat16 was not kept
+    monkeypatch.setattr(sys, "argv", [*given[:-1], str(tmp_path / "no such folder")])
+    with pytest.raises(SystemExit):
+        benchmark.main()
+    assert "no such folder" in capsys.readouterr().err
