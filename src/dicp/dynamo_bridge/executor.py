@@ -35,7 +35,12 @@ class CompiledStep:
 def restrided(value: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     """A copy with the strides that the graph promised."""
     result = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
-    return result.copy_(value)
+    written = result
+    for dim, (size, stride) in enumerate(zip(value.shape, strides, strict=True)):
+        if size > 1 and stride == 0:  # all are one element in memory
+            written, value = written.narrow(dim, 0, 1), value.narrow(dim, 0, 1)
+    written.copy_(value)
+    return result
 
 
 def written_executor(

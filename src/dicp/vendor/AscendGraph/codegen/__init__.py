@@ -1,0 +1,1 @@
+"""GE graphs in JSON, and the Python modules that run them."""

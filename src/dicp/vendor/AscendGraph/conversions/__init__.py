@@ -1,0 +1,1 @@
+"""From ATen's operators to GE's, by families."""
