@@ -33,6 +33,10 @@ class OperatorCase(Case):
         return OPERATORS[self.function].forms[self.form]
 
 
+def _declare_operators() -> None:
+    import dicp.conformance.operators  # noqa: F401
+
+
 class OperatorSource:
     """A group is an operator. Even numbers are static cases and odd ones dynamic, whichever of them are wanted."""
 
@@ -40,7 +44,12 @@ class OperatorSource:
 
     def __init__(self, modes: tuple[bool, ...] = (False, True)) -> None:
         self.modes = modes
-        import dicp.conformance.operators  # noqa: F401  (declares them)
+        _declare_operators()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """In a worker nothing is declared yet."""
+        self.__dict__.update(state)
+        _declare_operators()
 
     def groups(self, functions: frozenset[str] | None) -> list[str]:
         return [name for name in sorted(OPERATORS) if functions is None or name in functions]

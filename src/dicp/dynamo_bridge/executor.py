@@ -58,7 +58,8 @@ def written_executor(
     if len(steps) == 1 and isinstance(steps[0], CompiledStep):
         step = steps[0]
         placeholders, outputs = gm.graph.find_nodes(op="placeholder"), _outputs(gm.graph)
-        if step.keeps_format and list(step.inputs) == placeholders and list(step.outputs) == outputs:
+        same = list(step.inputs) == placeholders and list(step.outputs) == outputs
+        if step.keeps_format and same and not any(node.meta.get("lifted") for node in placeholders):
             return boxed(step.runner), "# one compiled step is all of the graph\n"
     writer = _Writer(gm, symbols, _with_strides(gm.graph, steps, promised))
     source = writer.write(steps)

@@ -1,0 +1,73 @@
+"""What dicp must know of the backend `hostgraph`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from dicp.backend import Backend, Runner
+from dicp.errors import UnsupportedError
+from dicp.loops.text import program_text
+from dicp.loops.verify import verify_program
+from dicp.passes.lowering import loop_decompositions, lower, supports
+from dicp.settings import CXX, SANITIZE, VERIFY
+from dicp.vendor.HostGraph.compiler import build
+from dicp.vendor.HostGraph.source import generated
+
+__all__ = ["BACKEND"]
+
+DEVICES = ("cpu", "dipu")
+
+
+class HostBackend(Backend):
+    """Lowers a graph to loops, prints them as one file of C++, has it compiled and runs it by one call."""
+
+    name = "hostgraph"
+    settings = (CXX, SANITIZE)
+
+    def decompositions(self) -> Mapping[torch._ops.OperatorBase, Callable[..., Any]]:
+        return loop_decompositions()
+
+    def supports(self, node: Node) -> bool:
+        return supports(node) and len(_devices([node, *node.all_input_nodes])) <= 1
+
+    def compile(self, graph: GraphModule) -> Runner:
+        placeholders = graph.graph.find_nodes(op="placeholder")
+        devices = _devices(graph.graph.nodes)
+        if len(devices) != 1 or next(iter(devices)).type not in DEVICES:
+            raise UnsupportedError(
+                f"hostgraph compiles for {' and '.join(DEVICES)}; the graph is on {', '.join(map(str, devices))}"
+            )
+        program = lower(graph)
+        if VERIFY.get() != "off":
+            verify_program(program)
+        constants = [node.meta.get("constant") for node in placeholders]
+        made = generated(program, len(placeholders), constants, devices.pop())
+        artifacts = graph.meta["artifacts"] = {"loops.txt": program_text(program), "graph.cpp": made.source}
+        result = build(made.source)
+        artifacts["compiler.txt"] = f"{result.command}\n{result.log}"
+        runner: Runner = made.host.load(result.path)
+        return runner
+
+    def doctor(self) -> Mapping[str, str]:
+        command = CXX.get().split()
+        found = shutil.which(command[0]) if command else None
+        return {"compiler": found or f"problem: {CXX.get()!r} is not found; install g++ or set DICP_CXX"}
+
+
+def _devices(nodes: Iterable[Node]) -> set[torch.device]:
+    """Where the tensors of nodes are."""
+    found: set[torch.device] = set()
+    for node in nodes:
+        value = node.meta.get("val")
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, torch.Tensor):
+                found.add(item.device)
+    return found
+
+
+BACKEND = HostBackend()
