@@ -34,6 +34,11 @@ class CompiledStep:
 
 def restrided(value: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     """A copy with the strides that the graph promised."""
+    if any(stride == 0 and length > 1 for stride, length in zip(strides, value.shape, strict=True)):
+        # Elements that share memory are one element.
+        kept = [length if stride else 1 for stride, length in zip(strides, value.shape, strict=True)]
+        first = value[tuple(slice(length) for length in kept)]
+        return restrided(first, strides).expand(value.shape)
     result = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
     written = result
     for dim, (size, stride) in enumerate(zip(value.shape, strides, strict=True)):

@@ -51,11 +51,11 @@ class TopsOperator(VendorOperator):
         self.kinds = tuple(signature.split())
         self.attributes = tuple(attributes)
         """Set on the result, by name: hints that the compiler chooses kernels by."""
-        self._rule = rule
+        self.rule = rule
 
     def result_types(self, *args: Any, **kwargs: Any) -> inference.ResultType | list[inference.ResultType]:
         """The type that a call gives, or those of a tuple."""
-        found: inference.ResultType | list[inference.ResultType] = self._rule(*args, **kwargs)
+        found: inference.ResultType | list[inference.ResultType] = self.rule(*args, **kwargs)
         return found
 
     def infer(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Emitted programs: their C++, what they build when they run, and what that computes."""

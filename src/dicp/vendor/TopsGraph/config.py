@@ -1,0 +1,48 @@
+"""The backend `topsgraph`: operators of ATen become a C++ program over the builder of Enflame's graph compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from dicp.backend import Runner
+from dicp.emitted.backend import EmittingBackend
+from dicp.emitted.program import EmittedProgram, MissingSdkError
+from dicp.vendor.TopsGraph.codegen.program import TopsProgram
+from dicp.vendor.TopsGraph.conversion import TopsConversions
+
+__all__ = ["BACKEND", "TopsBackend"]
+
+
+class TopsBackend(EmittingBackend):
+    """Emits, checks, hands over."""
+
+    name = "topsgraph"
+    sdk = "the TopsRider SDK"
+
+    def decompositions(self) -> Mapping[torch._ops.OperatorBase, Callable[..., Any]]:
+        """The standard ones, without those of operators that the builder has."""
+        kept = TopsConversions.conversion_of
+        return {target: rule for target, rule in super().decompositions().items() if kept(target) is None}
+
+    def supports(self, node: Node) -> bool:
+        """Whether the conversion of this very call works."""
+        return not TopsConversions.refusal(node)
+
+    def refusal(self, node: Node) -> str:
+        """Why not."""
+        return f"{self.name}: {TopsConversions.refusal(node)}"
+
+    def emit(self, graph: GraphModule) -> EmittedProgram:
+        """The program of a graph."""
+        return TopsProgram(graph)
+
+    def hand_over(self, program: EmittedProgram) -> Runner:
+        """To the vendor's compiler."""
+        raise MissingSdkError("handing over is not part of this version")
+
+
+BACKEND = TopsBackend()

@@ -1,0 +1,1 @@
+"""How operators of ATen become operators of the builder, by families."""
