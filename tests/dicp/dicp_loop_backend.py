@@ -10,21 +10,21 @@ import pytest
 import torch
 from torch._ops import OpOverload
 from torch.func import functionalize
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
 from dicp import registry
-from dicp.backend import Backend, Runner
 from dicp.dynamo_bridge.compile_fx import compile_fx
 from dicp.loops.evaluate_program import evaluate_program
 from dicp.loops.ir import KernelLaunch, LoopProgram, MatrixProduct, OperatorCall
 from dicp.loops.memory import plan_memory, verify_memory
 from dicp.loops.verify import verify_program
 from dicp.passes.lowering import loop_decompositions, lower, supports
+from dicp.passes.reference_backend import ReferenceBackend
 
 
-class LoopBackend(Backend):
+class LoopBackend(ReferenceBackend):
     """Keeps the programs that it made."""
 
     name = "loopgraph"
@@ -32,19 +32,10 @@ class LoopBackend(Backend):
     def __init__(self) -> None:
         self.programs: list[LoopProgram] = []
 
-    def decompositions(self):
-        return loop_decompositions()
-
-    def supports(self, node: Node) -> bool:
-        return supports(node)
-
-    def compile(self, graph: GraphModule) -> Runner:
-        program = lower(graph)
-        verify_program(program)
+    def program_of(self, graph: GraphModule) -> LoopProgram:
+        program = super().program_of(graph)
         self.programs.append(program)
-        plan = plan_memory(program)
-        verify_memory(program, plan)
-        return lambda *inputs: evaluate_program(program, inputs, plan)
+        return program
 
     @property
     def program(self) -> LoopProgram:

@@ -164,3 +164,18 @@ def test_training(loops: tuple[LoopBackend, Callable[..., Any]]) -> None:
         F.cross_entropy(function(x), y).backward()
         gradients.append([p.grad.clone() for p in model.parameters()])
     torch.testing.assert_close(*gradients)
+
+
+def test_a_scan_of_joined_values_has_one_part(check: Checker) -> None:
+    check(lambda x, y: torch.cumsum(torch.cat([x, y]).relu() * 2, 0), randn(4), randn(3))
+
+
+def test_views_that_leave_the_memory_of_an_input_run_eagerly(check: Checker) -> None:
+    memory = randn(12)
+    check(lambda x: torch.as_strided(x, (4,), (1,), 1) * 2, memory[5:9])
+
+
+def test_checks_are_called(check: Checker) -> None:
+    check(lambda x: torch.linalg.inv(x) + 1, randn(3, 3))
+    with pytest.raises(RuntimeError, match="singular"), torch.no_grad():
+        check.compiled(lambda x: torch.linalg.inv(x) + 1)(torch.zeros(3, 3))

@@ -76,6 +76,7 @@ class GraphCompilation:
 
     def run(self) -> Callable[[list[Any]], list[Any]]:
         passes = (
+            checks_typed,
             constants_lifted,
             custom_operators_in_place,
             dead_code_removed,
@@ -179,6 +180,14 @@ def _note_reason(recorded: RecordedStep | None, reason: str) -> None:
 def dead_code_removed(gm: GraphModule) -> GraphModule:
     """Without calls whose results nobody reads."""
     gm.graph.eliminate_dead_code()
+    return gm
+
+
+def checks_typed(gm: GraphModule) -> GraphModule:
+    """Calls that give nothing, which only check something, get the type that tracing leaves out."""
+    for node in gm.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns:
+            node.meta.setdefault("val", None)
     return gm
 
 

@@ -124,7 +124,7 @@ class Emitter:
         return self.literal(value, dtype)
 
     def literal(self, number: Number | sympy.Expr, dtype: torch.dtype) -> Value:
-        key: Key = ("literal", type(number), repr(number), dtype)
+        key = ("literal", type(number).__name__, repr(number), dtype)
         return self._emit(key, dtype, (), lambda r: LiteralValue(r, number), hoists=False)
 
     def cast(self, value: Value, dtype: torch.dtype) -> Value:

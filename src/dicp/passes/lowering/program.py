@@ -9,7 +9,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from dicp.errors import UnsupportedError
-from dicp.loops.index import Size, added, product, size_of
+from dicp.loops.index import Size, size_of
 from dicp.loops.ir import (
     BufferKind,
     KernelArguments,
@@ -23,7 +23,7 @@ from dicp.passes.lowering.calls import CallWriter, is_product
 from dicp.passes.lowering.definitions import NotDivided
 from dicp.passes.lowering.fusion import FusedKernel, fused
 from dicp.passes.lowering.realise import GraphValues
-from dicp.passes.lowering.values import dtype_of, elements_of, is_tensor, shape_of, strides_of
+from dicp.passes.lowering.values import dtype_of, elements_of, is_tensor, memory_extent, shape_of, strides_of
 from dicp.passes.lowering.writer import write_kernel
 
 __all__ = ["lower"]
@@ -69,7 +69,7 @@ class _ProgramWriter:
         name = self.names[node] = f"b{len(self.names)}"
         sizes, strides = shape_of(node), strides_of(node)
         self.buffers[name] = LoopBuffer(
-            name, kind, dtype_of(node), sizes, strides, _extent(sizes, strides), position, written
+            name, kind, dtype_of(node), sizes, strides, memory_extent(node), position, written
         )
         return name
 
@@ -123,13 +123,3 @@ def _outputs(gm: GraphModule) -> list[Node]:
         if not is_tensor(node):
             raise UnsupportedError(f"the output {node} is no tensor")
     return list(given)  # type: ignore[arg-type]
-
-
-def _extent(sizes: Sequence[Size], strides: Sequence[Size]) -> Size:
-    """How many elements lie between the first and the last."""
-    if any(size == 0 for size in sizes):
-        return 0
-    result: Size = 1
-    for size, stride in zip(sizes, strides, strict=True):
-        result = added(result, product((added(size, -1), stride)))
-    return result

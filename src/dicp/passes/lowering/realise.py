@@ -59,7 +59,7 @@ class GraphValues:
                     self.definitions[node] = definition
 
     def is_call(self, node: Node) -> bool:
-        """An operator of ATen, called as it is."""
+        """An operator of ATen, called as it is; perhaps one that only checks something and gives nothing."""
         return (
             node.op == "call_function"
             and node not in self.definitions
@@ -67,7 +67,7 @@ class GraphValues:
             and node.target not in (operator.getitem, aten.copy_.default)
             and not is_view(node)
             and not is_view_list(node)
-            and isinstance(node.meta.get("val"), (torch.Tensor, tuple, list))
+            and isinstance(node.meta.get("val"), (torch.Tensor, tuple, list, type(None)))
         )
 
     def root(self, node: Node) -> Node:
@@ -135,7 +135,11 @@ class GraphValues:
                 plain.add(node)
             elif node in self.definitions and len(readers) == 1 and node in readers[0].all_input_nodes:
                 reader = readers[0]
-                if reader in self.reductions or (reader in plain and self._keeps_loops(reader, node)):
+                if reader in self.reductions:
+                    divides = not self.reductions[reader].scan  # a scan's phase has one part
+                else:
+                    divides = reader in plain and self._keeps_loops(reader, node)
+                if divides:
                     plain.add(node)
         return plain
 

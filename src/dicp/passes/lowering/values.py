@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.fx import Node
 
-from dicp.loops.index import Affine, Size, product, size_of
+from dicp.loops.index import Affine, Size, added, product, size_of
 
 __all__ = [
     "Index",
@@ -17,6 +17,7 @@ __all__ = [
     "elements_of",
     "hint_of",
     "is_tensor",
+    "memory_extent",
     "name_of",
     "number_of",
     "offset_of",
@@ -58,6 +59,17 @@ def offset_of(node: Node) -> Size:
 def elements_of(node: Node) -> Size:
     """How many."""
     return product(shape_of(node))
+
+
+def memory_extent(node: Node) -> Size:
+    """How many elements lie between the first and the last, both included."""
+    sizes = shape_of(node)
+    if any(size == 0 for size in sizes):
+        return 0
+    result: Size = 1
+    for size, stride in zip(sizes, strides_of(node), strict=True):
+        result = added(result, product((added(size, -1), stride)))
+    return result
 
 
 def address_of(node: Node, root: Node, index: Index) -> Affine:

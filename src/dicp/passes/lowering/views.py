@@ -11,7 +11,18 @@ from collections.abc import Callable, Mapping
 from torch.fx import Node
 
 from dicp.loops.index import Affine, IndexRanges, Size, added, is_nonnegative, product
-from dicp.passes.lowering.values import Index, argument, dtype_of, is_tensor, name_of, number_of, shape_of
+from dicp.passes.lowering.values import (
+    Index,
+    argument,
+    dtype_of,
+    elements_of,
+    is_tensor,
+    memory_extent,
+    name_of,
+    number_of,
+    offset_of,
+    shape_of,
+)
 
 __all__ = ["has_index", "is_view", "is_view_list", "source_index", "viewed"]
 
@@ -36,7 +47,19 @@ def is_view(node: Node) -> bool:
     if name == "slice" and node.args[0] is not None and _step(node) < 1:
         return False
     known = name in _INDEX or name in _MEMORY_ONLY
-    return known and is_tensor(node.args[0]) and dtype_of(node.args[0]) is dtype_of(node)  # type: ignore[arg-type]
+    if not known or not is_tensor(node.args[0]) or dtype_of(node.args[0]) is not dtype_of(node):  # type: ignore[arg-type]
+        return False
+    return name != "as_strided" or _stays_inside(node)
+
+
+def _stays_inside(node: Node) -> bool:
+    """Whether memory that strides describe is surely that of the value it is made of: `as_strided` may leave it."""
+    source = viewed(node)
+    while is_view(source):
+        source = viewed(source)
+    before = added(offset_of(node), product((-1, offset_of(source))))
+    behind = added(memory_extent(source), product((-1, added(before, memory_extent(node)))))
+    return elements_of(node) == 0 or (is_nonnegative(before) and is_nonnegative(behind))
 
 
 def viewed(node: Node) -> Node:
