@@ -39,7 +39,7 @@ def traced(function: Function, tensors: Sequence[Tensor], backend: Backend) -> G
         found = [leaf for leaf in tree_leaves(function(*given)) if isinstance(leaf, Tensor)]
         return [leaf.clone() if leaf.untyped_storage()._cdata in own else leaf for leaf in found]
 
-    table = dict(backend.decompositions())
+    table: Any = dict(backend.decompositions())
     gm = make_fx(flat, decomposition_table=table, tracing_mode="fake", _allow_non_fake_inputs=True)(*tensors)
     if any(isinstance(n.target, OpOverload) and n.target._schema.is_mutable for n in gm.graph.nodes):
         pure = functionalize(gm, remove="mutations")

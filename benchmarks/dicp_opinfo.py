@@ -103,10 +103,10 @@ class SampleCall:
         self.tensors = [leaves[n].detach() for n in self.places]
         """What the function takes: the sample's tensors, then the gradients of the outputs."""
         self.wants = [n for n, place in enumerate(self.places) if gradients and leaves[place].requires_grad]
-        self.weights: list[Tensor | None] | None = None
+        self.weights: list[Tensor | None] = []
         if gradients:
             self._weigh()
-            self.tensors += [w for w in self.weights or () if w is not None]
+            self.tensors += [w for w in self.weights if w is not None]
 
     def _call(self, tensors: Sequence[Tensor]) -> Any:
         leaves = list(self.leaves)
@@ -132,7 +132,7 @@ class SampleCall:
         return [leaf for leaf in flat_results(self._call(tensors)) if isinstance(leaf, Tensor)]
 
     def __call__(self, *tensors: Tensor) -> list[Any]:
-        if self.weights is None:
+        if not self.weights:
             return flat_results(self._call(tensors))
         count = len(self.places)
         with torch.enable_grad():
@@ -144,7 +144,7 @@ class SampleCall:
         return [g for g in gradients if g is not None]
 
     def reference(self) -> Recomputation:
-        if self.weights is None:
+        if not self.weights:
             return Recomputation(self.op.op, self.args, self.kwargs)
         return Recomputation(
             self.op.op, self.args, self.kwargs, grad_outputs=self.weights, wants_grad=self.wants

@@ -14,7 +14,7 @@ from dicp.vendor.AscendGraph.prototypes import Attribute, Prototype, PrototypeSl
 __all__ = ["check_graph", "problems"]
 
 _FORMATS = {"ND", "NCHW", "NHWC", "FRACTAL_NZ"}
-_VALUE_TYPES = {
+_VALUE_TYPES: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "Int": {"int": int, "int64": int},
     "Float": {"float": (int, float)},
     "Bool": {"bool": bool},
@@ -193,5 +193,5 @@ def _value_problems(given: Mapping[str, Any], declared: Attribute) -> Iterator[s
             count *= size
         if count != len(given["tensor_value"]) or given["tensor_data_type"] not in NUMBERS:
             yield f"attribute {declared.name}: {len(given['tensor_value'])} values for {given['tensor_dims']}"
-    elif not isinstance(value, kind) or (declared.type != "Bool" and isinstance(value, bool)):  # type: ignore[arg-type]
+    elif not isinstance(value, kind) or (declared.type != "Bool" and isinstance(value, bool)):
         yield f"attribute {declared.name} is {value!r}, expected {declared.type}"

@@ -13,7 +13,7 @@ from dicp.vendor.AscendGraph.conversions.writing import HALVES, AscendWriter
 
 aten = torch.ops.aten
 
-_UNARY = {
+_UNARY: dict[Any, str] = {
     aten.abs: "Abs",
     aten.acos: "Acos",
     aten.acosh: "Acosh",

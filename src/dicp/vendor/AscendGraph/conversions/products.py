@@ -26,11 +26,17 @@ class ProductConversions(AscendWriter):
     def addmm(self, bias: Proxy, x: Proxy, y: Proxy, *, beta: Any = 1, alpha: Any = 1) -> Proxy:
         if (beta, alpha) == (1, 1) and self.rank(bias) == 1:
             return self.ge("MatMulV2", x, y, bias)  # type: ignore[no-any-return]
-        return self.in_float32(lambda *given: self._sum("MatMulV2", *given, beta, alpha), bias, x, y)  # type: ignore[no-any-return]
+        return self._sum_in_float32("MatMulV2", bias, x, y, beta, alpha)
 
     @register_conversion(aten.baddbmm)
     def baddbmm(self, bias: Proxy, x: Proxy, y: Proxy, *, beta: Any = 1, alpha: Any = 1) -> Proxy:
-        return self.in_float32(lambda *given: self._sum("BatchMatMul", *given, beta, alpha), bias, x, y)  # type: ignore[no-any-return]
+        return self._sum_in_float32("BatchMatMul", bias, x, y, beta, alpha)
+
+    def _sum_in_float32(self, name: str, bias: Proxy, x: Proxy, y: Proxy, beta: Any, alpha: Any) -> Proxy:
+        def summed(bias: Proxy, x: Proxy, y: Proxy) -> Proxy:
+            return self._sum(name, bias, x, y, beta, alpha)
+
+        return self.in_float32(summed, bias, x, y)  # type: ignore[no-any-return]
 
     def _sum(self, name: str, bias: Proxy, x: Proxy, y: Proxy, beta: Any, alpha: Any) -> Proxy:
         product = self.ge(name, x, y)

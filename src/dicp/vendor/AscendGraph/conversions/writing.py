@@ -126,7 +126,7 @@ class AscendWriter(OperatorConversions):
             return proxy
         parts = []
         for index, value in enumerate(values):
-            part = proxy[index]
+            part = proxy[index]  # type: ignore[index]
             part.node.meta = {"val": value}
             parts.append(part)
         return parts

@@ -49,7 +49,8 @@ def convolution(
     weight = weight.flip([2 + i for i, turned in enumerate(reversal) if turned])
     gaps = [(length - 1) * d + 1 for length, d in zip(ordered.shape[2:], x_dilation, strict=True)]
     wide = ordered.new_zeros(*ordered.shape[:2], *gaps)
-    wide[(..., *(slice(None, None, d) for d in x_dilation))] = ordered
+    places: list[slice] = [slice(None, None, d) for d in x_dilation]
+    wide[:, :, *places] = ordered
     edges = [edge for low, high in reversed(padding) for edge in (low, high)]
     wide = functional.pad(wide, edges)
     space = len(strides)
