@@ -7,7 +7,7 @@
 
 #include "attention.h"
 
-namespace dipu_host {
+namespace dipu_vendor {
 
 // A bool tensor [heads, queries, keys] of any strides, or nothing.
 class Flags {
@@ -74,4 +74,4 @@ struct Rows {
     int64_t left_, right_;
 };
 
-}  // namespace dipu_host
+}  // namespace dipu_vendor

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
-namespace dipu_host {
+namespace dipu_vendor {
 namespace {
 
 std::atomic<size_t> used[kMaxDevices];
@@ -63,4 +63,4 @@ bool charge(int device, size_t bytes) {
 
 void discharge(int device, size_t bytes) { used[device].fetch_sub(bytes, std::memory_order_relaxed); }
 
-}  // namespace dipu_host
+}  // namespace dipu_vendor

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace dipu_host {
+namespace dipu_vendor {
 
 constexpr uint64_t kTag = 1ull << 62;
 constexpr int kDeviceShift = 56;
@@ -31,4 +31,4 @@ void discharge(int device, size_t bytes);
 // "512M", "8G", "1048576" -> bytes; throws std::invalid_argument with what was expected.
 size_t parse_size(const std::string& text);
 
-}  // namespace dipu_host
+}  // namespace dipu_vendor

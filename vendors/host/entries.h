@@ -7,12 +7,11 @@
 #include <string>
 #include <utility>
 
+#include "errors.h"
 #include "faults.h"
 #include "queue.h"
 
-namespace dipu_host {
-
-void set_error(const std::string& message);
+namespace dipu_vendor {
 
 // Every entry of the table: no exception leaves, the message stays with the thread.
 template <class Body>
@@ -63,4 +62,4 @@ int unload_module(void* module);
 int function_of_module(void* module, const char* name, void** function);
 int launch_kernel(void* function, const dipuKernelLaunch* launch);
 
-}  // namespace dipu_host
+}  // namespace dipu_vendor

@@ -15,7 +15,7 @@
 #include "device_memory.h"
 #include "kernel.h"
 
-namespace dipu_host {
+namespace dipu_vendor {
 
 constexpr int64_t kFlatLimit = 4096;
 
@@ -108,4 +108,4 @@ std::optional<diopiError_t> flat_with(diopiContextHandle_t ctx, const char* name
     return flat(ctx, name, [f, y = *value](float x) { return f(x, y); }, out, input);
 }
 
-}  // namespace dipu_host
+}  // namespace dipu_vendor

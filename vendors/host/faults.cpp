@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace dipu_host {
+namespace dipu_vendor {
 
 void set_error(const std::string& message);
 
@@ -156,4 +156,4 @@ std::string fault_entries() {
     return text;
 }
 
-}  // namespace dipu_host
+}  // namespace dipu_vendor

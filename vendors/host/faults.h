@@ -8,7 +8,7 @@
 #pragma once
 #include <string>
 
-namespace dipu_host {
+namespace dipu_vendor {
 
 #define DIPU_HOST_ENTRIES(X)                                                                                                         \
     X(last_error) X(features) X(device_count) X(device_properties) X(device_synchronize) X(memory_allocate) X(memory_free)            \
@@ -37,4 +37,4 @@ void set_faults(const std::string& text);
 std::string faults();
 std::string fault_entries();
 
-}  // namespace dipu_host
+}  // namespace dipu_vendor

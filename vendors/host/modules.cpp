@@ -14,7 +14,7 @@
 #include "device_memory.h"
 #include "entries.h"
 
-namespace dipu_host {
+namespace dipu_vendor {
 namespace {
 
 struct Module;
@@ -158,4 +158,4 @@ int launch_kernel(void* function, const dipuKernelLaunch* launch) {
     });
 }
 
-}  // namespace dipu_host
+}  // namespace dipu_vendor

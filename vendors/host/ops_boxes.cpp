@@ -12,7 +12,7 @@
 #include "kernel.h"
 #include "results.h"
 
-using namespace dipu_host;
+using namespace dipu_vendor;
 using at::Tensor;
 
 namespace {

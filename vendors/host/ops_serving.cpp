@@ -10,7 +10,7 @@
 
 #include "attention.h"
 
-using namespace dipu_host;
+using namespace dipu_vendor;
 
 namespace {
 

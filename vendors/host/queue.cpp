@@ -8,7 +8,7 @@
 #include <cstring>
 #include <stdexcept>
 
-namespace dipu_host {
+namespace dipu_vendor {
 
 bool flag_from(const char* variable, bool fallback) {
     const char* text = std::getenv(variable);
@@ -55,11 +55,6 @@ void refuse_after_fork() {
 }
 
 }  // namespace
-
-std::string what(const std::exception& error) {
-    if (const auto* torch_error = dynamic_cast<const c10::Error*>(&error)) return torch_error->what_without_backtrace();
-    return error.what();
-}
 
 Stream::~Stream() {
     if (!thread_.joinable()) return;
@@ -189,4 +184,4 @@ double Event::elapsed_ms(Event& start, Event& end) {
     return static_cast<double>(end.nanoseconds_ - start.nanoseconds_) / 1e6;
 }
 
-}  // namespace dipu_host
+}  // namespace dipu_vendor

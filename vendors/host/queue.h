@@ -15,7 +15,9 @@
 #include <string>
 #include <thread>
 
-namespace dipu_host {
+#include "errors.h"
+
+namespace dipu_vendor {
 
 // A variable that is on or off: 0 and false are off.
 bool flag_from(const char* variable, bool fallback);
@@ -24,9 +26,6 @@ bool asynchronous();
 void set_asynchronous(bool on);
 int64_t delay_us();
 void set_delay_us(int64_t microseconds);
-
-// An exception's message without torch's C++ stack.
-std::string what(const std::exception& error);
 
 class Stream {
    public:
@@ -87,4 +86,4 @@ class Event {
 
 std::shared_ptr<Event> make_event(bool timed);
 
-}  // namespace dipu_host
+}  // namespace dipu_vendor

@@ -12,7 +12,7 @@
 
 #include "kernel.h"
 
-namespace dipu_host::split_sums {
+namespace dipu_vendor::split_sums {
 namespace {
 
 using at::IntArrayRef;
@@ -234,4 +234,4 @@ void embedding_backward(Tensor& grad_weight, const Tensor& grad, const Tensor& i
     grad_weight.copy_(total);
 }
 
-}  // namespace dipu_host::split_sums
+}  // namespace dipu_vendor::split_sums

@@ -14,7 +14,7 @@
 #include "kernel.h"
 #include "reordered.h"
 
-namespace dipu_host::split_sums {
+namespace dipu_vendor::split_sums {
 namespace {
 
 using at::IntArrayRef;
@@ -237,4 +237,4 @@ void adaptive_avg_pool2d_backward(Tensor& grad_input, const Tensor& grad_output)
     unpool(grad_input, grad_output, {axis(-2), axis(-1), 0});
 }
 
-}  // namespace dipu_host::split_sums
+}  // namespace dipu_vendor::split_sums

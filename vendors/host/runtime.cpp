@@ -17,7 +17,7 @@
 #include "kernel.h"
 #include "queue.h"
 
-namespace dipu_host {
+namespace dipu_vendor {
 namespace {
 
 bool numerics_from(const std::string& text) {
@@ -291,6 +291,6 @@ const dipuVendorTable& table() {
 
 bool reordered() { return reordered_on().load(std::memory_order_relaxed); }
 
-}  // namespace dipu_host
+}  // namespace dipu_vendor
 
-extern "C" __attribute__((visibility("default"))) const dipuVendorTable* dipuGetVendorTable(void) { return &dipu_host::table(); }
+extern "C" __attribute__((visibility("default"))) const dipuVendorTable* dipuGetVendorTable(void) { return &dipu_vendor::table(); }

@@ -1,13 +1,15 @@
 // Entries of the vendor table: streams, events, and what runs in a stream's order.
+#include <c10/util/Exception.h>
+
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <set>
 
-#include "device_memory.h"
+#include "chip.h"
 #include "entries.h"
 
-namespace dipu_host {
+namespace dipu_vendor {
 namespace {
 
 // Priorities are kept for the program's sake: the threads behind the streams are all equal.
@@ -35,6 +37,12 @@ int on_stream(void* stream, const char* name, Body body) {
 }
 
 }  // namespace
+
+Stream* stream_of(diopiContextHandle_t ctx) {
+    diopiStreamHandle_t stream = nullptr;
+    TORCH_CHECK(ctx && diopiGetStream(ctx, &stream) == diopiSuccess && stream, "the context has no stream");
+    return static_cast<Stream*>(stream);
+}
 
 int synchronize_device(int device) {
     return guarded([&] {
@@ -176,4 +184,4 @@ int run_on_stream(void* stream, const char* name, dipuTask task, void (*destroy)
     });
 }
 
-}  // namespace dipu_host
+}  // namespace dipu_vendor
