@@ -182,8 +182,9 @@ def test_a_caller_that_stops_listening_leaves_a_usable_pool(tmp_path: Path) -> N
     with made(workers=2) as open_pool:
         open_pool.add("", [("hang", str(pid_file)), ("double", 1), ("double", 2)])
         run = open_pool.run()
-        while not isinstance(next(run), Done) or not pid_file.exists():
+        while not isinstance(next(run), Done):
             pass
+        _until(lambda: pid_file.exists() and pid_file.read_text())
         run.close()
         assert not _lives(int(pid_file.read_text()))
         assert answers(open_pool, [("double", 7)]) == {("double", 7): Done("", ("double", 7), 14)}
