@@ -110,7 +110,9 @@ class Configuration:
 
 def declared() -> dict[str, dict[str, Variable]]:
     """The variables of packages and of vendors, by owner: those that only the environment sets."""
-    groups = _vendors() | {package.removeprefix("_"): declarations(package) for package in PACKAGES}
+    groups = (
+        _vendors() | {package.removeprefix("_"): declarations(package) for package in PACKAGES} | _compilers()
+    )
     return {owner: variables for owner, variables in groups.items() if variables}
 
 
@@ -123,6 +125,12 @@ def _vendors() -> dict[str, dict[str, Variable]]:
         except Exception:  # a vendor that cannot be imported has no settings; `dipu doctor` tells
             continue
     return groups
+
+
+def _compilers() -> dict[str, dict[str, Variable]]:
+    """What compile backends of dicp declare in their folders. `dicp doctor` imports those of other packages and asks them."""
+    points = entry_points(group="torch_dynamo_backends")
+    return {point.name: declarations(point.module) for point in points if point.module.startswith("dicp.")}
 
 
 def tool_variables() -> dict[str, dict[str, Variable]]:

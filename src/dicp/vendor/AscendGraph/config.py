@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import torch
 from torch.fx import GraphModule, Node
 
-from dicore.settings import Variable, flag
 from dicp.backend import Runner
 from dicp.dynamo_bridge.graph import graph_key
 from dicp.emitted.backend import EmittingBackend
@@ -18,16 +17,9 @@ from dicp.passes.pipeline import run_passes
 from dicp.vendor.AscendGraph.codegen.graph_json import graph_json
 from dicp.vendor.AscendGraph.conversion import AscendConversions
 from dicp.vendor.AscendGraph.program import AscendProgram
+from dicp.vendor.AscendGraph.settings import PRECISION_CHECK
 
 __all__ = ["BACKEND", "AscendBackend"]
-
-PRECISION_CHECK = Variable(
-    "DICP_ASCEND_PRECISION_CHECK",
-    False,
-    "`1`: each call of a graph of `ascendgraph` is run eagerly too, and what differs is logged",
-    flag,
-    dynamic=True,
-)
 
 
 class AscendBackend(EmittingBackend):
