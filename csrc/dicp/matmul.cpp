@@ -5,6 +5,8 @@
 
 #include <array>
 
+#include "blocked_product.h"
+
 extern "C" {
 // Of the BLAS that torch was built with; none where that has other names, then ATen's own functions are called.
 __attribute__((weak)) void sgemm_(const char*, const char*, const int*, const int*, const int*, const float*, const float*, const int*, const float*,
@@ -15,8 +17,13 @@ __attribute__((weak)) void dgemm_(const char*, const char*, const int*, const in
 
 namespace dicp {
 
-/// A weight in the order in which a library reads it best.
-struct PackedWeight {};
+/// A weight, or part of one, in the order in which kernels read it best.
+struct PackedWeight {
+    const void* b;
+    int64_t k, n, b_row, b_column;
+    std::shared_ptr<const Panels> panels;
+};
+// A weight that is changed is another constant: src/dicp/dynamo_bridge/freezing.py compiles anew.
 
 namespace {
 
@@ -112,14 +119,25 @@ void fill(const Matmul& p) {
 
 }  // namespace
 
-void multiply(const Matmul& p, const PackedWeight*) {
+void multiply(const Matmul& p, const PackedWeight* weight) {
     if (p.batch == 0 || p.m == 0 || p.n == 0) return;
     if (p.k == 0) return fill(p);
+    if (weight) return multiply_blocked(p, weight->panels.get());
+    if (multiply_few_rows(p)) return;
+    if (p.dtype == kMatmulFloat32 && blocked_is_faster(p)) return multiply_blocked(p, nullptr);
     if (p.dtype == kMatmulFloat32 && sgemm_ && blas<float>(p)) return;
     if (p.dtype == kMatmulFloat64 && dgemm_ && blas<double>(p)) return;
     aten(p);
 }
 
-const PackedWeight* packed_weight(Plan&, const Matmul&) { return nullptr; }
+const PackedWeight* packed_weight(Plan& plan, const Matmul& p) {
+    if (!panels_are_faster(p) || p.n == 0 || p.k == 0) return nullptr;
+    const std::lock_guard<std::mutex> lock(plan.packing);
+    auto& known = plan.packed.at(p.weight);
+    for (const auto& one : known)
+        if (one->b == p.b && one->k == p.k && one->n == p.n && one->b_row == p.b_row && one->b_column == p.b_column) return one.get();
+    known.push_back(std::make_shared<const PackedWeight>(PackedWeight{p.b, p.k, p.n, p.b_row, p.b_column, packed_panels(p)}));
+    return known.back().get();
+}
 
 }  // namespace dicp

@@ -94,7 +94,7 @@ struct Plan {
     std::vector<AtenCall> calls;
     std::vector<WeightSlot> weights;
 
-    std::vector<std::shared_ptr<const PackedWeight>> packed;  // one for each weight, null until it is used
+    std::vector<std::vector<std::shared_ptr<const PackedWeight>>> packed;  // of each weight what products read of it, once they have
     std::mutex packing;
 
 private:
