@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from dicp.backend import Backend, Runner
 from dicp.errors import UnsupportedError
 from dicp.loops.text import program_text
 from dicp.loops.verify import verify_program
+from dicp.passes.channels_last import channels_last
 from dicp.passes.lowering import loop_decompositions, lower, supports
 from dicp.settings import CXX, SANITIZE, VERIFY
 from dicp.vendor.HostGraph.compiler import build
@@ -34,6 +35,9 @@ class HostBackend(Backend):
 
     def supports(self, node: Node) -> bool:
         return supports(node) and len(_devices([node, *node.all_input_nodes])) <= 1
+
+    def passes(self) -> Sequence[Callable[[GraphModule], GraphModule]]:
+        return (channels_last,)
 
     def compile(self, graph: GraphModule) -> Runner:
         placeholders = graph.graph.find_nodes(op="placeholder")
