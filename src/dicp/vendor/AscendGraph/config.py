@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 from dicp.backend import Runner
 from dicp.dynamo_bridge.graph import graph_key
 from dicp.emitted.backend import EmittingBackend
+from dicp.emitted.decompositions import emitted_decompositions
 from dicp.emitted.program import EmittedProgram, MissingSdkError
 from dicp.passes.pipeline import run_passes
 from dicp.vendor.AscendGraph.codegen.graph_json import graph_json
@@ -32,7 +33,7 @@ class AscendBackend(EmittingBackend):
 
     def decompositions(self) -> Mapping[torch._ops.OperatorBase, Callable[..., Any]]:
         """What has a conversion stays whole."""
-        found = super().decompositions()
+        found = {**super().decompositions(), **emitted_decompositions()}
         return {
             operator: rule for operator, rule in found.items() if self.conversions.conversion_of(operator) is None
         }  # fmt: skip

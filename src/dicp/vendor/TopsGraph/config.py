@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 
 from dicp.backend import Runner
 from dicp.emitted.backend import EmittingBackend
+from dicp.emitted.decompositions import emitted_decompositions
 from dicp.emitted.program import EmittedProgram, MissingSdkError
 from dicp.vendor.TopsGraph.codegen.program import TopsProgram
 from dicp.vendor.TopsGraph.conversion import TopsConversions
@@ -25,8 +26,10 @@ class TopsBackend(EmittingBackend):
 
     def decompositions(self) -> Mapping[torch._ops.OperatorBase, Callable[..., Any]]:
         """The standard ones, without those of operators that the builder has."""
-        kept = TopsConversions.conversion_of
-        return {target: rule for target, rule in super().decompositions().items() if kept(target) is None}
+        found = {**super().decompositions(), **emitted_decompositions()}
+        return {
+            target: rule for target, rule in found.items() if TopsConversions.conversion_of(target) is None
+        }
 
     def supports(self, node: Node) -> bool:
         """Whether the conversion of this very call works."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dicp.vendor.TopsGraph.conversions.shapes import TopsShapes
+from dicp.vendor.TopsGraph.conversions.places import TopsPlaces
 
 __all__ = ["TopsConversions"]
 
 
-class TopsConversions(TopsShapes):
+class TopsConversions(TopsPlaces):
     """The families, each a class that extends the one before."""

@@ -78,6 +78,12 @@ def broadcast_in_dim(x: Any, dims: Sequence[int], *, shape: Sequence[int]) -> Re
     return tuple(shape), x.dtype
 
 
+def reversed_(x: Any, dims: Sequence[int], *, shape: Sequence[int], dtype: torch.dtype) -> ResultType:
+    _require(tuple(shape) == tuple(x.shape) and dtype == x.dtype, "reversed elements of another type")
+    _require(len(set(dims)) == len(dims), f"a dimension is reversed twice: {list(dims)}")
+    return tuple(shape), dtype
+
+
 def transpose(x: Any, permutation: Sequence[int]) -> ResultType:
     _require(sorted(permutation) == list(range(len(x.shape))), f"{list(permutation)} is no permutation")
     return tuple(x.shape[dim] for dim in permutation), x.dtype

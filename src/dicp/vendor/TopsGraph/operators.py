@@ -95,7 +95,7 @@ def _operators() -> Iterator[TopsOperator]:
     yield TopsOperator("Reshape", "op type", inference.reshape)
     yield TopsOperator("BroadcastInDim", "op ints type", inference.broadcast_in_dim)
     yield TopsOperator("Transpose", "op ints", inference.transpose)
-    yield TopsOperator("Reverse", "op ints type", inference.like_first)
+    yield TopsOperator("Reverse", "op ints type", inference.reversed_)
     yield TopsOperator("Slice", "op ints ints ints", inference.slice_)
     yield TopsOperator("Concatenate", "ops int", inference.concatenate)
     yield TopsOperator("Pad", "op op int ints ints ints", inference.pad)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,6 +37,9 @@ class SizeArithmetic:
 
     def add(self, a: Any, b: Any) -> Any:
         return a + b if _are_numbers(a, b) else self._call("Add", a, b)
+
+    def sym_sum(self, terms: Any) -> Any:
+        return reduce(self.add, terms)
 
     def sub(self, a: Any, b: Any) -> Any:
         return a - b if _are_numbers(a, b) else self._call("Sub", a, b)

@@ -69,3 +69,37 @@ def softmax(x: Tensor, *, axes: Axes = (-1,), half_to_float: bool = False) -> Te
 def log_softmax(logits: Tensor, *, axes: Axes = (-1,)) -> Tensor:
     [axis] = axes
     return torch.log_softmax(logits, axis)
+
+
+@computes("Cumsum", integers=("axis",))
+def cumulative_sum(x: Tensor, axis: int, *, exclusive: bool = False, reverse: bool = False) -> Tensor:
+    turned = x.flip(axis) if reverse else x
+    total = torch.cumsum(turned, axis, dtype=x.dtype)
+    total = total - turned if exclusive else total
+    return total.flip(axis) if reverse else total
+
+
+@computes("Cumprod", integers=("axis",))
+def cumulative_product(x: Tensor, axis: int, *, exclusive: bool = False, reverse: bool = False) -> Tensor:
+    turned = x.flip(axis) if reverse else x
+    if exclusive:
+        first = torch.ones_like(turned.narrow(axis, 0, 1))
+        turned = torch.cat([first, turned.narrow(axis, 0, x.shape[axis] - 1)], axis)
+    total = torch.cumprod(turned, axis, dtype=x.dtype)
+    return total.flip(axis) if reverse else total
+
+
+@computes("TopKV2", integers=("k",))
+def top_k(
+    x: Tensor, k: int, *, sorted: bool = True, dim: int = -1, largest: bool = True
+) -> tuple[Tensor, Tensor]:
+    values, places = torch.topk(x, k, dim, largest, sorted)
+    return values, places.int()
+
+
+@computes("Sort")
+def sort(
+    x: Tensor, *, axis: int = -1, descending: bool = False, stable: bool = False
+) -> tuple[Tensor, Tensor]:
+    values, places = torch.sort(x, dim=axis, descending=descending, stable=stable)
+    return values, places.int()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dicp.errors import InvalidGraphError
 from dicp.vendor.AscendGraph.operators import computes, computes_all, require_one_dtype
 
 Sizes = Sequence[int]
@@ -128,3 +129,66 @@ def scatter_elements(
     if reduction == "add":
         return data.scatter_add(axis, indices.long(), updates)
     return data.scatter(axis, indices.long(), updates)
+
+
+def _of_last(indices: Tensor) -> tuple[Tensor, ...]:
+    return tuple(indices[..., dim].long() for dim in range(indices.shape[-1]))
+
+
+@computes("GatherNd")
+def gather_nd(x: Tensor, indices: Tensor, *, negative_index_support: bool = False) -> Tensor:
+    return x[_of_last(indices)]
+
+
+@computes("TensorScatterUpdate")
+def scatter_update(x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    require_one_dtype("TensorScatterUpdate", x, updates)
+    return x.index_put(_of_last(indices), updates)
+
+
+@computes("TensorScatterAdd")
+def scatter_add(x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    require_one_dtype("TensorScatterAdd", x, updates)
+    return x.index_put(_of_last(indices), updates, accumulate=True)
+
+
+@computes("PadV3", integers=("paddings",))
+def pad(
+    x: Tensor,
+    paddings: Sizes,
+    constant_values: Tensor | None = None,
+    *,
+    mode: str = "constant",
+    paddings_contiguous: bool = True,
+) -> Tensor:
+    """Contiguous paddings are pairs, dimension by dimension."""
+    if mode != "constant" or not paddings_contiguous:
+        raise InvalidGraphError(f"PadV3: expected the mode constant and contiguous paddings, not {mode}")
+    shape = [n + paddings[2 * dim] + paddings[2 * dim + 1] for dim, n in enumerate(x.shape)]
+    value = x.new_zeros(()) if constant_values is None else constant_values
+    result = value.expand(tuple(shape)).clone()
+    inner = result
+    for dim, length in enumerate(x.shape):
+        inner = inner.narrow(dim, paddings[2 * dim], length)
+    inner.copy_(x)
+    return result
+
+
+@computes("ReverseV2", integers=("axis",))
+def reverse(x: Tensor, axis: Sizes) -> Tensor:
+    return x.flip(tuple(axis))
+
+
+@computes("Tile", integers=("multiples",))
+def tile(x: Tensor, multiples: Sizes) -> Tensor:
+    return x.repeat(tuple(multiples))
+
+
+@computes("Tril")
+def lower_triangle(x: Tensor, *, diagonal: int = 0) -> Tensor:
+    return x.tril(diagonal)
+
+
+@computes("Triu")
+def upper_triangle(x: Tensor, *, diagonal: int = 0) -> Tensor:
+    return x.triu(diagonal)

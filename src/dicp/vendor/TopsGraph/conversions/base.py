@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,6 +44,11 @@ class BuilderConversions(OperatorConversions):
         except (UnsupportedError, InvalidGraphError) as error:
             return f"{node.target}: {error}"
         return ""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is operator.getitem and isinstance(args[0], list):
+            return args[0][args[1]]
+        return super().call_function(target, args, kwargs)
 
     def write(self, name: str, *args: Any, **kwargs: Any) -> Proxy:
         """A call of the builder's operator of a name."""

@@ -236,6 +236,42 @@ class TopsPointwise(BuilderConversions):
     def trunc(self, x: Proxy) -> Proxy:
         return self.truncated(x)
 
+    @register_conversion(aten.round.default)
+    def round(self, x: Proxy) -> Proxy:
+        """Halves go to even numbers."""
+        if not self.dtype(x).is_floating_point:
+            return x
+        half, one, two = (self.constant(value, self.dtype(x)) for value in (0.5, 1, 2))
+        down = self.write("Floor", x)
+        rest = self.write("Sub", x, down)
+        even = self.write("Mul", self.write("Floor", self.write("Div", down, two)), two)
+        is_odd = self.write("NotEqual", down, even)
+        up = self.write(
+            "Or",
+            self.write("Greater", rest, half),
+            self.write("And", self.write("Equal", rest, half), is_odd),
+        )
+        return self.choose(up, self.write("Add", down, one), down)
+
+    @register_conversion([aten.log2.default, aten.log10.default])
+    def log_of_base(self, x: Proxy) -> Proxy:
+        base = 2.0 if self.target is aten.log2.default else 10.0
+        return self.in_wide(
+            x, lambda x: self.write("Mul", self.write("Log", x), self.number(1 / math.log(base)))
+        )
+
+    @register_conversion(aten.tan.default)
+    def tan(self, x: Proxy) -> Proxy:
+        return self.in_wide(x, lambda x: self.write("Div", self.write("Sin", x), self.write("Cos", x)))
+
+    @register_conversion(aten.cosh.default)
+    def cosh(self, x: Proxy) -> Proxy:
+        def halves(x: Proxy) -> Proxy:
+            parts = [self.write("Exp", part) for part in (x, self.write("Neg", x))]
+            return self.write("Mul", self.write("Add", *parts), self.number(0.5))
+
+        return self.in_wide(x, halves)
+
     @register_conversion(aten.isnan.default)
     def isnan(self, x: Proxy) -> Proxy:
         return self.write("NotEqual", x, x)
