@@ -25,7 +25,7 @@ def device() -> Iterator[str]:
     if find_spec("triton") is None:
         pytest.skip("triton is not installed")
     if INTERPRETED:
-        from triton_interpreter import repair_interpreter
+        from dicp.vendor.TritonGraph.interpreter import repair_interpreter
 
         repair_interpreter()
     elif not torch.cuda.is_available():

@@ -6,22 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-COMPUTE_CAPABILITY = 90
-
-
-class _Target:
-    """What Triton asks a driver for until a kernel is loaded."""
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", COMPUTE_CAPABILITY, 32)
+from triton_target import DeviceTarget
 
 
 @contextmanager
@@ -40,7 +25,7 @@ def compiling() -> Iterator[list[Any]]:
         compiled.append(kernel)
         return kernel
 
-    driver.set_active(_Target())
+    driver.set_active(DeviceTarget())
     Launcher.direct, direct = False, Launcher.direct
     JITFunction.run = compile_only
     try:
