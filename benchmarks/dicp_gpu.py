@@ -315,7 +315,7 @@ def main(
 ) -> None:
     """Measure the backend tritongraph."""
     console = Console(width=160)
-    bench = GpuBench(Options(quick, device, lambda line: console.print(line, markup=False)), limit)
+    bench = GpuBench(Options(quick, device, say=lambda line: console.print(line, markup=False)), limit)
     cases: list[Case] = []
     for case in bench.cases():
         cases.append(case)

@@ -27,7 +27,7 @@ from dlinfer.framework.transformers_ext import optimise
 from dlinfer.interface import OPERATORS
 from dlinfer.vendors.dispatch import served_by
 from dlinfer_cpu_engine import BATCH, Engine, EngineError
-from report import Case, Options, Report
+from report import Case, Options, Report, Speedup
 
 TEXT = Path(__file__).resolve().parent.parent / "examples" / "corpus.txt"
 STEPS = 8
@@ -35,18 +35,6 @@ PROMPT = 32
 LONG = 512
 KINDS = ("transformers", "fp32", "int8", "int4")
 Measure = Callable[[], float]
-
-
-class Speedup(Case):
-    """A case whose figure must be large."""
-
-    @property
-    def missed(self) -> bool:
-        return self.target is not None and self.figure < self.target
-
-    @property
-    def verdict(self) -> str:
-        return "" if self.target is None else f"{'missed' if self.missed else 'met'} (>= {self.target:g})"
 
 
 class Stopwatch(BaseStreamer):

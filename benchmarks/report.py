@@ -26,6 +26,10 @@ class Options:
 
     quick: bool = False
     device: str = "dipu"
+    # Parts and rows of a benchmark that has several; none: all.
+    only: tuple[str, ...] = ()
+    threads: int | None = None
+    dtype: str | None = None
     # Called with one line whenever a case is done, so that a long benchmark is not silent.
     say: Callable[[str], None] = print
 
@@ -49,6 +53,18 @@ class Case:
         if self.target is None:
             return ""
         return f"{'missed' if self.missed else 'met'} (<= {self.target:g})"
+
+
+class Speedup(Case):
+    """A case whose figure must be large."""
+
+    @property
+    def missed(self) -> bool:
+        return self.target is not None and self.figure < self.target
+
+    @property
+    def verdict(self) -> str:
+        return "" if self.target is None else f"{'missed' if self.missed else 'met'} (>= {self.target:g})"
 
 
 @dataclass

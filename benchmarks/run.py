@@ -37,6 +37,11 @@ def run(
     quick: Annotated[bool, typer.Option("--quick", help="fewer rounds: a smoke test, not a figure")] = False,
     check: Annotated[bool, typer.Option("--check", help="exit with 1 when a target is missed")] = False,
     device: Annotated[str, typer.Option(help="the device that is compared with the CPU")] = "dipu",
+    only: Annotated[
+        str, typer.Option(help="parts and rows of a benchmark that has several, with commas")
+    ] = "",
+    threads: Annotated[int | None, typer.Option(help="threads, for a benchmark that asks")] = None,
+    dtype: Annotated[str | None, typer.Option(help="dtype, for a benchmark that asks")] = None,
 ) -> None:
     """Run one benchmark, print its table and store its figures."""
     console = Console(width=min(Console().width, 120) if Console().is_terminal else 120)
@@ -49,7 +54,8 @@ def run(
         raise typer.BadParameter(f"there is no benchmark {name!r}; there are: {', '.join(known)}")
     # Before torch is imported: one thread, or the figures say more about the scheduler than about the device.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    options = Options(quick=quick, device=device, say=lambda line: console.print(f"[dim]{line}[/]"))
+    chosen = tuple(word.strip() for word in only.split(",") if word.strip())
+    options = Options(quick, device, chosen, threads, dtype, lambda line: console.print(f"[dim]{line}[/]"))
     report: Report = importlib.import_module(name).measure(options)
     report.print(console)
     if json is not None:
