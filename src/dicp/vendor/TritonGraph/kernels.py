@@ -111,7 +111,8 @@ class _KernelWriter:
             yield from (f"    {line}" for line in section.lines)
             yield ""
         typed = [*pointers, *(f'{number}: "i64"' for number in numbers)]
-        yield "@triton.jit"
+        # Nothing is assumed of numbers, such as what divides them: they are others in another call.
+        yield f"@triton.jit(do_not_specialize={numbers})" if numbers else "@triton.jit"
         yield f"def {name}({', '.join(typed)}):"
         yield "    pid = tl.program_id(0)"
         indent = "    "

@@ -56,7 +56,9 @@ class KernelLauncher:
         jit = self.jit
         if not aligned:
             names = jit.arg_names[: len(self.pointers)]
-            jit = triton.jit(jit.fn, do_not_specialize_on_alignment=names)
+            jit = triton.jit(
+                jit.fn, do_not_specialize=jit.do_not_specialize, do_not_specialize_on_alignment=names
+            )
         numbers = [1 << 40] * self.numbers
         return jit.warmup(*self.pointers, *numbers, grid=(1,), num_warps=self.warps, **_OPTIONS)
 
