@@ -122,7 +122,15 @@ def test_transposes_joins_and_places_of_rows() -> None:
     def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         swapped = x.permute(2, 0, 1).contiguous() + 1
         turned = torch.cat([-x[..., 20:], x[..., :20]], -1) * x.softmax(-1)
-        return swapped, turned, torch.cat([x, y], 1), F.pad(x, (1, 2)), x.softmax(-1).flip(-1), x.cumsum(0)
+        return (
+            swapped,
+            turned,
+            torch.cat([x, y], 1),
+            F.pad(x, (1, 2)),
+            F.pad(x[0, 0], (1, 0)),
+            x.softmax(-1).flip(-1),
+            x.cumsum(0),
+        )
 
     check(function, randn(3, 37, 40), randn(3, 5, 40))
 

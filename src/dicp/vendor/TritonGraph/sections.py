@@ -35,15 +35,15 @@ def decomposed(
     names: dict[str, str] = {}
     inner: Size = 1
     for position, loop in reversed(list(enumerate(loops))):
+        name = names[loop.variable] = f"{loop.variable}{suffix}"
         if loop.count == 1:
-            names[loop.variable] = numbers.text(loop.begin)
+            lines.append(f"{name} = tl.zeros([1, 1], tl.int32) + {numbers.text(loop.begin)}")
             continue
         text = linear if inner == 1 else f"({linear} // {numbers.text(inner)})"
         if any(other.count != 1 for other in loops[:position]):
             text = f"{text} % {numbers.text(loop.count)}"
         if loop.begin != 0:
             text = f"{text} + {numbers.text(loop.begin)}"
-        name = names[loop.variable] = f"{loop.variable}{suffix}"
         lines.append(f"{name} = {text}")
         inner = product((inner, loop.count))
     return lines, names
