@@ -17,10 +17,14 @@
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <diopi/functions_ext.h>
 #include <torch/library.h>
+
+#include <cmath>
 
 #include "alias.h"
 #include "fallback.h"
+#include "wrapper.h"
 
 namespace dipu {
 
@@ -103,13 +107,73 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
     return {grad_input, grad_hidden, grad_hy * update, has_bias ? grad_input.sum(0) : Tensor(), has_bias ? grad_hidden.sum(0) : Tensor()};
 }
 
-// ---- attention: the CPU's fused kernel where running it over an alias is right for the chip, else torch's definition ----
+// ---- attention: by the vendor's function, or the CPU's fused kernel where running it over an alias is right for the chip, else torch's definition ----
+
+using FlashAttention = decltype(&::diopiFlashAttention);
+using FlashAttentionBackward = decltype(&::diopiFlashAttentionBackward);
+
+Operator& flash_operator() {
+    static Operator op("diopiFlashAttention", __LINE__);
+    return op;
+}
+Operator& flash_operator_backward() {
+    static Operator op("diopiFlashAttentionBackward", __LINE__);
+    return op;
+}
+
+// Whether the vendor's function takes this: its causal mask stands in the other corner, and it knows no other mask.
+bool flash_takes(const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& mask, double dropout, bool causal) {
+    if (!vendor().has(DIPU_FEATURE_FLASH_ATTENTION) || !flash_operator().function() || !flash_operator_backward().function()) return false;
+    if (mask || dropout != 0 || query.dim() != 4 || query.numel() == 0 || key.numel() == 0) return false;
+    for (const Tensor* one : {&query, &key, &value})
+        if (!on_device(*one) || one->layout() != at::kStrided || one->is_nested() || one->dim() != 4 || one->stride(-1) != 1) return false;
+    const auto type = query.scalar_type();
+    if ((type != at::kHalf && type != at::kBFloat16) || key.scalar_type() != type || value.scalar_type() != type) return false;
+    const int64_t width = query.size(3);
+    return width % 8 == 0 && width <= 256 && value.size(3) == width && query.size(1) % key.size(1) == 0 && (!causal || query.size(2) == key.size(2));
+}
+
+float scale_or_usual(std::optional<double> scale, const Tensor& query) {
+    return static_cast<float>(scale ? *scale : 1 / std::sqrt(static_cast<double>(query.size(3))));
+}
+
+// Lengths before heads, as the function has them.
+Tensor by_length(const Tensor& tensor) { return tensor.transpose(1, 2); }
+Tensor empty_by_length(const Tensor& like) {
+    return empty_on(like.device().index(), {like.size(0), like.size(2), like.size(1), like.size(3)}, like.scalar_type());
+}
+
+std::tuple<Tensor, Tensor> flash_attention(const Tensor& query, const Tensor& key, const Tensor& value, bool causal, std::optional<double> scale) {
+    static OpRecord& record = op_record("_scaled_dot_product_fused_attention_overrideable");
+    Tensor out = empty_by_length(query);
+    Tensor lse = empty_on(query.device().index(), {query.size(0), query.size(1), query.size(2)}, at::kFloat);
+    const Tensor q = by_length(query), k = by_length(key), v = by_length(value);
+    Call call(flash_operator(), record);
+    TORCH_CHECK(call.accepts(kFp, q, k, v) && call.run<FlashAttention>(handle(out), handle(lse), nullptr, handle(q), handle(k), handle(v), nullptr, 0.0f,
+                                                                       scale_or_usual(scale, query), causal, -1, -1),
+                "dipu: the vendor offers flash attention, but refuses queries of shape ", query.sizes(), " and dtype ", query.scalar_type());
+    return {by_length(out), lse};
+}
+
+std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(const Tensor& grad_out, const Tensor& query, const Tensor& key, const Tensor& value,
+                                                            const Tensor& out, const Tensor& lse, bool causal, std::optional<double> scale) {
+    static OpRecord& record = op_record("_scaled_dot_product_fused_attention_overrideable_backward");
+    Tensor grad_q = empty_by_length(query), grad_k = empty_by_length(key), grad_v = empty_by_length(value);
+    const Tensor g = by_length(grad_out), q = by_length(query), k = by_length(key), v = by_length(value), o = by_length(out);
+    Call call(flash_operator_backward(), record);
+    TORCH_CHECK(call.accepts(kFp, q, k, v, g, o, lse) &&
+                    call.run<FlashAttentionBackward>(handle(grad_q), handle(grad_k), handle(grad_v), handle(g), nullptr, handle(q), handle(k), handle(v),
+                                                     nullptr, handle(o), handle(lse), 0.0f, scale_or_usual(scale, query), causal, -1, -1),
+                "dipu: the vendor offers flash attention, but refuses its backward form for queries of shape ", query.sizes());
+    return {by_length(grad_q), by_length(grad_k), by_length(grad_v)};
+}
 
 int64_t attention_choice(const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& mask, double dropout,
                          bool causal, std::optional<double> scale, bool grouped) {
     const auto math = static_cast<int64_t>(sdp::SDPBackend::math);
     // torch.compile traces with tensors that have no memory to alias; torch's own definition is traced then.
     if (query.key_set().has_any(c10::python_ks)) return math;
+    if (flash_takes(query, key, value, mask, dropout, causal)) return static_cast<int64_t>(sdp::SDPBackend::overrideable);
     if (!vendor().has(DIPU_FEATURE_ALIAS_ATTENTION) || (mask && mask->requires_grad())) return math;
     if (query.layout() != at::kStrided || query.is_nested()) return math;
     std::optional<Tensor> cpu_mask = mask;
@@ -123,6 +187,10 @@ int64_t attention_choice(const Tensor& query, const Tensor& key, const Tensor& v
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> attention(
     const Tensor& query, const Tensor& key, const Tensor& value, const std::optional<Tensor>& bias, double dropout, bool causal, bool,
     std::optional<double> scale) {
+    if (flash_takes(query, key, value, bias, dropout, causal)) {
+        auto [out, logsumexp] = flash_attention(query, key, value, causal, scale);
+        return {out, logsumexp, Tensor(), Tensor(), query.size(2), key.size(2), Tensor(), Tensor(), Tensor()};
+    }
     auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout, causal, bias, scale);
     return {out, logsumexp, Tensor(), Tensor(), query.size(2), key.size(2), Tensor(), Tensor(), Tensor()};
 }
@@ -133,6 +201,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(const Tensor& grad
                                                               double dropout, bool causal, const Tensor&, const Tensor&,
                                                               std::optional<double> scale) {
     if (!grad_out.defined()) return {};
+    if (flash_takes(query, key, value, bias.defined() ? std::optional<Tensor>(bias) : std::nullopt, dropout, causal)) {
+        auto [q, k, v] = flash_attention_backward(grad_out, query, key, value, out, logsumexp, causal, scale);
+        return {q, k, v, Tensor()};
+    }
     auto [q, k, v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
         grad_out, query, key, value, out, logsumexp, dropout, causal, bias.defined() ? std::optional<Tensor>(bias) : std::nullopt, scale);
     return {q, k, v, Tensor()};

@@ -96,7 +96,8 @@ at::Tensor layer_norm_stat(const at::Tensor& input, at::IntArrayRef normalized_s
                     ", expected input with shape ending so, but got input of size ", input.sizes());
         size = 1;
     }
-    return empty_on(index_of(input), sizes, input.scalar_type());
+    const bool wide = !full_precision(input) && vendor().has(DIPU_FEATURE_WIDE_STATISTICS);
+    return empty_on(index_of(input), sizes, wide ? at::kFloat : input.scalar_type());
 }
 
 at::Tensor channel_stat(const at::Tensor& input, bool training) {

@@ -289,8 +289,8 @@ struct GeneratorArgument {
 };
 inline GeneratorArgument generator_handle(at::Generator value) { return {std::move(value)}; }
 inline at::Generator generator_or_default(const std::optional<at::Generator>& given, const at::Tensor& tensor) {
-    return engine_of(given ? *given : default_generator(tensor.device().index()));
+    return vendor_generator(given ? *given : default_generator(tensor.device().index()));
 }
-inline at::Generator default_generator(const at::Tensor& tensor) { return engine_of(default_generator(tensor.device().index())); }
+inline at::Generator default_generator(const at::Tensor& tensor) { return vendor_generator(default_generator(tensor.device().index())); }
 
 }  // namespace dipu

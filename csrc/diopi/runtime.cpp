@@ -93,6 +93,9 @@ diopiTensorHandle_t keep(diopiContextHandle_t ctx, at::Tensor tensor) {
     return handle(owned.back());
 }
 
+// A vendor that counts is given the device's own generator, others the engine inside.
+bool counts(const at::Generator& generator) { return generator.device().type() == c10::kPrivateUse1; }
+
 // In a namespace of their own: the names of the interface belong to libdiopirt.
 namespace served {
 
@@ -193,15 +196,20 @@ diopiError_t GeneratorSetState(diopiGeneratorHandle_t th, diopiConstTensorHandle
         generator.set_state(tensor_of(state));
     });
 }
-// The engine has no offset: the pair is (seed, 0), and setting one seeds anew with both mixed.
+// An engine of the CPU's kind has no offset: the pair is (seed, 0), and setting one seeds anew with both mixed.
 diopiError_t GeneratorGetSeedAndOffset(diopiGeneratorHandle_t th, uint64_t* seed, uint64_t* offset) {
     return given(th && seed && offset, [&] {
-        *seed = generator_of(th).current_seed();
-        *offset = 0;
+        const at::Generator& generator = generator_of(th);
+        *seed = generator.current_seed();
+        *offset = counts(generator) ? generator.get_offset() : 0;
     });
 }
 diopiError_t GeneratorSetSeedAndOffset(diopiGeneratorHandle_t th, uint64_t seed, uint64_t offset) {
-    return given(th, [&] { generator_of(th).set_current_seed(seed + offset * 0x9e3779b97f4a7c15ull); });
+    return given(th, [&] {
+        at::Generator& generator = generator_of(th);
+        generator.set_current_seed(counts(generator) ? seed : seed + offset * 0x9e3779b97f4a7c15ull);
+        if (counts(generator)) generator.set_offset(offset);
+    });
 }
 
 diopiError_t RecordStart(const char* record_name, void** record) {

@@ -58,6 +58,9 @@ py::dict describe_vendor(const std::vector<std::string>& operators) {
     if (loaded.has(DIPU_FEATURE_ALIAS)) features.emplace_back("alias");
     if (loaded.has(DIPU_FEATURE_ALIAS_ATTENTION)) features.emplace_back("alias-attention");
     if (loaded.has(DIPU_FEATURE_ASYNCHRONOUS)) features.emplace_back("asynchronous");
+    if (loaded.has(DIPU_FEATURE_FLASH_ATTENTION)) features.emplace_back("flash-attention");
+    if (loaded.has(DIPU_FEATURE_COUNTER_RANDOM)) features.emplace_back("counter-random");
+    if (loaded.has(DIPU_FEATURE_WIDE_STATISTICS)) features.emplace_back("wide-statistics");
     description["features"] = features;
     int found = 0;
     for (const auto& name : operators) found += loaded.symbol(name.c_str()) != nullptr;

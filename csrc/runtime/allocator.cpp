@@ -196,6 +196,8 @@ c10::DataPtr allocate_on(int device, size_t bytes) {
     return {block->pointer, block, &free_block, where};
 }
 
+void free_device_memory(void* context) noexcept { free_block(context); }
+
 Block* block_of(const c10::StorageImpl* storage) {
     auto& pointer = const_cast<c10::StorageImpl*>(storage)->_mutable_data_ptr_no_checks();
     return pointer.get_deleter() == &free_block ? static_cast<Block*>(pointer.get_context()) : nullptr;

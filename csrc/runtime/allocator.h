@@ -49,6 +49,8 @@ struct Block {
 DIPU_API c10::Allocator* device_allocator();
 // Memory on a given device, for the given size; the current stream is the calling thread's.
 DIPU_API c10::DataPtr allocate_on(int device, size_t bytes);
+// Gives back what `allocate_on` gave, by the context of its DataPtr; never raises.
+DIPU_API void free_device_memory(void* context) noexcept;
 // The block behind a storage; nullptr if its memory came from elsewhere.
 DIPU_API Block* block_of(const c10::StorageImpl* storage);
 // Host memory made by a host kernel becomes device memory without a copy.

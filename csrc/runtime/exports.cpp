@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "allocator.h"
 #include "device.h"
 
 namespace dipu {
@@ -19,6 +20,9 @@ int guarded(Body&& body) noexcept {
     try {
         body();
         return DIPU_SUCCESS;
+    } catch (const c10::OutOfMemoryError& error) {
+        problem = error.what_without_backtrace();
+        return DIPU_ERROR_MEMORY;
     } catch (const c10::Error& error) {
         problem = error.what_without_backtrace();
     } catch (const std::exception& error) {
@@ -69,6 +73,18 @@ DIPU_API int dipuTorchLaunch(int device, void* function, const dipuKernelLaunch*
         dipu::check(vendor->kernel_launch(function, &on_stream), doing.c_str());
     });
 }
+
+DIPU_API int dipuTorchAllocate(int device, size_t bytes, void** pointer, void** block) {
+    return dipu::guarded([&] {
+        const int index = device < 0 ? dipu::current_device() : device;
+        dipu::check_device(index);
+        c10::DataPtr made = dipu::allocate_on(index, bytes);
+        *pointer = made.get();
+        *block = made.release_context();
+    });
+}
+
+DIPU_API void dipuTorchFree(void* block) { dipu::free_device_memory(block); }
 
 DIPU_API const char* dipuTorchLastError(void) { return dipu::problem.c_str(); }
 

@@ -13,7 +13,7 @@ namespace dipu {
 
 at::Generator make_generator(int device) {
     check_device(device);
-    return at::make_generator<GeneratorImpl>(static_cast<c10::DeviceIndex>(device));
+    return at::make_generator<GeneratorImpl>(static_cast<c10::DeviceIndex>(device), vendor().has(DIPU_FEATURE_COUNTER_RANDOM));
 }
 
 const at::Generator& default_generator(int device) {
@@ -30,11 +30,22 @@ const at::Generator& default_generator(int device) {
     return (*generators)[index];
 }
 
-at::Generator engine_of(const at::Generator& generator) {
+namespace {
+
+GeneratorImpl& own(const at::Generator& generator) {
     TORCH_CHECK(generator.device().type() == c10::DeviceType::PrivateUse1, "Expected a 'dipu' device type for generator but found '",
                 generator.device().type(), "'");
-    return static_cast<GeneratorImpl*>(generator.unsafeGetGeneratorImpl())->engine();
+    return *static_cast<GeneratorImpl*>(generator.unsafeGetGeneratorImpl());
 }
+
+}  // namespace
+
+at::Generator engine_of(const at::Generator& generator) {
+    std::lock_guard<std::mutex> lock(own(generator).mutex_);
+    return own(generator).engine();
+}
+
+at::Generator vendor_generator(const at::Generator& generator) { return own(generator).counts() ? generator : engine_of(generator); }
 
 namespace {
 

@@ -25,6 +25,11 @@ int dipuTorchCurrentStream(int device, void** stream);
 /* Launches on that stream of the device where the module was loaded. `launch->stream` is not read. */
 int dipuTorchLaunch(int device, void* function, const dipuKernelLaunch* launch);
 
+/* Device memory of torch's pool for work that is queued on that stream; -1: the current device. DIPU_ERROR_MEMORY if there is not enough. The block is
+ * what gives it back, on any thread, as soon as the work is queued. */
+int dipuTorchAllocate(int device, size_t bytes, void** pointer, void** block);
+void dipuTorchFree(void* block);
+
 const char* dipuTorchLastError(void);
 
 #ifdef __cplusplus

@@ -45,7 +45,13 @@ typedef enum {
     /* Attention by the CPU's fused kernel over an alias is what this chip would compute itself. */
     DIPU_FEATURE_ALIAS_ATTENTION = 2,
     /* Work is queued: results are there after a synchronisation only. */
-    DIPU_FEATURE_ASYNCHRONOUS = 4
+    DIPU_FEATURE_ASYNCHRONOUS = 4,
+    /* torch's scaled_dot_product_attention is to run by diopiFlashAttention and diopiFlashAttentionBackward where their arguments can say it. */
+    DIPU_FEATURE_FLASH_ATTENTION = 8,
+    /* Random numbers come of a counter: a generator is a seed and an offset (diopiGeneratorGetSeedAndOffset). */
+    DIPU_FEATURE_COUNTER_RANDOM = 16,
+    /* Means and deviations that a normalisation saves for its gradient are float32 where the input is a half dtype. */
+    DIPU_FEATURE_WIDE_STATISTICS = 32
 } dipuFeature;
 
 typedef struct {
