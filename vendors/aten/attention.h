@@ -44,6 +44,14 @@ Attended attend(const Sequence& sequence, const Scoring& scoring);
 struct Gradients {
     at::Tensor q, k, v;
 };
+
+// All sequences of a dense call by a fused kernel of the chip's, which writes the output and the logarithms [batch, heads, queries]; false if it has
+// none for these operands [batch, length, heads, width].
+bool attend_fused(at::Tensor& out, const Maybes& lse, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Maybes& slopes,
+                  const Scoring& scoring);
+// The same for the gradients, of what `attend_fused` saved.
+std::optional<Gradients> attend_fused_backward(const at::Tensor& grad, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                               const Maybes& slopes, const at::Tensor& out, const at::Tensor& lse, const Scoring& scoring);
 // `out` and `lse` [heads, queries] are what the forward saved, of the accumulation dtype.
 Gradients attend_backward(const Sequence& sequence, const Scoring& scoring, const at::Tensor& grad, const at::Tensor& out,
                           const at::Tensor& lse);

@@ -160,5 +160,10 @@ diopiTensorHandle_t require_like(diopiContextHandle_t ctx, const at::Tensor& res
 
 // The same values in the dtype in which ATen accumulates: float32 for half dtypes, which some of its kernels do not know.
 at::Tensor upcast(const at::Tensor& tensor);
+// The same where the chip's kernels would add up halves as halves; elsewhere the tensor itself.
+inline at::Tensor for_sums(const at::Tensor& tensor) {
+    if constexpr (kKernelsNeedUpcast) return upcast(tensor);
+    return tensor;
+}
 
 }  // namespace dipu_vendor

@@ -124,6 +124,7 @@ diopiError_t diopiFlashAttention(diopiContextHandle_t ctx, diopiTensorHandle_t a
     return run(
         ctx, __func__,
         [](at::Tensor& o, Maybes& lse, at::Tensor& q, at::Tensor& k, at::Tensor& v, Maybes& slopes, Scoring scoring, Kept& kept) {
+            if (attend_fused(o, lse, q, k, v, slopes, scoring)) return;
             forward(o, lse, with(dense(q, k, v), slopes, {}, kept.tensor), scoring, q.size(1));
         },
         attention_out, maybe(softmax_lse), q, k, v, maybe(alibi_slopes),

@@ -54,6 +54,7 @@ void write(const Maybes& q, const Maybes& k, const Maybes& v, const Gradients& m
 
 void dense_backward(Maybes& gq, Maybes& gk, Maybes& gv, at::Tensor& g, at::Tensor& q, at::Tensor& k, at::Tensor& v, Maybes& slopes,
                     at::Tensor& out, at::Tensor& lse, Scoring scoring, Kept& kept) {
+    if (const auto fused = attend_fused_backward(g, q, k, v, slopes, out, lse, scoring)) return write(gq, gk, gv, *fused);
     write(gq, gk, gv, backward(with(dense(q, k, v), slopes, {}, kept.tensor), scoring, g, out, lse));
 }
 

@@ -105,7 +105,7 @@ diopiError_t diopiMulInpScalar(diopiContextHandle_t ctx, diopiTensorHandle_t inp
 // what the wrapped result would be.
 static at::Tensor safe_divisor(const at::Tensor& x, const at::Tensor& y) {
     const auto type = at::result_type(x, y);
-    if (type != at::kInt && type != at::kLong) return y;
+    if (!kKernelsNeedChecks || (type != at::kInt && type != at::kLong)) return y;
     const int64_t least = type == at::kInt ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
     const at::Tensor stops = x.eq(least).logical_and(y.eq(-1));
     return stops.any().item<bool>() ? at::where(stops, at::ones({}, y.options()), y) : y;

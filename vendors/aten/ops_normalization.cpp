@@ -27,7 +27,7 @@ static Tensor or_undefined(const OptionalTensor& tensor) { return tensor ? *tens
 static OptionalTensor dense(const OptionalTensor& tensor) { return tensor ? OptionalTensor(tensor->contiguous()) : std::nullopt; }
 
 // ATen adds up halves as halves in its backward kernels, and rounds running statistics more than once; here they go through float32.
-static Tensor wide_dense(const OptionalTensor& tensor) { return tensor ? upcast(*tensor).contiguous() : Tensor(); }
+static Tensor wide_dense(const OptionalTensor& tensor) { return tensor ? for_sums(*tensor).contiguous() : Tensor(); }
 
 static std::array<bool, 3> wanted(const OptionalTensor& a, const OptionalTensor& b, const OptionalTensor& c) {
     return {a.has_value(), b.has_value(), c.has_value()};
@@ -69,7 +69,7 @@ static void layer_norm_backward(OptionalTensor& gx, OptionalTensor& gw, Optional
         check_count(gw, row, "the gradient of the weight"), check_count(gb, row, "the gradient of the bias");
         return split_sums::layer_norm_backward(dx, dw, db, g, x, weight, mean, rstd, static_cast<int64_t>(shape.size()));
     }
-    const auto [dx, dw, db] = kernels::native_layer_norm_backward(upcast(g), upcast(x), shape, wide_dense(mean), wide_dense(rstd),
+    const auto [dx, dw, db] = kernels::native_layer_norm_backward(for_sums(g), for_sums(x), shape, wide_dense(mean), wide_dense(rstd),
                                                                   wide_dense(weight), wide_dense(bias), wanted(gx, gw, gb));
     write(gx, dx), write(gw, dw), write(gb, db);
 }
@@ -194,7 +194,7 @@ static void batch_norm(Tensor& o, Tensor& mean, Tensor& invstd, const Tensor& x,
     }
     const Tensor moved_mean = wide_dense(rm), moved_var = wide_dense(rv);
     const auto [y, m, s] =
-        kernels::native_batch_norm(upcast(x), wide_dense(w), wide_dense(b), moved_mean, moved_var, training, momentum, eps);
+        kernels::native_batch_norm(for_sums(x), wide_dense(w), wide_dense(b), moved_mean, moved_var, training, momentum, eps);
     write(o, y);
     if (!training) return;
     write(mean, m), write(invstd, s);
@@ -230,7 +230,7 @@ static void batch_norm_backward(OptionalTensor& gx, OptionalTensor& gw, Optional
         const Tensor mean = training ? *save_mean : *rm, invstd = training ? *save_invstd : upcast(*rv).add(eps).rsqrt();
         return split_sums::batch_norm_backward(dx, dw, db, g, x, w, mean, invstd, training);
     }
-    const auto [dx, dw, db] = kernels::native_batch_norm_backward(upcast(g), upcast(x), wide_dense(w), wide_dense(rm), wide_dense(rv),
+    const auto [dx, dw, db] = kernels::native_batch_norm_backward(for_sums(g), for_sums(x), wide_dense(w), wide_dense(rm), wide_dense(rv),
                                                                   wide_dense(save_mean), wide_dense(save_invstd), training, eps,
                                                                   wanted(gx, gw, gb));
     write(gx, dx), write(gw, dw), write(gb, db);

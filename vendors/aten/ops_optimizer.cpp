@@ -1,4 +1,6 @@
 // Optimizers, gradient clipping and loss scaling. Halves are computed in float32 and rounded once, at the end of the step.
+#include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
+#include <ATen/ops/_amp_update_scale.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
@@ -8,6 +10,7 @@
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/stack.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernel.h"
@@ -220,10 +223,19 @@ diopiError_t diopiClipGradNorm(diopiContextHandle_t ctx, double* out, diopiTenso
     });
 }
 
+// ATen's kernels read the numbers where they are; the simulated chip's loops are as quick.
+static bool scaled_by_aten(const std::vector<Tensor>& grads, const Tensor& found_inf, const Tensor& scale) {
+    const auto number = [](const Tensor& tensor) { return tensor.defined() && tensor.numel() == 1 && tensor.scalar_type() == at::kFloat; };
+    return !kKernelsNeedChecks && number(found_inf) && number(scale) && std::all_of(grads.begin(), grads.end(), [](const Tensor& grad) {
+        return grad.defined() && grad.is_floating_point() && grad.is_non_overlapping_and_dense();
+    });
+}
+
 diopiError_t diopiAmpForeachNonFiniteCheckAndUnscaleInp(diopiContextHandle_t ctx, diopiTensorHandle_t* scaled_grads,
                                                         int64_t num_scaled_grads, diopiTensorHandle_t found_inf,
                                                         diopiConstTensorHandle_t inv_scale) {
     return run(ctx, __func__, [](std::vector<Tensor>& grads, Tensor& found_inf, Tensor& inv_scale) {
+        if (scaled_by_aten(grads, found_inf, inv_scale)) return at::_amp_foreach_non_finite_check_and_unscale_(grads, found_inf, inv_scale);
         const double factor = one_number(inv_scale, "inv_scale");
         one_number(found_inf, "found_inf");
         for (Tensor& grad : grads) {
@@ -238,6 +250,8 @@ diopiError_t diopiAmpUpdateScaleInp(diopiContextHandle_t ctx, diopiTensorHandle_
                                     diopiConstTensorHandle_t found_inf, double scale_growth_factor, double scale_backoff_factor,
                                     int32_t growth_interval) {
     return run(ctx, __func__, [](Tensor& scale, Tensor& tracker, Tensor& found_inf, double growth, double backoff, int32_t interval) {
+        if (scaled_by_aten({scale}, found_inf, scale) && tracker.scalar_type() == at::kInt && tracker.numel() == 1)
+            return void(at::_amp_update_scale_(scale, tracker, found_inf, growth, backoff, interval));
         const double now = one_number(scale, "current_scale"), good = one_number(tracker, "growth_tracker") + 1;
         TORCH_CHECK(scale.is_floating_point() && !tracker.is_floating_point(), "the scale must be floating, its tracker an integer");
         if (one_number(found_inf, "found_inf") != 0) {

@@ -18,7 +18,7 @@ using at::Tensor;
 
 std::vector<int64_t> numbers(const Tensor& tensor) {
     TORCH_CHECK(!tensor.is_floating_point() && !tensor.is_complex(), "lengths must be integers");
-    const Tensor flat = tensor.to(at::kLong).contiguous();
+    const Tensor flat = tensor.to(at::kCPU, at::kLong).contiguous();
     return {flat.const_data_ptr<int64_t>(), flat.const_data_ptr<int64_t>() + flat.numel()};
 }
 

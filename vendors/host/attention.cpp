@@ -136,4 +136,13 @@ Gradients attend_backward(const Sequence& sequence, const Scoring& scoring, cons
                                                    : gradients<float>(sequence, scoring, grad, out, lse);
 }
 
+bool attend_fused(at::Tensor&, const Maybes&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const Maybes&, const Scoring&) {
+    return false;
+}
+
+std::optional<Gradients> attend_fused_backward(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const Maybes&,
+                                               const at::Tensor&, const at::Tensor&, const Scoring&) {
+    return std::nullopt;
+}
+
 }  // namespace dipu_vendor

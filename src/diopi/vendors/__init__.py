@@ -31,13 +31,15 @@ class Vendor:
     priority: int = 0
     available: Callable[[], bool] = lambda: True
     """Cheap: says whether it is worth loading the library (a driver file exists, a device node is there)."""
+    needs: str = "the project to be built"
+    """What the library is there for, told where it is not."""
     settings: tuple[Variable, ...] = ()
     """Environment variables of the vendor's own; `dipu doctor` and `ditorch config` show them."""
 
     def problem(self) -> str | None:
         """Why the vendor cannot be used now, or None."""
         if not self.library.is_file():
-            return f"its library {self.library} does not exist (was the project built?)"
+            return f"its library {self.library} does not exist; it needs {self.needs}"
         if not self.available():
             return "it reports no device on this machine"
         return None
