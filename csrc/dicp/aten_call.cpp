@@ -78,8 +78,7 @@ void AtenCall::run(Frame& frame, std::vector<at::Tensor>& cached, const int64_t*
     op_.callBoxed(&stack);
     for (const auto& slot : results) {
         auto& result = stack[slot.result];
-        if (slot.position < 0 ? result.isNone() : false) continue;
-        at::Tensor tensor = slot.position < 0 ? result.toTensor() : at::Tensor(result.toTensorVector()[slot.position]);
+        at::Tensor tensor = slot.position >= 0 ? result.toTensorVector().at(slot.position) : result.isNone() ? at::Tensor() : result.toTensor();
         set_result(frame, slot, std::move(tensor), tensors, dims);
         dims += 2 * slot.rank;
     }

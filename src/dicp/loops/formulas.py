@@ -97,7 +97,7 @@ def formula_of(node: Node) -> Formula | None:
     if any((t.device != result.device and t.dim()) or not _broadcasts(t, result) for t in tensors):
         return None
     computed_in, promoted = _computed_in(recipe, arguments, result.dtype)
-    if computed_in not in recipe.computes:
+    if computed_in not in recipe.computes or result.dtype not in recipe.stores:
         return None
     return Formula(node, recipe, operands, arguments, computed_in, promoted, result.dtype)
 

@@ -285,6 +285,8 @@ class IndexRanges:
         """`index // divisor` and `index % divisor`, without a division where that can be seen."""
         if divisor == 1:
             return index, ZERO
+        if divisor == 0:  # of no elements; what depends on a loop that does not run must still do so
+            return ZERO, index
         whole: list[tuple[IndexVariable, Size]] = []
         rest: list[tuple[IndexVariable, Size]] = []
         for variable, factor in index.terms:

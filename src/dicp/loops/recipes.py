@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as PromotionKind
 
-from dicp.loops.primitives import ALL, FLOATS, BodyBuilder, Number, Value
+from dicp.loops.primitives import ALL, DTYPES, FLOATS, BodyBuilder, Number, Value
 
 __all__ = ["Argument", "PromotionKind", "Recipe", "Recipes"]
 
@@ -33,6 +33,8 @@ class Recipe:
     """Arguments that no element depends on."""
     computes: frozenset[torch.dtype] = ALL
     """Dtypes of the arithmetic that the recipe is right for."""
+    stores: frozenset[torch.dtype] = DTYPES
+    """Dtypes of the result that it is right for."""
     converts: bool = False
     """The result is the operand converted, rounded if its dtype has 16 bits."""
     opmath: bool = False
@@ -52,6 +54,7 @@ class Recipes(dict[str, Recipe]):
         dtypes: Mapping[str, torch.dtype] | None = None,
         ignores: tuple[str, ...] = (),
         computes: frozenset[torch.dtype] | None = None,
+        stores: frozenset[torch.dtype] = DTYPES,
         converts: bool = False,
         opmath: bool = False,
         sees_result: bool = False,
@@ -70,6 +73,7 @@ class Recipes(dict[str, Recipe]):
                     dict(dtypes or {}),
                     ignores,
                     computes,
+                    stores,
                     converts,
                     opmath,
                     sees_result,

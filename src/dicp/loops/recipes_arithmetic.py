@@ -50,8 +50,9 @@ for _name in [
 ]:
     RECIPES.primitive(_name, kind=TO_FLOAT)
 RECIPES.primitive("erfinv", "aten.erfinv", "prims.erf_inv", kind=TO_FLOAT)
-for _name in ("atan2", "hypot", "nextafter"):
-    RECIPES.primitive(_name, kind=TO_FLOAT if _name == "atan2" else PromotionKind.DEFAULT, computes=FLOATS)
+RECIPES.primitive("atan2", kind=TO_FLOAT)
+RECIPES.primitive("hypot", computes=FLOATS)
+RECIPES.primitive("nextafter", computes=FLOATS, stores=FLOATS)  # of a 16-bit float it is another number
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     RECIPES.primitive(_name, kind=TO_BOOL)
 RECIPES.primitive("neg", computes=NUMBERS)
@@ -263,7 +264,7 @@ def _signbit(b: BodyBuilder, dtype: torch.dtype, self: Operand) -> Operand:
     return b.op("signbit", self) if dtype in FLOATS else b.op("lt", self, 0)
 
 
-@RECIPES.define("pow", "prims.pow", computes=NUMBERS)
+@RECIPES.define("pow", "prims.pow", promotes=("self", "other", "exponent"), computes=NUMBERS)
 def _pow(
     b: BodyBuilder, dtype: torch.dtype, self: Operand, other: Operand = 1, exponent: Operand | None = None
 ) -> Operand:
@@ -298,7 +299,7 @@ def _power_by(b: BodyBuilder, base: Value, exponent: Number) -> Value:
     return b.op("reciprocal", base if exponent == -1.0 else b.op("mul", base, base))
 
 
-@RECIPES.define("float_power", kind=TO_FLOAT)
+@RECIPES.define("float_power", kind=None, computes=FLOATS)
 def _float_power(
     b: BodyBuilder, dtype: torch.dtype, self: Operand, other: Operand = 1, exponent: Operand | None = None
 ) -> Operand:

@@ -16,6 +16,8 @@ from dicp.passes.lowering.values import dtype_of, is_tensor, name_of, offset_of,
 
 __all__ = ["CallWriter", "is_product", "is_supported_call"]
 
+_OTHER_RESULTS = "_embedding_bag"
+"""Operators that give and take results of other sizes than fake tensors say."""
 PRODUCT_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -25,6 +27,8 @@ def is_supported_call(node: Node) -> bool:
     if not isinstance(target, torch._ops.OpOverload) or target._schema.is_mutable:
         return False
     if any(result.alias_info is not None for result in target._schema.returns):
+        return False
+    if target._opname.startswith(_OTHER_RESULTS):
         return False
     values = [n.meta.get("val") for n in node.all_input_nodes]
     return not any(isinstance(v, torch.SymFloat | torch.SymBool) for v in values)

@@ -98,6 +98,8 @@ def _batch_norm(
     """`_native_batch_norm_legit_functional`: (result, mean, inverse deviation, and the new running statistics)."""
     wide, shape = _opmath(x), [1, -1] + [1] * (x.dim() - 2)
     dims = [d for d in range(x.dim()) if d != 1]
+    mixed = any(p is not None and p.dtype != x.dtype for p in (weight, bias, running_mean))
+    kept = torch.float32 if mixed else x.dtype
     if training:
         mean = wide.mean(dims, True)
         centred = wide - mean
@@ -109,16 +111,31 @@ def _batch_norm(
         )
         new_mean = (mean.reshape(-1) * momentum + running_mean * (1 - momentum)).to(running_mean.dtype)
         new_var = (unbiased * momentum + running_var * (1 - momentum)).to(running_var.dtype)
-        saved = mean.reshape(-1), scale.reshape(-1)
+        saved = mean.reshape(-1).to(kept), scale.reshape(-1).to(kept)
     else:
         scale = torch.rsqrt(_opmath(running_var) + eps).view(shape)
         centred = wide - _opmath(running_mean).view(shape)
         new_mean, new_var = running_mean.clone(), running_var.clone()
-        saved = x.new_empty((0,)), x.new_empty((0,))
+        saved = x.new_empty((0,), dtype=kept), x.new_empty((0,), dtype=kept)
     result = centred * scale
     result = result if weight is None else result * weight.view(shape)
     result = result if bias is None else result + bias.view(shape)
     return result.to(x.dtype), *saved, new_mean, new_var
+
+
+def _batch_norm_with_update(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    result, mean, scale, *running = _batch_norm(
+        x, weight, bias, running_mean, running_var, True, momentum, eps
+    )
+    return result, mean, scale, x.new_empty((0,), dtype=torch.uint8), running[0], running[1]
 
 
 # --- extremes, norms ---
@@ -171,13 +188,22 @@ def _vector_norm(
     return norm.to(result)
 
 
+# --- losses ---
+
+
+def _soft_margin_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+    """Torch's subtracts 1 from a sigmoid that may be all but 1."""
+    scale = 1 / x.numel() if reduction == 1 else 1
+    return -target * grad * torch.sigmoid(-target * x) * scale
+
+
 # --- products ---
 
 
 def _addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """A bias for each column stays with the product; any other is added by a kernel."""
+    """A bias for each column stays with the product. Any other is added by a kernel, but not to what was rounded."""
     plain = beta == 1 and alpha == 1 and bias.dim() == 1 and bias.shape[0] == b.shape[1]
-    if plain or not a.dtype.is_floating_point or bias.dtype != a.dtype:
+    if plain or a.dtype not in (torch.float32, torch.float64) or bias.dtype != a.dtype:
         return NotImplemented
     product = _scaled(torch.mm(a, b), alpha)
     return product if beta == 0 else (product + _scaled(bias, beta)).to(a.dtype)
@@ -197,6 +223,8 @@ _OWN: Decompositions = {
     aten.max.default: _max,
     aten.min.default: _min,
     aten.linalg_vector_norm.default: _vector_norm,
+    aten._batch_norm_with_update_functional.default: _batch_norm_with_update,
+    aten.soft_margin_loss_backward.default: _soft_margin_loss_backward,
     aten.addmm.default: _addmm,
 }
 

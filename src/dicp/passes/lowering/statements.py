@@ -49,6 +49,14 @@ class Statement:
             result[dim] = part
         return tuple(result)
 
+    def row_index(self, row: Affine, ranges: IndexRanges) -> Index:
+        """Of a reduction's source, where the row of that number begins."""
+        result = [ZERO] * self.rank
+        sizes = self.sizes[: self.kept]
+        for dim, part in zip(self.dims, ranges.split(row, sizes), strict=False):
+            result[dim] = part
+        return tuple(result)
+
 
 def statement_of(node: Node, values: GraphValues) -> Statement:
     reduction = values.reductions.get(node)

@@ -200,7 +200,7 @@ class _NestWriter:
             reduction = self.values.reductions[s.node]
             value = self.row_values[s.node] = reduction.finish(self.emitter, made)
             if s.node in self.owner.stored:
-                source = s.index(self.row * product(s.sizes[s.kept or 0 :]), self.emitter.ranges)
+                source = s.row_index(self.row, self.emitter.ranges)
                 index = [ZERO] * node_rank(s.node)
                 for dim, at in zip(reduction.kept(), reduction.value_dims(), strict=True):
                     index[at] = source[dim]

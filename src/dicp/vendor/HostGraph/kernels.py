@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from dicp.loops.index import Size, product
-from dicp.loops.ir import Instruction, LoopKernel, Phase, PhasePart, Reduce, RowNest, Scan
+from dicp.loops.ir import CheckedIndex, Instruction, LoopKernel, Phase, PhasePart, Reduce, RowNest, Scan
 from dicp.loops.primitives import held
 from dicp.vendor.HostGraph.accumulators import BLOCK, Accumulator, reduction, scan
 from dicp.vendor.HostGraph.bodies import BodyWriter, type_of
@@ -33,6 +33,7 @@ def kernel_code(kernel: LoopKernel, name: str) -> str:
     for number, nest in enumerate(_divided(kernel)):
         writer = _writer(kernel, nest)
         lines += _function(kernel, f"{name}_{number}", f"{name}_arguments", writer)
+        calls += _empty_tables(nest)
         count, grain = writer.extent()
         calls.append(f"run_rows(*a.run, {name}_{number}_task, &a, {count}, {grain});")
     lines += [f"static void {name}(const {name}_arguments& a) {{", *_sizes(kernel), *calls, "}"]
@@ -56,6 +57,19 @@ def _divided(kernel: LoopKernel) -> Iterator[RowNest]:
         for part in phase.parts:
             inner = PhasePart(part.columns[-1:], part.body)
             yield replace(nest, rows=part.columns[:-1], phases=(Phase((inner,)),))
+
+
+def _empty_tables(nest: RowNest) -> Iterator[str]:
+    """Where data is an index into nothing there is no element to read in place of the wrong one: the rows do not run."""
+    found: dict[str, None] = {}
+    for phase in nest.phases:
+        for part in phase.parts:
+            for i in part.body:
+                if isinstance(i, CheckedIndex) and (i.size == 0 or not isinstance(i.size, int)):
+                    counts = (loop.count for loop in (*nest.rows, *part.columns))
+                    tests = [f"({size_text(i.size)}) == 0", *(f"({size_text(n)}) > 0" for n in counts)]
+                    found[f"if ({' && '.join(tests)}) return fail_index(*a.run, 0, 0);"] = None
+    yield from found
 
 
 def _writer(kernel: LoopKernel, nest: RowNest) -> _RowsWriter | LanesWriter:
