@@ -1,6 +1,9 @@
 #include "aten_call.h"
 
+#include <ATen/EmptyTensor.h>
 #include <c10/util/irange.h>
+
+#include <algorithm>
 
 #include "plan.h"
 
@@ -40,9 +43,47 @@ void AtenCall::finish() {
     for (const auto& slot : results)
         TORCH_CHECK(slot.result >= 0 && static_cast<size_t>(slot.result) < wanted.returns().size(), name(), " has no result ", slot.result);
     aliases_ = aliases(wanted);
+    const auto served = [](const ArgumentSlot& slot) {
+        return slot.dtype == at::kFloat && slot.argument < 3 && slot.position < 0 && slot.rank == (slot.argument == 2 ? 1 : 4);
+    };
+    if (wanted.name() == "aten::convolution" && wanted.overload_name().empty() && results.size() == 1 && slots.size() >= 2 && slots[0].argument == 0 &&
+        slots[1].argument == 1 && std::all_of(slots.begin(), slots.end(), served))
+        convolution_ = convolution_settings(constants);
+    packed_ = std::make_shared<OncePacked>();
+}
+
+bool AtenCall::convolved(Frame& frame, const int64_t* dims) const {
+    auto& workspace = *frame.workspace;
+    Convolution c{};
+    const int64_t* sizes[3] = {};
+    const float* data[3] = {};
+    for (const auto& slot : slots) {
+        data[slot.argument] = reinterpret_cast<const float*>(workspace.pointers[slot.value] + *dims);
+        sizes[slot.argument] = dims + 1;
+        dims += 1 + 2 * slot.rank;
+    }
+    c.x = data[0], c.x_sizes = sizes[0], c.x_strides = sizes[0] + 4;
+    c.weight = data[1], c.weight_sizes = sizes[1], c.weight_strides = sizes[1] + 4;
+    c.bias = data[2], c.out_sizes = dims, c.out_strides = dims + 4;
+    if (!serves(c) || (sizes[2] && sizes[2][1] != 1 && sizes[2][0] != 1)) return false;
+    const auto& result = results[0];
+    at::Tensor out = at::detail::empty_strided_cpu({dims, 4}, {dims + 4, 4}, at::kFloat);
+    c.out = static_cast<float*>(out.mutable_data_ptr());
+    const auto first = 1 + frame.plan->inputs.size();
+    const auto weight = static_cast<size_t>(slots[1].value);
+    if (weight >= first && weight < first + frame.plan->constants.size()) {
+        std::call_once(packed_->once, [&] { packed_->panels = packed_weight(c, *convolution_); });
+        convolve(c, *convolution_, *packed_->panels);
+    } else {
+        convolve(c, *convolution_, *packed_weight(c, *convolution_));
+    }
+    workspace.pointers[result.value] = reinterpret_cast<char*>(c.out);
+    workspace.tensors[result.value] = std::move(out);
+    return true;
 }
 
 void AtenCall::run(Frame& frame, std::vector<at::Tensor>& cached, const int64_t* dims) const {
+    if (convolution_ && frame.plan->device.is_cpu() && convolved(frame, dims)) return;
     auto& workspace = *frame.workspace;
     torch::jit::Stack stack(constants);
     std::vector<at::Tensor> tensors;

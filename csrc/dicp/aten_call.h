@@ -3,9 +3,13 @@
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "convolution.h"
 
 namespace dicp {
 
@@ -21,6 +25,12 @@ struct ArgumentSlot {
 struct ResultSlot {
     int result, position, value, rank;
     at::ScalarType dtype;
+};
+
+/// The weight of a convolution, if it is a constant.
+struct OncePacked {
+    std::once_flag once;
+    std::shared_ptr<const Panels> panels;
 };
 
 class AtenCall {
@@ -43,7 +53,12 @@ public:
 private:
     void set_result(Frame& frame, const ResultSlot& slot, at::Tensor result, const std::vector<at::Tensor>& arguments, const int64_t* dims) const;
 
+    /// Whether own kernels served the call.
+    bool convolved(Frame& frame, const int64_t* dims) const;
+
     c10::OperatorHandle op_;
+    std::optional<ConvolutionSettings> convolution_;
+    std::shared_ptr<OncePacked> packed_;
     bool aliases_ = false;  // the schema says that results are arguments, or views of them
 };
 

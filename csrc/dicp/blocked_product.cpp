@@ -1,114 +1,17 @@
 #include "blocked_product.h"
 
 #include <ATen/Parallel.h>
-#include <c10/util/BFloat16.h>
 
 #include <algorithm>
-#include <cstring>
+
+#include "kernels.h"
 
 namespace dicp {
-
-struct Panels {
-    std::vector<float> memory;
-    float* begin = nullptr;  // of a line of the cache
-};
-
 namespace {
-
-/// Rows of a product and one panel of B. `add`: to what `out` has; else `bias`, if any, is added.
-struct Tile {
-    const float* a;
-    int64_t a_row, a_column;
-    const float* panel;
-    int64_t depth, width;
-    float* out;
-    int64_t out_row;
-    const float* bias;
-    bool add;
-};
-
-template <class T>
-struct FewRows {
-    int64_t depth;
-    const T* a;
-    int64_t a_row;
-    const T* b;
-    int64_t b_column;
-    const T* bias;
-    T* out;
-    int64_t out_row;
-};
-
-constexpr int kFewRows = 4;
-
-struct Kernels {
-    int lanes, panel;
-    void (*panel_product)(const Tile& tile, int64_t rows);
-    void (*pack)(const float* b, int64_t b_row, int64_t b_column, int64_t depth, int64_t width, float* panel);
-    void (*few_rows)(const FewRows<float>&, int64_t rows, int64_t begin, int64_t end);
-    void (*few_rows_bf16)(const FewRows<uint16_t>&, int64_t rows, int64_t begin, int64_t end);
-};
-
-#if defined(__x86_64__)
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512")
-namespace avx512 {
-#define DICP_LANES 16
-#define DICP_TILE_ROWS 8
-#define DICP_TILE_VECTORS 3
-#include "product_kernels.h"
-#undef DICP_LANES
-#undef DICP_TILE_ROWS
-#undef DICP_TILE_VECTORS
-}  // namespace avx512
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-namespace avx2 {
-#define DICP_LANES 8
-#define DICP_TILE_ROWS 6
-#define DICP_TILE_VECTORS 2
-#include "product_kernels.h"
-#undef DICP_LANES
-#undef DICP_TILE_ROWS
-#undef DICP_TILE_VECTORS
-}  // namespace avx2
-#pragma GCC pop_options
-#endif
-namespace baseline {
-#define DICP_LANES 4
-#define DICP_TILE_ROWS 6
-#define DICP_TILE_VECTORS 2
-#include "product_kernels.h"
-}  // namespace baseline
-
-const Kernels& kernels() {
-    static const Kernels& found = []() -> const Kernels& {
-#if defined(__x86_64__)
-        __builtin_cpu_init();
-        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-            return avx512::kKernels;
-        if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2::kKernels;
-#endif
-        return baseline::kKernels;
-    }();
-    return found;
-}
 
 constexpr int64_t kDepth = 192;   // of a panel: it stays in the fastest cache
 constexpr int64_t kRows = 512;    // of A: these stay in the second
 constexpr int64_t kGrain = 1 << 15;  // products of two numbers that are worth a thread
-
-int64_t divided(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t padded(int64_t width, int64_t lanes) { return divided(width, lanes) * lanes; }
-
-/// Memory of a thread for one panel and for rows of A that are not neighbours in memory.
-float* scratch(size_t count) {
-    static thread_local std::vector<float> memory;
-    if (memory.size() < count + 16) memory.resize(count + 16);
-    auto* begin = memory.data();
-    return begin + (16 - reinterpret_cast<uintptr_t>(begin) / sizeof(float) % 16) % 16;
-}
 
 template <class T>
 bool few_rows(const Matmul& p, void (*kernel)(const FewRows<T>&, int64_t, int64_t, int64_t)) {
@@ -160,7 +63,7 @@ void multiply_blocked(const Matmul& p, const Panels* panels) {
             const int64_t depth = std::min(p.k - at, kDepth);
             const float* panel = memory;
             if (panels)
-                panel = panels->begin + first * p.k + at * wide;
+                panel = panels->begin() + first * p.k + at * wide;
             else
                 use.pack(b + at * p.b_row, p.b_row, p.b_column, depth, width, memory);
             use.panel_product({a + at * p.a_column, p.a_row, p.a_column, panel, depth, width, out, p.out_row,
@@ -170,23 +73,21 @@ void multiply_blocked(const Matmul& p, const Panels* panels) {
     };
     const int64_t grain = divided(kGrain, std::min(p.m, kRows) * use.panel * p.k);
     at::parallel_for(0, p.batch * blocks * columns, grain, [&](int64_t begin, int64_t end) {
-        float* memory = scratch(use.panel * kDepth);
+        float* memory = scratch<0>(use.panel * kDepth);
         for (int64_t i = begin; i < end; ++i) one(i / (blocks * columns), i / columns % blocks, i % columns, memory);
     });
 }
 
 std::shared_ptr<const Panels> packed_panels(const Matmul& p) {
     const auto& use = kernels();
-    auto made = std::make_shared<Panels>();
     const int64_t whole = p.n / use.panel * use.panel;
-    made->memory.resize((whole + padded(p.n - whole, use.lanes)) * p.k + 16);
-    made->begin = made->memory.data() + (16 - reinterpret_cast<uintptr_t>(made->memory.data()) / sizeof(float) % 16) % 16;
+    auto made = std::make_shared<Panels>((whole + padded(p.n - whole, use.lanes)) * p.k);
     at::parallel_for(0, divided(p.n, use.panel), 1, [&](int64_t begin, int64_t end) {
         for (int64_t first = begin * use.panel; first < std::min(end * use.panel, p.n); first += use.panel) {
             const int64_t width = std::min<int64_t>(p.n - first, use.panel), wide = padded(width, use.lanes);
             for (int64_t at = 0; at < p.k; at += kDepth)
                 use.pack(static_cast<const float*>(p.b) + first * p.b_column + at * p.b_row, p.b_row, p.b_column, std::min(p.k - at, kDepth), width,
-                         made->begin + first * p.k + at * wide);
+                         made->begin() + first * p.k + at * wide);
         }
     });
     return made;

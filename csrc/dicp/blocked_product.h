@@ -8,7 +8,7 @@
 namespace dicp {
 
 /// Panels of a matrix B in the order in which the kernels read them.
-struct Panels;
+class Panels;
 
 /// Whether the product has so few rows, of such strides, that it is best formed column by column, and was.
 bool multiply_few_rows(const Matmul& product);

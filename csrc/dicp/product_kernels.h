@@ -32,16 +32,20 @@ inline void put(uint16_t* at, float value) { *at = c10::detail::round_to_nearest
 template <int rows, int vectors>
 inline void tile(const Tile& t) {
     Vector sums[rows][vectors] = {};
-    const float *a = t.a, *b = t.panel;
-    for (int64_t p = 0; p < t.depth; ++p, a += t.a_column, b += vectors * kLanes) {
-        Vector right[vectors];
+    const int64_t step = t.panel_step * vectors * kLanes;
+    for (int64_t tap = 0; tap < t.taps; ++tap) {
+        const float* a = t.a + (t.a_taps ? t.a_taps[tap] : 0);
+        const float* b = t.panel + tap * t.panel_tap * vectors * kLanes;
+        for (int64_t p = 0; p < t.depth; ++p, a += t.a_column, b += step) {
+            Vector right[vectors];
 #pragma GCC unroll 8
-        for (int c = 0; c < vectors; ++c) right[c] = load(b + c * kLanes);
+            for (int c = 0; c < vectors; ++c) right[c] = load(b + c * kLanes);
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; ++r) {
-            const float left = a[r * t.a_row];
+            for (int r = 0; r < rows; ++r) {
+                const float left = a[r * t.a_row];
 #pragma GCC unroll 8
-            for (int c = 0; c < vectors; ++c) sums[r][c] += left * right[c];
+                for (int c = 0; c < vectors; ++c) sums[r][c] += left * right[c];
+            }
         }
     }
 #pragma GCC unroll 16
