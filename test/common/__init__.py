@@ -1,0 +1,1 @@
+"""What tests of operators and of models share."""

@@ -1,0 +1,1 @@
+"""Models compiled whole: inference and training beside eager PyTorch."""

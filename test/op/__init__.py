@@ -1,0 +1,1 @@
+"""Operators of ATen, each compiled alone: a file an operator."""

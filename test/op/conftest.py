@@ -1,0 +1,6 @@
+"""Pytest looks for options here: the folder above is outside of where it looks."""
+
+from ..common.operator_tests import compilation
+from ..common.options import pytest_addoption, pytest_configure
+
+__all__ = ["compilation", "pytest_addoption", "pytest_configure"]
