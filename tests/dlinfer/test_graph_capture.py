@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from paged_decoder import Decoder, make_step, new_caches
+from paged_decoder import BLOCK, Decoder, make_step, new_caches
 
 import dlinfer.graph
+from dicp import registry
 from dlinfer.errors import DlinferArgumentError
 from dlinfer.graph import Backend, GraphError, backends, mark_fixed
 from dlinfer.graph.lowering import lowered
@@ -102,6 +105,50 @@ def test_backends_give_the_same(backend: str) -> None:
     for batch in (1, 2, 9):
         _same(graph, model, caches, twins, make_step(batch, 7))
     assert len(graph.graphs) == 1
+
+
+def _written(run: Callable[..., torch.Tensor], model: Decoder, caches: Any, batch: int) -> list[list[int]]:
+    """The tokens of greedy decoding, each step's being the input of the next."""
+    tokens, found = torch.arange(batch), []
+    for length in range(1, 9):
+        step = make_step(batch, 12)
+        last = torch.full((batch,), length - 1)
+        slots = step.table.long().gather(1, (last // BLOCK).unsqueeze(1)).flatten() * BLOCK + last % BLOCK
+        lengths = torch.full((batch,), length, dtype=torch.int32)
+        step = dataclasses.replace(step, tokens=tokens, lengths=lengths, slots=slots, longest=length)
+        tokens = (run(caches, step) @ model.embedding.T).argmax(-1)
+        found.append(tokens.tolist())
+    return found
+
+
+@pytest.mark.parametrize("name", ["hostgraph", "tritongraph"])
+def test_dicp_runs_the_decode_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the operators of dlinfer, which stay whole and write in place, its kernels; the tokens are those of eager."""
+    try:
+        compiler = backends.find(name)
+        backend = registry.find(name)
+    except ImportError as error:
+        pytest.skip(str(error))
+    if name == "tritongraph" and not torch.cuda.is_available():
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+    compiled: list[Counter[str]] = []
+    compile_part = backend.compile
+
+    def counted(graph: torch.fx.GraphModule) -> Any:
+        compiled.append(_targets(graph))
+        return compile_part(graph)
+
+    monkeypatch.setattr(backend, "compile", counted)
+    model, caches, twins = Decoder(), new_caches(), new_caches()
+    graph = dlinfer.graph.compile(model, compiler)
+    addresses = [cache.data_ptr() for cache in _flat(caches)]
+    for batch in (3, 1, 5):
+        assert _written(graph, model, caches, batch) == _written(model, model, twins, batch)
+    torch.testing.assert_close(_flat(caches), _flat(twins))
+    assert [cache.data_ptr() for cache in _flat(caches)] == addresses
+    assert len(graph.graphs) == 1 and graph.graphs[0].operators.count("fill_kv_cache") == 2
+    parts = sum(compiled, Counter())
+    assert parts["aten.cat.default"] and not parts["dlinfer.fill_kv_cache.default"]
 
 
 def test_graphs_of_two_modules_of_one_class_are_apart() -> None:
@@ -212,7 +259,7 @@ def test_caches_that_change_their_shape(caplog: pytest.LogCaptureFixture) -> Non
     assert len(graph.graphs) == 2
 
 
-@pytest.mark.parametrize("name", ["dicp", "no_such_backend", ""])
+@pytest.mark.parametrize("name", ["no_such_backend", ""])
 def test_an_unknown_backend_is_refused(name: str) -> None:
     with pytest.raises(dlinfer.graph.UnknownBackendError) as caught:
         dlinfer.graph.compile(Decoder, name)
@@ -249,12 +296,12 @@ def test_packages_announce_backends(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         return graph.forward
 
-    points = [_Point("dicp", run), _Point("odd", 3), _Point("broken", ImportError("no library"))]
+    points = [_Point("announced", run), _Point("odd", 3), _Point("broken", ImportError("no library"))]
     monkeypatch.setattr(backends, "entry_points", lambda group: points if group == backends.GROUP else [])
     backends._find.cache_clear()
     try:
-        assert backends.find("dicp") == Backend("dicp", run)
-        assert "dicp" in backends.names()
+        assert backends.find("announced") == Backend("announced", run)
+        assert "announced" in backends.names()
         with pytest.raises(GraphError, match="'odd' is a int"):
             backends.find("odd")
         with pytest.raises(GraphError, match="'broken' cannot be loaded: ImportError: no library"):

@@ -38,7 +38,7 @@ def test_the_example_runs() -> None:
 
 def test_names_and_limits_are_the_real_ones() -> None:
     table = re.findall(r"^\| `(\w+)` \|", ENGLISH, re.M)
-    assert {"dicp", backends.NO_GRAPH, *backends._OWN} < set(table)
+    assert {"hostgraph", "tritongraph", backends.NO_GRAPH, *backends._OWN} < set(table)
     assert GRAPH_BACKEND.name in ENGLISH and backends.GROUP in ENGLISH
     assert f"`max_graphs` ({capture.MAX_GRAPHS})" in ENGLISH
     assert f"After {_most_recordings()} sizes" in ENGLISH

@@ -2,7 +2,7 @@
 
 A backend of this package, one that another package announces by an entry point of the group `dlinfer.graph_backends`
 (its object is a `Backend`, or a function that takes a graph and its inputs as `torch.compile` calls it), or any backend
-that torch knows. `DLINFER_GRAPH_BACKEND` names the one to use where the program does not.
+that torch knows, such as those of dicp. `DLINFER_GRAPH_BACKEND` names the one to use where the program does not.
 """
 
 from __future__ import annotations
@@ -53,8 +53,6 @@ _OWN = {
     "aten": "dlinfer.graph.lowering",
     "cudagraphs": "dlinfer.graph.cuda_graphs",
 }
-# Names that are promised by packages which may not bring their entry point yet.
-_PROMISED = {"dicp": "the dicp package brings it as an entry point of the group 'dlinfer.graph_backends'"}
 _EAGER = Backend("eager", run_graph)
 _REGISTERED: dict[str, Backend] = {}
 
@@ -78,11 +76,8 @@ def find(name: str | None = None) -> Backend:
     found = _REGISTERED.get(name) or _find(name)
     if found is None:
         where = "backend" if asked else GRAPH_BACKEND.name
-        if name in _PROMISED:
-            text = f"is {name!r}, which is not installed here: {_PROMISED[name]}"
-        else:
-            text = f"is {name!r}, which no package here provides"
-        raise UnknownBackendError(f"{where} {text}. Use one of: {', '.join([NO_GRAPH, *names()])}")
+        known = ", ".join([NO_GRAPH, *names()])
+        raise UnknownBackendError(f"{where} is {name!r}, which no package here provides. Use one of: {known}")
     return found
 
 
