@@ -417,7 +417,7 @@ class TestNames:
         assert "DIPU_HOST_ALIAS" in named
         assert {n for n in named if f'"{n}"' not in files[n.startswith("DIPU_TEST_")]} == set()
 
-    @pytest.mark.parametrize("page", ["README.md", "docs/dlinfer.md", "docs/op_tools.md"])
+    @pytest.mark.parametrize("page", ["README.md", "docs/dicp.md", "docs/dlinfer.md", "docs/op_tools.md"])
     def test_tables_of_settings_are_those_of_the_declarations(self, page: str) -> None:
         """Or else: python tools/settings_tables.py"""
         settings_tables = load("tools/settings_tables.py")

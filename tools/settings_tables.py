@@ -11,10 +11,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from _ditorch.configuration import tool_variables
 from dicore.settings import Variable, declarations
+from dicp import registry
+from dicp.errors import DicpError
 from diopi.vendors.host import VENDOR
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,9 +31,19 @@ def tables() -> dict[str, str]:
     of_the_device = [variable for package in packages for variable in declarations(package).values()]
     return {
         "README.md": table([*of_the_device, *VENDOR.settings]),
+        "docs/dicp.md": table(_of_dicp()),
         "docs/dlinfer.md": table(declarations("dlinfer").values()),
         "docs/op_tools.md": table_of_tools(),
     }
+
+
+def _of_dicp() -> list[Variable]:
+    """Those of the package, and of the backends that this repository brings."""
+    found = dict(declarations("dicp"))
+    for name in registry.names():
+        with suppress(DicpError):
+            found |= {variable.name: variable for variable in registry.find(name).settings}
+    return sorted(found.values(), key=lambda variable: variable.name)
 
 
 def default_of(variable: Variable) -> str:

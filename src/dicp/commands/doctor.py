@@ -76,7 +76,8 @@ def diagnose() -> CompilerDiagnosis:
 
     versions = {"dicp": __version__, "torch": torch.__version__, "python": platform.python_version()}
     diagnosis = CompilerDiagnosis(versions=versions)
-    variables = [*declarations("dicp").values(), *_look_at_backends(diagnosis)]
+    found = [*declarations("dicp").values(), *_look_at_backends(diagnosis)]
+    variables = list({variable.name: variable for variable in found}.values())
     _look_at_cache(diagnosis)
     _look_at_settings(diagnosis, variables)
     return diagnosis
