@@ -1,9 +1,8 @@
 // Elementary functions. Those of float that models use are without branches, so that loops of them are vectorised.
 
-// e^x to 1 ulp: x = n ln 2 + r; 2^n in two halves, so that small results are denormal and large ones infinite.
-INLINE float d_exp(float x) {
-    float bounded = x > 89.f ? 89.f : x;
-    bounded = bounded < -104.f ? -104.f : bounded;
+// e^x to 1 ulp as p 2^n, x = n ln 2 + r. NaN passes through all of it.
+struct PowerOfE { float p; i32 n; };
+INLINE PowerOfE power_of_e(float bounded) {
     const float n = __builtin_rintf(bounded * 1.44269504088896341f);
     float r = __builtin_fmaf(n, -0.693145751953125f, bounded);
     r = __builtin_fmaf(n, -1.428606765330187e-06f, r);
@@ -14,14 +13,26 @@ INLINE float d_exp(float x) {
     p = __builtin_fmaf(p, r, 4.99999851e-1f);
     p = __builtin_fmaf(p, r, 1.f);
     p = __builtin_fmaf(p, r, 1.f);
-    const i32 k = (i32)n, half = k >> 1;
-    p = p * bits_as<float>((half + 127) << 23) * bits_as<float>((k - half + 127) << 23);
-    return x != x ? x : p;
+    return {p, (i32)n};
 }
+// 2^n in two halves, so that small results are denormal and large ones infinite.
+INLINE float d_exp(float x) {
+    float bounded = x > 89.f ? 89.f : x;
+    bounded = bounded < -104.f ? -104.f : bounded;
+    const PowerOfE e = power_of_e(bounded);
+    const i32 half = e.n >> 1;
+    return e.p * bits_as<float>((u32)(half + 127) << 23) * bits_as<float>((u32)(e.n - half + 127) << 23);
+}
+// Of x <= 0, which others are made of.
+INLINE float exp_negative(float x) {
+    const PowerOfE e = power_of_e(x < -104.f ? -104.f : x);
+    return e.p * bits_as<float>((u32)(e.n + 191) << 23) * 0x1p-64f;
+}
+INLINE double exp_negative(double x) { return __builtin_exp(x); }
 INLINE double d_exp(double x) { return __builtin_exp(x); }
 // From e^-|x|, so that small results are denormal, not 0. A step of Newton's method takes out what the sum and the quotient rounded.
 template <class T> INLINE T sigmoid(T x) {
-    const T e = d_exp(-d_abs(x)), top = x < 0 ? e : (T)1;
+    const T e = exp_negative(-d_abs(x)), top = x < 0 ? e : (T)1;
     const T sum = 1 + e, lost = e - (sum - 1), inverse = 1 / sum, q = top * inverse;
     return d_fma(d_fma(-sum, q, top) - lost * q, inverse, q);
 }
@@ -35,7 +46,7 @@ INLINE float d_tanh(float x) {
     p = __builtin_fmaf(p, s, 1.33314422036e-1f);
     p = __builtin_fmaf(p, s, -3.33332819422e-1f);
     const float small = __builtin_fmaf(p * s, a, a);
-    const float large = 1.f - 2.f / (d_exp(2.f * a) + 1.f);
+    const float e = exp_negative(-2.f * a), large = 1.f - 2.f * e / (1.f + e);
     return __builtin_copysignf(a < 0.625f ? small : large, x);
 }
 INLINE double d_tanh(double x) { return __builtin_tanh(x); }
@@ -48,7 +59,7 @@ INLINE float d_erf(float x) {
     r = __builtin_fmaf(r, t, -6.34846687e-1f);
     r = __builtin_fmaf(r, t, -1.28717512e-1f);
     r = __builtin_fmaf(r, t, -t);
-    const float large = __builtin_copysignf(t > 4.f ? 1.f : 1.f - d_exp(r), x);
+    const float large = __builtin_copysignf(t > 4.f ? 1.f : 1.f - exp_negative(r), x);
     float p = -5.96761703e-4f;
     p = __builtin_fmaf(p, s, 4.99119423e-3f);
     p = __builtin_fmaf(p, s, -2.67681349e-2f);
@@ -56,7 +67,7 @@ INLINE float d_erf(float x) {
     p = __builtin_fmaf(p, s, -3.76125336e-1f);
     p = __builtin_fmaf(p, s, 1.28379166e-1f);
     const float small = __builtin_fmaf(p, x, x);
-    return x != x ? x : t > 0.927734375f ? large : small;
+    return t > 0.927734375f ? large : small;
 }
 INLINE double d_erf(double x) { return __builtin_erf(x); }
 
