@@ -83,6 +83,6 @@ def test_the_page_makes_a_backend(tmp_path: Path) -> None:
                 (tmp_path / name).write_text(body)
     assert printed["python-c"].strip() == "tensor([2., 2., 2., 2., 2., 2.])"
     passed, failed = re.search(r"│ operators +│ +(\d+) │ +(\d+) │", printed["dicpconformance"]).groups()
-    assert int(passed) >= 6 and failed == "0"
+    assert int(passed) >= 4 and failed == "0"
     runs = re.findall(r"(\d+) passed", printed["bash./test/new_backend_scripts/ops/run_test_ops.sh"])
     assert len(runs) == 2 and all(int(count) >= 1 for count in runs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -64,24 +65,21 @@ def test_the_script_of_one_model_says_what_is_missing():
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("vendor", "mode"), [("ascend", "all"), ("tops", "false"), ("host", "true")])
+@pytest.mark.parametrize(("vendor", "mode"), [("ascend", "all"), ("tops", "false"), ("triton", "false")])
 def test_operators(vendor, mode):
-    found = run(f"{vendor}_scripts/ops/run_test_ops.sh", mode, "-q", "-k", "test_mm and float32")
+    if vendor == "triton" and find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    found = run(
+        f"{vendor}_scripts/ops/run_test_ops.sh", mode, "-q", "-k", "test_mm and float32", TRITON_INTERPRET="1"
+    )
     assert found.returncode == 0, found.stdout + found.stderr
     assert found.stdout.count(" passed") == (2 if mode == "all" else 1) and "skipped" not in found.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    ("model", "backend", "mode", "chosen"),
-    [
-        ("llama", "ascendgraph", "true", "inference"),
-        ("stable_diffusion", "hostgraph", "false", "inference"),
-    ],
-)
-def test_models(model, backend, mode, chosen):
-    found = run("model/run_test_model.sh", model, backend, mode, "-q", "-k", chosen)
+def test_a_model():
+    found = run("model/run_test_model.sh", "stable_diffusion", "hostgraph", "false", "-q", "-k", "inference")
     assert found.returncode == 0, found.stdout + found.stderr
     assert "1 passed" in found.stdout
 

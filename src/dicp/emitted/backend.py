@@ -51,6 +51,18 @@ class EmittingBackend(Backend):
         runner = self._runner(graph, program, precise)
         return compared(graph, runner, self.name) if precise else runner
 
+    def runner_of(self, program: EmittedProgram) -> Runner:
+        """By the vendor's SDK, or by the interpreter where that is not installed."""
+        if EMITTED_RUN.get() == "vendor":
+            try:
+                return self.hand_over(program)
+            except MissingSdkError as missing:
+                warn_once(
+                    f"sdk:{self.name}",
+                    f"{self.name}: {self.sdk} was not found ({missing}). The graph is interpreted on the CPU.",
+                )
+        return interpreted(program)
+
     def _runner(self, graph: GraphModule, program: EmittedProgram, precise: bool) -> Runner:
         options: Mapping[str, Any] = graph.meta.get("options", {})
         chosen = options.get("run") or EMITTED_RUN.get()

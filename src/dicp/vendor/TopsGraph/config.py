@@ -12,8 +12,10 @@ from dicp.backend import Runner
 from dicp.emitted.backend import EmittingBackend
 from dicp.emitted.decompositions import emitted_decompositions
 from dicp.emitted.program import EmittedProgram, MissingSdkError
+from dicp.vendor.TopsGraph.codegen.enflame import EnflameCodegen
 from dicp.vendor.TopsGraph.codegen.program import TopsProgram
 from dicp.vendor.TopsGraph.conversion import TopsConversions
+from dicp.vendor.TopsGraph.opset_transform import topsgraph_opset_transform
 
 __all__ = ["BACKEND", "TopsBackend"]
 
@@ -23,6 +25,8 @@ class TopsBackend(EmittingBackend):
 
     name = "topsgraph"
     sdk = "the TopsRider SDK"
+    opset_transform = staticmethod(topsgraph_opset_transform)
+    codegen = EnflameCodegen
 
     def decompositions(self) -> Mapping[torch._ops.OperatorBase, Callable[..., Any]]:
         """The standard ones, without those of operators that the builder has."""

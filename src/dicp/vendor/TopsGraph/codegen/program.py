@@ -12,31 +12,48 @@ from torch.fx import GraphModule
 from dicp.emitted.program import EmittedProgram
 from dicp.errors import LOG, DicpError, InvalidGraphError, warn_once
 from dicp.graph.text import graph_text
-from dicp.passes.pipeline import run_passes
 from dicp.vendor.TopsGraph.codegen import recording
 from dicp.vendor.TopsGraph.codegen.builder_source import BuilderSource
 from dicp.vendor.TopsGraph.codegen.interpreter import interpret
-from dicp.vendor.TopsGraph.conversion import TopsConversions
 from dicp.vendor.TopsGraph.fixed_sizes import Sizes, example_sizes, symbol_inputs, with_sizes
+from dicp.vendor.TopsGraph.opset_transform import topsgraph_opset_transform
 
-__all__ = ["SizedProgram", "TopsProgram"]
+__all__ = ["SizedProgram", "SourceProgram", "TopsProgram"]
 
 
-class SizedProgram:
-    """The program for fixed sizes."""
+class SourceProgram(EmittedProgram):
+    """A program as text."""
 
-    def __init__(self, gm: GraphModule) -> None:
-        self.gm = run_passes(gm, (lambda graph: TopsConversions(graph).transform(), _without_dead_code))
-        self.source = BuilderSource(self.gm).codegen()
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def texts(self) -> Mapping[str, str]:
+        return {"topsgraph.cpp": self.source}
 
     @cached_property
     def recorded(self) -> recording.Recording:
+        """What the program builds: it is compiled against the stub, and run."""
         return recording.read_recording(recording.record(self.source))
 
     @cached_property
     def types(self) -> dict[int, Any]:
         """Of all results, by the rules of the operators; raises InvalidGraphError."""
         return recording.check(self.recorded)
+
+    def check(self) -> None:
+        assert self.types is not None
+
+    def interpret(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """The outputs on the CPU, from the recording alone."""
+        return interpret(self.recorded, self.types, inputs)
+
+
+class SizedProgram(SourceProgram):
+    """The program of a graph for fixed sizes."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        self.gm = topsgraph_opset_transform(gm)
+        super().__init__(BuilderSource(self.gm).codegen())
 
     def check(self) -> None:
         """What the program builds, held against the operators' rules and the types of the graph."""
@@ -48,10 +65,6 @@ class SizedProgram:
                 raise InvalidGraphError(
                     f"output op{number} is {one.dtype} {list(one.shape)}, expected {other.dtype} {list(other.shape)}"
                 )
-
-    def interpret(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The outputs on the CPU, from the recording alone."""
-        return interpret(self.recorded, self.types, inputs)
 
 
 class TopsProgram(EmittedProgram):
@@ -96,8 +109,3 @@ class TopsProgram(EmittedProgram):
             return found
         tensors = [value for position, value in enumerate(inputs) if position not in self.symbols]
         return run(program, tensors)
-
-
-def _without_dead_code(gm: GraphModule) -> GraphModule:
-    gm.graph.eliminate_dead_code()
-    return gm
