@@ -316,6 +316,10 @@ ROWS = [
         80, command=H200),
     Row("dlinfer", "H200, paged decode attention, bandwidth, blocks of 16", GPU,
         of_bandwidth("decode attention 32 x 2048, 32/8 x 64, blocks of 16"), ">=", "%", command=H200),
+    *(Row("dicp", f"operator database{what}, `hostgraph`, {dtype}: samples not right", file, dtype, unit="%",
+          command=f"python benchmarks/dicp_opinfo.py --samples 2{option}")
+      for what, file, option in (("", "dicp_opinfo", ""), (", gradients", "dicp_opinfo_gradients", " --gradients"))
+      for dtype in ("float32", "bfloat16", "float16")),
     recorded("project", "C++ build, 2 cores"),
     recorded("project", "everything CI runs, 2 cores, packages installed before"),
     recorded("project", "everything CI runs, 2 cores, new environment"),

@@ -129,7 +129,8 @@ void AtenCall::set_result(Frame& frame, const ResultSlot& slot, at::Tensor resul
     const at::IntArrayRef sizes(dims, slot.rank), strides(dims + slot.rank, slot.rank);
     TORCH_CHECK(result.defined() && result.scalar_type() == slot.dtype && result.sizes() == sizes, name(), " gave ",
                 result.defined() ? c10::str(result.scalar_type(), result.sizes()) : std::string("nothing"), " where the graph says ", slot.dtype, sizes);
-    bool own = result.layout() == at::kStrided && has_strides(result, strides);
+    // Views of results that are returned say where they begin in their storage: in that of a tensor that begins with it.
+    bool own = result.layout() == at::kStrided && has_strides(result, strides) && result.storage_offset() == 0;
     if (own && aliases_)
         for (const auto& argument : arguments) own = own && !argument.is_alias_of(result);
     if (!own || result.is_neg() || result.is_conj()) result = at::empty_strided(sizes, strides, result.options().layout(at::kStrided)).copy_(result);

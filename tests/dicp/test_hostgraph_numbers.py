@@ -109,3 +109,26 @@ def test_small_gradients_of_a_saturated_loss_are_exact() -> None:
     exact = -target.double() * torch.sigmoid(-target.double() * x.detach().double()) / 3
     assert x.grad is not None
     torch.testing.assert_close(x.grad.double(), exact, rtol=1e-6, atol=0)
+
+
+def test_a_size_that_a_broadcast_has_shown_to_be_one() -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        part = y.chunk(2, 0)[-1]
+        return part * x, (part + x).amax(-1, True), part.squeeze(0) + 1
+
+    check(function, randn(2, 5), randn(2, 5), dynamic=True)
+
+
+def test_results_of_operators_begin_where_their_storage_does() -> None:
+    """Those of slice_scatter lie as far behind it as its argument does."""
+
+    def function(x: Tensor) -> Tensor:
+        x.mul_(2)
+        part = x[:, : x.shape[1] // 2]
+        part.add_(1)
+        return part
+
+    function_of = torch.compile(function, backend="hostgraph", dynamic=True)
+    x, mine = randn(4, 6), randn(4, 6)
+    torch.testing.assert_close(function_of(x), function(mine))
+    torch.testing.assert_close(x, mine)

@@ -81,15 +81,6 @@ def test_no_compiler(folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pyte
     assert "/nowhere/g++" in warning and "Install" in warning
 
 
-def test_a_compiler_without_a_name(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("DICP_CXX", " ")
-    check()
-    (warning,) = warnings(caplog)
-    assert "DICP_CXX" in warning
-
-
 def test_damaged_files_are_compiled_again(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     check()
     made = list(folder.glob("??/*.so"))

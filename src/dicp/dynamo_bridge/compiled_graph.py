@@ -5,11 +5,15 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
+from torch._guards import detect_fake_mode
+from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
 from dicp.backend import Backend
 from dicp.dynamo_bridge.dump import dump
@@ -188,7 +192,21 @@ def checks_typed(gm: GraphModule) -> GraphModule:
     for node in gm.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns:
             node.meta.setdefault("val", None)
+        elif node.target in (run_and_save_rng_state, run_with_rng_state) and "val" not in node.meta:
+            node.meta["val"] = _drawn(node)
     return gm
+
+
+def _drawn(node: Node) -> Any:
+    """What an operator gives that is run with the state of a generator, as a checkpoint of activations has it."""
+    saves = node.target is run_and_save_rng_state
+    arguments: tuple[Any, ...] = node.args if saves else node.args[1:]
+    called, *given = arguments
+    args, kwargs = map_arg((tuple(given), node.kwargs), lambda n: n.meta["val"])
+    mode, state = detect_fake_mode(args), torch.get_rng_state()
+    with mode if mode is not None else nullcontext():
+        result = called(*args, **kwargs)
+        return (torch.empty(state.shape, dtype=state.dtype), result) if saves else result
 
 
 def constants_lifted(gm: GraphModule) -> GraphModule:

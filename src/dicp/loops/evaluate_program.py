@@ -144,4 +144,5 @@ def _call(step: OperatorCall, memory: dict[str, Tensor], sizes: Sizes, program: 
     for position, element, name in step.results:
         result = results[position] if element < 0 else results[position][element]
         allocated = _allocated(program.buffers[name], sizes)
-        memory[name] = result if result.stride() == allocated.stride() else allocated.copy_(result)
+        fits = result.stride() == allocated.stride() and result.storage_offset() == 0
+        memory[name] = result if fits else allocated.copy_(result)

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 import sympy
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 __all__ = [
     "Affine",
@@ -35,7 +36,13 @@ def size_of(value: Any) -> Size:
     if isinstance(value, int):
         return int(value)
     node = getattr(value, "node", None)
-    return simplified(node.expr if node is not None else value)
+    if node is None:
+        return simplified(value)
+    if node.hint == 1 and statically_known_true(
+        value == 1
+    ):  # an expression that a broadcast has shown to be 1
+        return 1
+    return simplified(node.expr)
 
 
 def simplified(expression: Size) -> Size:

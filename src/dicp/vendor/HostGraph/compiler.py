@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 
 from dicp.compile_jobs import CompileJob, JobResult
-from dicp.errors import CompileError
 from dicp.settings import CXX, SANITIZE
 
 __all__ = ["build", "command"]
@@ -28,13 +27,10 @@ _SANITIZED = (
 
 def command() -> tuple[str, ...]:
     """The compiler's command, with {source} and {output} to be filled in."""
-    compiler = CXX.get().split()
-    if not compiler:
-        raise CompileError("DICP_CXX is empty. Name a C++ compiler, such as g++, or leave it unset.")
     flags = [*_FLAGS, *_wide_vectors()]
     if SANITIZE.get():
         flags += _SANITIZED
-    return (*compiler, *flags, "-o", "{output}", "{source}")
+    return (*CXX.get().split(), *flags, "-o", "{output}", "{source}")
 
 
 def build(source: str) -> JobResult:
