@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kDepth = 192;   // of a panel: it stays in the fastest cache
 constexpr int64_t kRows = 512;    // of A: these stay in the second
-constexpr int64_t kGrain = 1 << 15;  // products of two numbers that are worth a thread
+constexpr int64_t kGrain = 1 << 18;  // products of two numbers that are worth a thread; of few rows, which wait for memory, half as many
 
 template <class T>
 bool few_rows(const Matmul& p, void (*kernel)(const FewRows<T>&, int64_t, int64_t, int64_t)) {
@@ -25,7 +25,7 @@ bool few_rows(const Matmul& p, void (*kernel)(const FewRows<T>&, int64_t, int64_
                              static_cast<const T*>(p.bias),
                              static_cast<T*>(p.out) + i * p.out_batch,
                              p.out_row};
-        at::parallel_for(0, p.n, divided(kGrain, p.k * p.m), [&](int64_t begin, int64_t end) { kernel(few, p.m, begin, end); });
+        at::parallel_for(0, p.n, divided(kGrain / 2, p.k * p.m), [&](int64_t begin, int64_t end) { kernel(few, p.m, begin, end); });
     }
     return true;
 }

@@ -12,7 +12,7 @@ namespace dicp {
 namespace {
 
 constexpr int64_t kSums = 576;      // rows of a panel at a time: they stay in the second cache
-constexpr int64_t kShare = 1 << 15;  // products of two numbers that are worth a thread
+constexpr int64_t kShare = 1 << 18;  // products of two numbers that are worth a thread
 
 /// How sums are divided: taps, each of some numbers that are neighbours in x.
 struct Shape {
