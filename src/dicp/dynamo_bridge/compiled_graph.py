@@ -38,7 +38,7 @@ def compile_graph(
     gm: GraphModule, backend: Backend, options: Mapping[str, Any], kind: GraphKind
 ) -> Callable[[list[Any]], list[Any]]:
     """The function that AOTAutograd calls with the list of the graph's inputs."""
-    original = GraphModule(gm, copy.deepcopy(gm.graph))
+    original = copy.deepcopy(gm.graph)
     record = begin_record(gm, backend.name, kind)
     try:
         with unset_fake_temporarily(), torch.no_grad():
@@ -54,10 +54,10 @@ def compile_graph(
             f"graph:{backend.name}:{type(error).__name__}",
             f"{backend.name}: a graph could not be compiled and runs eagerly: {type(error).__name__}: {error}",
         )
-        return boxed(original.forward)
+        return boxed(GraphModule(gm, original).forward)
     finally:
         if record is not None:
-            dump(record, original)
+            dump(record, GraphModule(gm, original))
 
 
 class GraphCompilation:

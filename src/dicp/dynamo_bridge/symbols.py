@@ -36,6 +36,8 @@ def free_symbols_of(values: Iterable[Any]) -> Iterator[sympy.Symbol]:
     found: dict[sympy.Symbol, None] = {}
     for value in values:
         for part in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(part, torch.Tensor) and not part._has_symbolic_sizes_strides:
+                continue
             if isinstance(part, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
                 for symbol in sorted(free_symbols(part), key=str):
                     found[symbol] = None

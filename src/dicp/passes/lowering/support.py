@@ -46,6 +46,6 @@ def _is_known(value: Any) -> bool:
             and not value.is_quantized
             and not value.is_neg()
             and not value.is_conj()
-            and not free_unbacked_symbols(value)
+            and not (value._has_symbolic_sizes_strides and free_unbacked_symbols(value))
         )
     return not (isinstance(value, torch.SymInt) and free_unbacked_symbols(value))
