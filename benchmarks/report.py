@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.console import Console
 from rich.table import Table
@@ -43,28 +43,25 @@ class Case:
     cells: list[str]
     target: float | None = None
     raw: dict[str, Any] = field(default_factory=dict)
+    bound: ClassVar[str] = "<="
 
     @property
     def missed(self) -> bool:
-        return self.target is not None and self.figure > self.target
+        if self.target is None:
+            return False
+        return self.figure > self.target if self.bound == "<=" else self.figure < self.target
 
     @property
     def verdict(self) -> str:
         if self.target is None:
             return ""
-        return f"{'missed' if self.missed else 'met'} (<= {self.target:g})"
+        return f"{'missed' if self.missed else 'met'} ({self.bound} {self.target:g})"
 
 
 class Speedup(Case):
     """A case whose figure must be large."""
 
-    @property
-    def missed(self) -> bool:
-        return self.target is not None and self.figure < self.target
-
-    @property
-    def verdict(self) -> str:
-        return "" if self.target is None else f"{'missed' if self.missed else 'met'} (>= {self.target:g})"
+    bound = ">="
 
 
 @dataclass
@@ -92,7 +89,7 @@ class Report:
         console.print(table)
 
     def as_json(self, benchmark: str) -> dict[str, Any]:
-        cases = [{**asdict(case), "missed": case.missed} for case in self.cases]
+        cases = [{**asdict(case), "bound": case.bound, "missed": case.missed} for case in self.cases]
         for case in cases:
             del case["cells"]
         return {"benchmark": benchmark, "environment": environment(), "notes": self.notes, "cases": cases}

@@ -157,6 +157,12 @@ def recorded(package: str, name: str, what: str = "") -> Row:
     return Row(package, what or name, "recorded", name)
 
 
+def against_inductor() -> list[Row]:
+    """Every figure of the benchmark `dicp_cpu` that has a target."""
+    cases = [found for found in stored("dicp_cpu")["cases"] if found["target"] is not None]
+    return [Row("dicp", f"hostgraph over Inductor, {c['name']}", "dicp_cpu", c["name"]) for c in cases]
+
+
 OPINFO, TOOLS, CPU, GPU = "opinfo_full", "op_tools_overhead", "dlinfer_cpu", "dlinfer_gpu_h200"
 ALWAYS, ALLOCATOR = "always_on", "allocator"
 H200 = "python benchmarks/run.py dlinfer_gpu --device cuda"
@@ -293,6 +299,7 @@ ROWS = [
     recorded("diopi", "operators of a training step that run by DIOPI, llama"),
     recorded("diopi", "operators of a training step that run by DIOPI, bert"),
     recorded("diopi", "operators of a training step that run by DIOPI, resnet50"),
+    *against_inductor(),
     recorded("dlinfer", "conformance of ref: cases that pass"),
     recorded("dlinfer", "conformance of cpp: cases that pass, at three levels of instructions"),
     recorded("dlinfer", "conformance of triton on an H200: cases that pass"),
