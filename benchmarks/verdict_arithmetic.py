@@ -6,6 +6,7 @@ chip would compute it; with a fault it is a wrong one, as a broken kernel would.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,7 +48,9 @@ class How:
     backwards: bool = False
     fault: Fault | None = None
     dtype: torch.dtype = torch.float32  # what half sums and inner results are rounded to
-    lanes: int = 0  # split-K: so many interleaved partial sums, added as a tree
+    lanes: int = (
+        0  # split-K: so many partial sums, added as a tree; half sums are rounded where one is handed on
+    )
     online: bool = False
 
     def _pieces(self, length: int) -> list[tuple[int, int]]:
@@ -65,10 +68,14 @@ class How:
     def _rounded(self, partial: Tensor) -> Tensor:
         return partial.to(self.dtype).to(partial.dtype) if self.fault == "half sums" else partial
 
+    def handed(self, x: Tensor) -> Tensor:
+        """Terms that lanes take over in the format of their sums."""
+        return self._rounded(x)
+
     def sum(self, x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
-        if self.lanes and self.fault is None:
+        if self.lanes and self.fault in (None, "half sums"):
             parts = [x.narrow(dim, start, size) for start, size in self._lane_pieces(x.shape[dim])]
-            return _tree([part.sum(dim, keepdim) for part in parts])
+            return _tree([part.sum(dim, keepdim) for part in parts], self._rounded)
         total: Tensor | None = None
         for start, size in self._pieces(x.shape[dim]):
             part = x.narrow(dim, start, size).sum(dim, keepdim)
@@ -88,7 +95,7 @@ class How:
             a, b = _tf32(a), _tf32(b)
         if self.lanes and self.fault is None:
             pieces = self._lane_pieces(a.shape[-1])
-            return _tree([a.narrow(-1, i, n) @ b.narrow(-2, i, n) for i, n in pieces])
+            return _tree([a.narrow(-1, i, n) @ b.narrow(-2, i, n) for i, n in pieces], self._rounded)
         total: Tensor | None = None
         for start, size in self._pieces(a.shape[-1]):
             part = a.narrow(-1, start, size) @ b.narrow(-2, start, size)
@@ -182,9 +189,10 @@ class How:
         return torch.stack(out)
 
 
-def _tree(parts: list[Tensor]) -> Tensor:
+def _tree(parts: list[Tensor], handed: Callable[[Tensor], Tensor]) -> Tensor:
+    """Each lane adds what its neighbour hands over."""
     while len(parts) > 1:
-        pairs = [a + b for a, b in zip(parts[::2], parts[1::2], strict=False)]
+        pairs = [a + handed(b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
         parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
     return parts[0]
 

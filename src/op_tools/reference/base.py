@@ -20,14 +20,15 @@ verdict use what it knows of the function (how many terms it sums, which positio
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 
 from op_tools.reference.perturbation import ROUNDING, Factors, InnerRoundings, shortened
-from op_tools.trees import map_leaves
+from op_tools.trees import flat_tensors, map_leaves
 
 __all__ = ["Reference", "upcast"]
 
@@ -102,6 +103,25 @@ class Reference(ABC):
                 self._inputs, self.own(), lambda value: factors.applied(upcast(value))
             )
 
+    def moved_inside(self, seed: int) -> list[Any] | None:
+        """As `perturbed`, where what fused operators sum up inside is rounded too, and moves by as much."""
+        factors = Factors(seed, ROUNDING)
+        with InnerRoundings(factors, fused=True):
+            return self._upcast_results(
+                self._inputs, self.own(), lambda value: factors.applied(upcast(value))
+            )
+
+    def moved_alone(self) -> Iterator[list[Any] | None]:
+        """The truth with one argument after the other moved by one rounding, and all others as they are.
+
+        All there is to know of a function element by element: how far each of its inputs moves it.
+        """
+        args, kwargs, grads = self._inputs
+        for argument in (*args, *kwargs.values(), *([] if grads is None else [grads])):
+            moved = {id(tensor) for tensor in flat_tensors((argument,), {}) if tensor.is_floating_point()}
+            if moved:
+                yield self._upcast_results(self._inputs, self.own(), partial(_moved, moved))
+
     def variant(self, seed: int) -> tuple[list[Any], list[Any]] | None:
         """(own, truth) of inputs that differ by a few units in the last place of a half dtype; None where that fails.
 
@@ -151,6 +171,10 @@ class Reference(ABC):
                 if all(_is_exact(mine, value) for mine, value in zip(own, found, strict=True)):
                     return found
         return None
+
+
+def _moved(which: set[int], value: Any) -> Any:
+    return upcast(value) * (1 + ROUNDING) if id(value) in which else upcast(value)
 
 
 def _changed(inputs: Inputs, change: Callable[[Any], Any]) -> Inputs:

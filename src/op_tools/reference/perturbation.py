@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch._decomp import get_decompositions
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from op_tools.categories import category_of
@@ -65,17 +66,34 @@ def shortened(value: Any, bits: int, *, nearest: bool) -> Any:
     return torch.where(value.isfinite(), short, value)
 
 
+@lru_cache(maxsize=1)
+def _fused() -> dict[Any, Callable[..., Any]]:
+    """Operators whose elements share sums of many others, and torch's own formulas for them."""
+    aten = torch.ops.aten
+    operators = [
+        *(aten.native_batch_norm, aten.native_group_norm, aten.native_layer_norm),
+        *(aten.native_batch_norm_backward, aten.native_group_norm_backward, aten.native_layer_norm_backward),
+        *(aten._softmax, aten._softmax_backward_data, aten._log_softmax, aten._log_softmax_backward_data),
+    ]
+    return get_decompositions(operators)
+
+
 class InnerRoundings(TorchDispatchMode):
     """Moves the result of every operator that makes one, forward and backward, as its rounding would.
 
-    Cancellation blows up inner roundings (one minus a saturated softmax) that moving the inputs never shows.
+    Cancellation blows up inner roundings (one minus a saturated softmax) that moving the inputs never shows. `fused`: so do
+    the sums inside of operators that fuse several, which are run in steps.
     """
 
-    def __init__(self, factors: Factors) -> None:
+    def __init__(self, factors: Factors, *, fused: bool = False) -> None:
         super().__init__()
         self._factors = factors
+        self._fused = fused
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._fused and func in _fused():
+            with self:
+                return _fused()[func](*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         if not _computes(func):
             return result

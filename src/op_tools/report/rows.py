@@ -15,7 +15,7 @@ from op_tools.categories import base_name, names_in
 from op_tools.registry import by_section
 from op_tools.runs import DERIVED_LOGS
 from op_tools.verdict import is_label
-from op_tools.verdict.judgement import Status
+from op_tools.verdict.outcome import Status
 
 _NOT_FINITE = {"nan": "NaN", "inf": "∞", "-inf": "-∞"}
 _WHOLE_NUMBERS = ("pid", "rank", "step", "forward_id", "world_size")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from op_tools.reference.base import Reference
 from op_tools.verdict.distribution import judge_random
-from op_tools.verdict.judgement import WORST_FIRST, Verdict, is_label, judge, judge_all, within_tolerance
+from op_tools.verdict.judgement import judge, judge_all, within_tolerance
 from op_tools.verdict.noise import NoiseCache
+from op_tools.verdict.outcome import WORST_FIRST, Verdict, is_label
 from op_tools.verdict.tolerance import Tolerance, tolerance_for
 
 __all__ = [

@@ -326,15 +326,20 @@ def columns_of(exact: torch.Tensor) -> int:
 
 
 def measured_noise(
-    reruns: Reruns, errors: Errors, index: int, columns: int
+    reruns: Reruns, errors: Errors, index: int, columns: int, least: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, NoiseLevel | None]:
-    """The noise of the reruns made so far, in units of the last place, and what of it is worth keeping."""
+    """The noise of the reruns made so far, in units of the last place, and what of it is worth keeping.
+
+    `least`: a variance that is known besides.
+    """
     variance = reruns.variance(index)
     if variance is None or variance.numel() != errors.exact.numel():
         return errors.leveled(torch.zeros_like(errors.error)), None
     scale = DOUBLE_ROUNDING / ROUNDING if errors.form.dtype == torch.float64 else 1.0
     errors.moves = [(change / errors.unit).float().mul_(scale) for change in reruns.changes(index)]
     noise, level = estimate(variance, reruns.count, errors.exact, columns, scale)
+    if least is not None:
+        noise = torch.maximum(noise, least.sqrt().mul_(scale))
     return errors.leveled(noise.div_(errors.unit).float()), level
 
 

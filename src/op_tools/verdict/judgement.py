@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Final, Literal
+from typing import Any
 
 import torch
 
@@ -33,14 +33,11 @@ from op_tools.verdict.bounds import (
 from op_tools.verdict.closeness import compared, equal, identical, nan, other_zeros
 from op_tools.verdict.lengths import is_copy, is_scan, kind_of, shortest_input, summed_terms, sums_evenly
 from op_tools.verdict.noise import NoiseCache, Reruns, product_variance
+from op_tools.verdict.outcome import Status, Verdict
 from op_tools.verdict.rounding import Format, format_of, real_parts
 from op_tools.verdict.ties import pairs_differ, ties, unordered
-from op_tools.verdict.tolerance import NO_TOLERANCE, Tolerance
-
-Status = Literal["same", "pass", "lower_precision", "fail", "skipped"]
-# Of what was judged: the worst verdict stands for a call of several values.
-WORST_FIRST: Final = ("fail", "lower_precision", "pass", "same")
-_RIGHT_OR_NOT_JUDGED = frozenset({"", "same", "pass", "skipped"})
+from op_tools.verdict.tolerance import Tolerance
+from op_tools.verdict.transforms import transform_variance
 
 # Reruns paid for the first estimate of noise, and altogether before a failure is reported.
 RERUNS, RERUNS_TO_CONFIRM = 2, 8
@@ -55,68 +52,9 @@ POOLED_AT_MOST = 4.0
 CACHED_STRICTNESS = 1.25
 # Without a float64 result: the units in the last place that correct implementations differ by.
 UNITS_WITHOUT_TRUTH = 4.0
+# Of a result that Winograd's transforms made the errors are of the size of their noise: by the median, this part at least.
+TRANSFORMS_SHOWN = 0.2
 _EXACT = ("movement", "view", "index")
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The judgement of one tensor or number."""
-
-    status: Status
-    reason: str
-    allclose: bool
-    cosine_similarity: float
-    max_abs_diff: float
-    max_relative_diff: float
-    atol: float
-    rtol: float
-    error_info: str = ""
-    error_over_bound: float = float("nan")
-    rms_ratio: float = float("nan")
-    raw_alarm: bool = False  # the first estimate called it wrong; `status` says what confirmation made of it
-    reruns: int = 0  # how many noise reruns were paid
-
-    @property
-    def ok(self) -> bool:
-        """Everything but a failure: lower precision is a label, not a failure."""
-        return self.status != "fail"
-
-    def as_row(self) -> dict[str, Any]:
-        """The columns of a comparison, as tables, logs and CSV files have them."""
-        return {
-            "allclose": self.allclose,
-            "cosine_similarity": self.cosine_similarity,
-            "max_abs_diff": self.max_abs_diff,
-            "max_relative_diff": self.max_relative_diff,
-            "atol": self.atol,
-            "rtol": self.rtol,
-            "error_info": self.error_info,
-            "verdict": self.status,
-            "reason": self.reason,
-            "error_over_bound": self.error_over_bound,
-        }
-
-    @staticmethod
-    def plain(status: Status, reason: str = "", tolerance: Tolerance = NO_TOLERANCE) -> Verdict:
-        """A verdict that no values were needed for: identical, not comparable at all, or not compared."""
-        good = status != "fail"
-        difference = 0.0 if good else float("inf")
-        return Verdict(
-            status,
-            reason,
-            allclose=good,
-            cosine_similarity=1.0 if good else 0.0,
-            max_abs_diff=difference,
-            max_relative_diff=difference,
-            atol=tolerance.atol,
-            rtol=tolerance.rtol,
-            error_info="" if good else reason,
-        )
-
-
-def is_label(status: str) -> bool:
-    """Whether a verdict is neither right nor wrong: what it says of a value has a name of its own."""
-    return status != "fail" and status not in _RIGHT_OR_NOT_JUDGED
 
 
 def judge(
@@ -318,12 +256,7 @@ class _Call:
         raw = bool(errors.check(noise, errors.needs(noise)).reason) and bool(
             errors.check(*with_reference_errors(errors, [errors], columns, noise)).reason
         )
-        self._reruns.extend(RERUNS_TO_CONFIRM if raw else RERUNS)
-        noise = self._measured(errors, index, columns)
-        samples = errors.samples = [errors, *errors_of_variants(self._variants, errors, index)]
-        confirmed = errors.check(
-            *with_reference_errors(errors, samples, columns, noise), strictness=CONFIRMING_STRICTNESS
-        )
+        confirmed, noise = self._confirmed(errors, index, columns, raw)
         if not confirmed.reason:
             return "pass", confirmed, raw
         label = None if confirmed.biased else self._explained(errors, noise, length, index, columns)
@@ -332,6 +265,33 @@ class _Call:
             return "lower_precision", replace(confirmed, reason=reason), True
         return "fail", confirmed, True
 
+    def _confirmed(
+        self, errors: Errors, index: int, columns: int, raw: bool
+    ) -> tuple[BoundCheck, torch.Tensor]:
+        """What is found with more reruns and more samples of the reference's errors, and the noise it is found with."""
+        # What the first estimate did not call wrong costs no more than that, unless it would be reported.
+        for reruns in (RERUNS_TO_CONFIRM,) if raw else (RERUNS, RERUNS_TO_CONFIRM):
+            self._reruns.extend(reruns)
+            noise = self._measured(errors, index, columns, alone=reruns > RERUNS)
+            samples = errors.samples = [errors, *errors_of_variants(self._variants, errors, index)]
+            noise_of_all, needs = with_reference_errors(errors, samples, columns, noise)
+            confirmed = errors.check(noise_of_all, needs, strictness=CONFIRMING_STRICTNESS)
+            if not confirmed.reason:
+                return confirmed, noise
+        transformed = None if confirmed.biased else self._noise_of_transforms(errors, index)
+        if transformed is not None:
+            noise_of_all = torch.maximum(noise_of_all, transformed)
+            return errors.check(noise_of_all, needs, strictness=CONFIRMING_STRICTNESS), noise
+        return confirmed, noise
+
+    def _noise_of_transforms(self, errors: Errors, index: int) -> torch.Tensor | None:
+        """The noise of Winograd's transforms, if the errors are of their size: not one element's alone, but all of them."""
+        found = transform_variance(self._reference)
+        noise = self._of_variance(found[index], errors) if found is not None else None
+        if noise is None or float((errors.error.abs() / noise).median()) < TRANSFORMS_SHOWN:
+            return None
+        return errors.leveled(noise)
+
     @cached_property
     def _product_variance(self) -> list[torch.Tensor | None] | None:
         return product_variance(self._reference)
@@ -339,12 +299,16 @@ class _Call:
     def _noise_of_products(self, errors: Errors, index: int) -> torch.Tensor | None:
         """The noise of a sum of products, which needs no reruns; only ever used to let pass."""
         found = self._product_variance
-        variance = found[index] if found is not None and index < len(found) else None
+        noise = self._of_variance(found[index], errors) if found is not None and index < len(found) else None
+        return None if noise is None else errors.leveled(noise)
+
+    @staticmethod
+    def _of_variance(variance: torch.Tensor | None, errors: Errors) -> torch.Tensor | None:
+        """From a variance in units of the squared rounding, noise in units of the result."""
         if variance is None or variance.numel() != errors.exact.numel():
             return None
         rounding = DOUBLE_ROUNDING if errors.form.dtype == torch.float64 else ROUNDING
-        noise = variance.reshape(-1).sqrt().mul_(rounding)
-        return errors.leveled(noise.div_(errors.unit).float())
+        return variance.reshape(-1).sqrt().mul_(rounding).div_(errors.unit).float()
 
     def _without_reruns(self, errors: Errors, index: int, columns: int) -> BoundCheck:
         """Bounds from the value alone, from the reference's errors, then from the cache; all only ever let pass."""
@@ -357,11 +321,25 @@ class _Call:
         noise = errors.leveled(level.in_units(errors.exact, errors.unit))
         return errors.check(noise, ReferenceNeeds(), CACHED_STRICTNESS, brief=True)
 
-    def _measured(self, errors: Errors, index: int, columns: int, *, store: bool = False) -> torch.Tensor:
-        noise, level = measured_noise(self._reruns, errors, index, columns)
+    def _measured(
+        self, errors: Errors, index: int, columns: int, *, store: bool = False, alone: bool = False
+    ) -> torch.Tensor:
+        # A few reruns may happen to move one element by next to nothing; each input by itself moves it as far as it does.
+        least = self._moved_alone(index) if alone and errors.direct else None
+        noise, level = measured_noise(self._reruns, errors, index, columns, least)
         if store and level is not None and self._cache is not None:
             self._cache.store(self._key, index, level)
         return noise
+
+    def _moved_alone(self, index: int) -> torch.Tensor | None:
+        """The variance of a function element by element, from what each of its arguments by itself does to it."""
+        exact, total = self._reference.truth(), None
+        for moved in self._reference.moved_alone():
+            if exact is None or moved is None:
+                return None
+            change = (real_parts(moved[index]) - real_parts(exact[index])).nan_to_num_(0, 0, 0)
+            total = change.square() if total is None else total.addcmul_(change, change)
+        return total
 
     @cached_property
     def _variants(self) -> list[tuple[list[Any], list[Any]]]:
@@ -374,23 +352,39 @@ class _Call:
             found = self._reference.shortened(bits, nearest=nearest)
             return None if found is None else real_parts(found[index])
 
-        evidence = Evidence(
-            errors.result,
-            errors.exact,
-            errors.error * errors.unit,
-            (noise - errors.floor).clamp_(min=0) * errors.unit,
-            errors.form,
-            self._category,
-            length,
-            errors.own,
-            shortest_input(self._reference),
-            columns,
-            is_scan(self._reference),
-            sums_evenly(self._category, self._reference),
-            errors,
-            shortened,
-        )
-        return explanation(evidence)
+        def evidence(noise: torch.Tensor) -> Evidence:
+            return Evidence(
+                errors.result,
+                errors.exact,
+                errors.error * errors.unit,
+                noise,
+                errors.form,
+                self._category,
+                length,
+                errors.own,
+                shortest_input(self._reference),
+                columns,
+                is_scan(self._reference),
+                sums_evenly(self._category, self._reference),
+                errors,
+                shortened,
+            )
+
+        of_inputs = (noise - errors.floor).clamp_(min=0) * errors.unit
+        label = explanation(evidence(of_inputs))
+        if label is None and shortest_input(self._reference).itemsize < 4:
+            # A sum that all elements of a row share moves them by its own size, however small they are.
+            inside = self._noise_inside(index)
+            if inside is not None and inside.numel() == of_inputs.numel():
+                label = explanation(evidence(torch.maximum(of_inputs, inside)))
+        return label
+
+    def _noise_inside(self, index: int) -> torch.Tensor | None:
+        """How far roundings of sums inside of fused operators move the elements (RMS)."""
+        reruns = Reruns(self._reference, inside=True)
+        reruns.extend(RERUNS_TO_CONFIRM)
+        variance = reruns.variance(index)
+        return None if variance is None else variance.sqrt_()
 
     def _without_truth(self, result: torch.Tensor, own: torch.Tensor, form: Format) -> Verdict:
         parts, expected = real_parts(result), real_parts(own)

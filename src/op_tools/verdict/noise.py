@@ -41,9 +41,13 @@ _SAMPLE = 1 << 12
 
 
 class Reruns:
-    """The reruns of one call, shared by all its results: the changes, and sums of their squares."""
+    """The reruns of one call, shared by all its results: the changes, and sums of their squares.
 
-    def __init__(self, reference: Reference) -> None:
+    `inside`: what fused operators sum up inside moves too.
+    """
+
+    def __init__(self, reference: Reference, *, inside: bool = False) -> None:
+        self._moved = reference.moved_inside if inside else reference.perturbed
         self._reference = reference
         self._squares: dict[int, torch.Tensor] = {}
         self._changes: dict[int, list[torch.Tensor]] = {}
@@ -56,7 +60,7 @@ class Reruns:
         if truth is None:
             self.possible = False
         while self.possible and self.count < count and truth is not None:
-            moved = self._reference.perturbed(1 + self.count)
+            moved = self._moved(1 + self.count)
             if moved is None or len(moved) != len(truth):
                 self.possible = False
                 return

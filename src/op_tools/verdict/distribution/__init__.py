@@ -19,7 +19,7 @@ from op_tools.categories import base_name
 from op_tools.verdict.distribution.draws import NotJudged
 from op_tools.verdict.distribution.evidence import LEVEL
 from op_tools.verdict.distribution.operators import LAWS, what_is_wrong
-from op_tools.verdict.judgement import Status, Verdict
+from op_tools.verdict.outcome import Status, Verdict
 from op_tools.verdict.tolerance import Tolerance
 
 __all__ = ["LEVEL", "judge_random", "knows_distribution", "operator_of"]
