@@ -27,11 +27,11 @@ FOUND = {"fail", "lower_precision"}
 def corpus() -> Any:
     sys.path.insert(0, str(BENCHMARKS))
     try:
-        import verdict_cards
         import verdict_detection
+        import verdict_tiles
     finally:
         sys.path.remove(str(BENCHMARKS))
-    return verdict_detection, verdict_cards
+    return verdict_detection, verdict_tiles
 
 
 def verdicts(results: list[Any], func: Any, *args: Any) -> list[Verdict]:
