@@ -104,12 +104,13 @@ class Reference(ABC):
             )
 
     def moved_inside(self, seed: int) -> list[Any] | None:
-        """As `perturbed`, where what fused operators sum up inside is rounded too, and moves by as much."""
+        """As `perturbed`, where what fused operators sum up inside is rounded too, and moves; None where nothing is fused."""
         factors = Factors(seed, ROUNDING)
-        with InnerRoundings(factors, fused=True):
-            return self._upcast_results(
+        with InnerRoundings(factors, fused=True) as roundings:
+            moved = self._upcast_results(
                 self._inputs, self.own(), lambda value: factors.applied(upcast(value))
             )
+        return moved if roundings.has_fused else None
 
     def moved_alone(self) -> Iterator[list[Any] | None]:
         """The truth with one argument after the other moved by one rounding, and all others as they are.

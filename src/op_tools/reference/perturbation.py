@@ -89,9 +89,11 @@ class InnerRoundings(TorchDispatchMode):
         super().__init__()
         self._factors = factors
         self._fused = fused
+        self.has_fused = False  # whether there was one
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._fused and func in _fused():
+            self.has_fused = True
             with self:
                 return _fused()[func](*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))

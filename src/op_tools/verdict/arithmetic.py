@@ -70,6 +70,8 @@ class Evidence:
     errors: Errors
     # The exact result of inputs of so many bits, rounded to nearest or cut off.
     shortened: Callable[[int, bool], torch.Tensor | None]
+    # The noise where sums inside of fused operators are rounded too; None where nothing is fused.
+    inside: Callable[[], torch.Tensor | None]
 
 
 def explanation(evidence: Evidence) -> str | None:
@@ -186,8 +188,16 @@ def _half_inside(evidence: Evidence, form: Format) -> str | None:
     rms = float(steps.norm()) / math.sqrt(steps.numel())
     most = max(SEQUENTIAL * math.sqrt(evidence.length), SEVERAL)
     tiny = TINY_ROUNDINGS * (most if form is not evidence.form else 1.0)
-    if rms > most or _has_outliers(steps, rms, tiny):
+    if rms > most:
         return None
+    if _has_outliers(steps, rms, tiny):
+        # A sum that all elements of a row share moves them by its own rounding, also those that nearly cancel.
+        inside = evidence.inside() if _widespread(evidence) else None
+        if inside is None or inside.numel() != steps.numel():
+            return None
+        steps = evidence.error / (torch.maximum(magnitude, inside / ROUNDING) * roundoff)
+        if _has_outliers(steps, float(steps.norm()) / math.sqrt(steps.numel()), tiny):
+            return None
     if evidence.length >= 2:
         return f"behaves like accumulation in {_name(form.dtype)}"
     return f"behaves like {_name(form.dtype)} inside"

@@ -352,32 +352,24 @@ class _Call:
             found = self._reference.shortened(bits, nearest=nearest)
             return None if found is None else real_parts(found[index])
 
-        def evidence(noise: torch.Tensor) -> Evidence:
-            return Evidence(
-                errors.result,
-                errors.exact,
-                errors.error * errors.unit,
-                noise,
-                errors.form,
-                self._category,
-                length,
-                errors.own,
-                shortest_input(self._reference),
-                columns,
-                is_scan(self._reference),
-                sums_evenly(self._category, self._reference),
-                errors,
-                shortened,
-            )
-
-        of_inputs = (noise - errors.floor).clamp_(min=0) * errors.unit
-        label = explanation(evidence(of_inputs))
-        if label is None and shortest_input(self._reference).itemsize < 4:
-            # A sum that all elements of a row share moves them by its own size, however small they are.
-            inside = self._noise_inside(index)
-            if inside is not None and inside.numel() == of_inputs.numel():
-                label = explanation(evidence(torch.maximum(of_inputs, inside)))
-        return label
+        evidence = Evidence(
+            errors.result,
+            errors.exact,
+            errors.error * errors.unit,
+            (noise - errors.floor).clamp_(min=0) * errors.unit,
+            errors.form,
+            self._category,
+            length,
+            errors.own,
+            shortest_input(self._reference),
+            columns,
+            is_scan(self._reference),
+            sums_evenly(self._category, self._reference),
+            errors,
+            shortened,
+            lambda: self._noise_inside(index),
+        )
+        return explanation(evidence)
 
     def _noise_inside(self, index: int) -> torch.Tensor | None:
         """How far roundings of sums inside of fused operators move the elements (RMS)."""
