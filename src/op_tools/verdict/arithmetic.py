@@ -192,7 +192,8 @@ def _half_inside(evidence: Evidence, form: Format) -> str | None:
         return None
     if _has_outliers(steps, rms, tiny):
         # A sum that all elements of a row share moves them by its own rounding, also those that nearly cancel.
-        inside = evidence.inside() if _widespread(evidence) else None
+        of_many = steps.numel() >= TINY_RESULT and _widespread(evidence)
+        inside = evidence.inside() if of_many else None
         if inside is None or inside.numel() != steps.numel():
             return None
         steps = evidence.error / (torch.maximum(magnitude, inside / ROUNDING) * roundoff)
