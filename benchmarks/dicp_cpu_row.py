@@ -154,7 +154,7 @@ def shapes(request: Request) -> dict[str, Any]:
 
 
 def decode(request: Request) -> dict[str, Any]:
-    """A decode step of SmolLM2 with a static cache, at four positions."""
+    """A decode step of SmolLM2 at four positions, behind a prompt that filled the static cache eagerly."""
     import torch
     from transformers import StaticCache
 
@@ -173,7 +173,9 @@ def decode(request: Request) -> dict[str, Any]:
         )
         logits[name] = []
         with torch.no_grad():
-            for position in range(4):
+            prompt = torch.arange(100, 105)[None]
+            model(input_ids=prompt, past_key_values=cache, cache_position=torch.arange(5), use_cache=True)
+            for position in range(5, 9):
                 ids = torch.tensor([[100 + position]])
                 at = torch.tensor([position])
                 out = step(input_ids=ids, past_key_values=cache, cache_position=at, use_cache=True)
