@@ -16,8 +16,9 @@ HERE = Path(__file__).resolve().parent
     [
         (["test_triton_kernels.py"], True, 40),
         (["test_triton_compiled.py", "test_triton_vendor.py"], False, 40),
+        (["test_graph_capture.py::test_dicp_runs_the_decode_graph[tritongraph]"], True, 1),
     ],
-    ids=["interpreted", "compiled"],
+    ids=["interpreted", "compiled", "decode graph"],
 )
 def test_without_a_gpu(tmp_path: Path, files: list[str], interpreted: bool, least: int) -> None:
     """Kernels compute on the CPU, interpreted; and they become machine code of a GPU."""
