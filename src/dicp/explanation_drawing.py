@@ -12,9 +12,9 @@ from dicore.page import without_controls
 if TYPE_CHECKING:
     from dicp.dynamo_bridge.record import GraphRecord
 
-__all__ = ["drawing"]
+__all__ = ["Drawing", "drawing"]
 
-_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _LETTERS = 168, 34, 14, 26, 24
+_WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _LETTERS, _LINE = 168, 34, 14, 26, 24, 18
 _MOST = 500
 _COLOURS = ("#cfe3ff", "#d3f0d8", "#fde4c3", "#e5d9fb", "#fbd6e4", "#d0f0f0", "#f3efc0", "#e2e5ea")
 
@@ -31,22 +31,45 @@ class _Box:
     inputs: tuple[str, ...]
 
 
-def drawing(graph: GraphRecord) -> str:
-    """SVG. Of graphs with more than 500 nodes each fused part is one box."""
+@dataclass(frozen=True)
+class Drawing:
+    """SVG, and how large it is in pixels."""
+
+    svg: str
+    width: int = 0
+    height: int = 0
+
+
+def drawing(graph: GraphRecord, name: str) -> Drawing:
+    """The drawing as an element of class `name`. Of graphs with more than 500 nodes each fused part is one box."""
     boxes = list(_boxes(graph))
     if len(boxes) > _MOST:
         boxes = list(_joined(boxes))
     if len(boxes) > _MOST:
-        return f'<p class="dim">{len(boxes)} parts are too many for a drawing.</p>'
+        return Drawing(f'<p class="dim">{len(boxes)} parts are too many for a drawing.</p>')
     places = _places(boxes)
     colours = {
         group: _COLOURS[i % len(_COLOURS)]
         for i, group in enumerate(dict.fromkeys(box.group for box in boxes))
     }
+    legend = list(_legend(colours))
+    top = _LINE * (len(legend) // 2)
     width = max((x for x, _ in places.values()), default=0) + _WIDTH + _GAP_X
-    height = max((y for _, y in places.values()), default=0) + _HEIGHT + _GAP_Y
+    height = max((y for _, y in places.values()), default=0) + _HEIGHT + _GAP_Y + top
     parts = [*_edges(boxes, places), *(_drawn(box, *places[box.name], colours[box.group]) for box in boxes)]
-    return f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}">{"".join(parts)}</svg>'
+    body = f'{"".join(legend)}<g transform="translate(0 {top})">{"".join(parts)}</g>'
+    svg = f'<svg class="{name}" width="{width}" height="{height}" viewBox="0 0 {width} {height}">{body}</svg>'
+    return Drawing(svg, width, height)
+
+
+def _legend(colours: Mapping[str, str]) -> Iterator[str]:
+    """What the colours mean, where there are not more groups than colours."""
+    if len(colours) > len(_COLOURS):
+        return
+    for row, (group, colour) in enumerate(colours.items()):
+        y = _LINE * row
+        yield f'<circle cx="{_GAP_X + 6}" cy="{y + 10}" r="6" fill="{colour}" stroke="#5f6b76"/>'
+        yield f'<text x="{_GAP_X + 18}" y="{y + 14}">{_text(group)}</text>'
 
 
 def _boxes(graph: GraphRecord) -> Iterator[_Box]:
@@ -54,7 +77,8 @@ def _boxes(graph: GraphRecord) -> Iterator[_Box]:
         yield _Box(node.name, (node.name, node.type), f"input {node.name}: {node.type}", "inputs", False, ())
     for number, step in enumerate(graph.steps):
         for node in step.nodes:
-            group = f"{number}.{step.kernels.get(node.name, '')}" if step.compiled else "eager"
+            kernel = step.kernels.get(node.name, "")
+            group = ": ".join(filter(None, (f"part {number}", kernel))) if step.compiled else "eager"
             reason = step.reasons.get(node.name, "")
             tip = f"{node.name} = {node.operator}: {node.type}\n{reason or group}"
             operator = node.operator.removeprefix("aten.").removesuffix(".default")
@@ -73,9 +97,7 @@ def _joined(boxes: list[_Box]) -> Iterator[_Box]:
             yield _Box(name, inside[0].lines, inside[0].tip, inside[0].group, inside[0].eager, tuple(inputs))
         else:
             tip = "\n".join(box.lines[0] for box in inside)
-            yield _Box(
-                name, (f"part {name}", f"{len(inside)} operators"), tip, inside[0].group, False, tuple(inputs)
-            )
+            yield _Box(name, (name, f"{len(inside)} operators"), tip, inside[0].group, False, tuple(inputs))
 
 
 def _places(boxes: list[_Box]) -> dict[str, tuple[int, int]]:

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from dicore.page import Page, without_controls
-from dicp.explanation_drawing import drawing
+from dicp.explanation_drawing import Drawing, drawing
 
 if TYPE_CHECKING:
     from dicp.dynamo_bridge.record import GraphRecord, RecordedStep
@@ -17,7 +17,6 @@ __all__ = ["page"]
 
 _STYLE = """
 .fused { overflow-x: auto; border: 1px solid var(--line); margin: 8px 0; }
-.fused svg { display: block; }
 .fused text { font: 11px var(--mono); fill: #1b1f24; }
 .fused .edge { stroke: var(--bar); fill: none; }
 pre { overflow-x: auto; background: var(--panel); padding: 8px 12px; margin: 6px 0; }
@@ -36,16 +35,20 @@ def page(explanation: Explanation) -> Page:
     for reason, times in explanation.breaks.items():
         parts.append(f"<p>Graph break ({times} times): {_text(' '.join(reason.split()))}</p>")
     parts += [f"<p>Warning: {_text(warning)}</p>" for warning in explanation.warnings]
+    styles = [_STYLE]
     for number, graph in enumerate(explanation.graphs):
+        drawn = drawing(graph, f"drawing{number}")
+        # As large as it is: the page scrolls.
+        styles.append(f".fused .drawing{number} {{ width: {drawn.width}px; height: {drawn.height}px; }}")
         parts.append(f"<h2>Graph {number}, {_text(graph.kind)}: {_text(summary([graph]))}</h2>")
-        parts += _graph(graph)
-    return Page(title=f"{explanation.name} by {explanation.backend}", body="\n".join(parts), styles=[_STYLE])
+        parts += _graph(graph, drawn)
+    return Page(title=f"{explanation.name} by {explanation.backend}", body="\n".join(parts), styles=styles)
 
 
-def _graph(graph: GraphRecord) -> Iterator[str]:
+def _graph(graph: GraphRecord, drawn: Drawing) -> Iterator[str]:
     if graph.failure:
         yield f"<p>All of it runs eagerly: {_text(graph.failure)}</p>"
-    yield f'<div class="fused">{drawing(graph)}</div>'
+    yield f'<div class="fused">{drawn.svg}</div>'
     yield '<p class="dim">Boxes of one colour run as one kernel or compiled part; boxes with a red border run eagerly.</p>'
     for number, step in enumerate(graph.steps):
         yield from _step(number, step)

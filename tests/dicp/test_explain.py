@@ -138,6 +138,25 @@ def test_the_page_has_a_drawing(small, tmp_path):
     assert "smallgraph does not compile aten.sin.default" in text and "#b3261e" in text
 
 
+def test_the_drawing_shows_what_is_fused(tmp_path):
+    def block(x, w):
+        h = torch.nn.functional.gelu(x)
+        return torch.softmax(h @ w, -1) + h.sum(-1, keepdim=True)
+
+    found = dicp.explain(block, torch.randn(8, 16), torch.randn(16, 16))
+    [[step]] = [graph.steps for graph in found.graphs]
+    kernels = {name: text.partition(", ")[2] for name, text in step.kernels.items()}
+    assert set(kernels) == {node.name for node in step.nodes}
+    assert (
+        kernels["erf"] == "kernel 0"
+        and kernels["mm"] == "a call"
+        and kernels["exp"] == kernels["amax"] == "kernel 1"
+    )
+    found.write_page(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert all(part in text for part in set(step.kernels.values()))
+
+
 def test_a_large_graph_is_drawn_by_its_parts(small, tmp_path):
     def f(x):
         for _ in range(600):

@@ -159,6 +159,7 @@ class GraphCompilation:
         finally:
             if recorded is not None:
                 recorded.seconds = time.perf_counter() - start
+                recorded.kernels = dict(part.graph.meta.get("kernels", {}))
                 recorded.artifacts = {
                     "graph.txt": graph_text(part.graph),
                     **self.backend.artifacts(part.graph),

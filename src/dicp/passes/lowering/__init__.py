@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from dicp.passes.lowering.decompositions import loop_decompositions
 from dicp.passes.lowering.program import lower
-from dicp.passes.lowering.support import supports
+from dicp.passes.lowering.support import devices_of, supports
 
-__all__ = ["loop_decompositions", "lower", "supports"]
+__all__ = ["devices_of", "loop_decompositions", "lower", "supports"]

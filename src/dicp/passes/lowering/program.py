@@ -30,11 +30,16 @@ __all__ = ["lower"]
 
 
 def lower(gm: GraphModule) -> LoopProgram:
-    """The program of a graph as `dicp.backend` describes it; the graph is not changed."""
+    """The program of a graph as `dicp.backend` describes it. The graph is not changed: only its `meta["kernels"]` says what each
+    node is computed in, for the drawing.
+    """
     called: set[Node] = set()
     while True:
         try:
-            return _ProgramWriter(gm, called).write()
+            writer = _ProgramWriter(gm, called)
+            program = writer.write()
+            gm.meta["kernels"] = writer.computed_in
+            return program
         except NotDivided as error:
             if error.node is None or error.node in called:
                 raise
@@ -50,6 +55,8 @@ class _ProgramWriter:
         self.kernels: dict[LoopKernel, int] = {}
         self.symbols: dict[str, sympy.Symbol] = {}
         self.positions: dict[str, int] = {}
+        self.computed_in: dict[str, str] = {}
+        """By the name of a node."""
         self.outputs = _outputs(gm)
         self.returned = {self.values.root(node) for node in self.outputs}
         self._inputs()
@@ -89,10 +96,15 @@ class _ProgramWriter:
         for step in steps:
             if not isinstance(step, FusedKernel):
                 written.append(calls.step(step.node))
+                self.computed_in[step.node.name] = f"step {len(written)}, a call"
             elif any(statement.total != 0 for statement in step.statements) or any(
                 s.kind in ("reduce", "scan") and elements_of(s.node) != 0 for s in step.statements
             ):
-                written.append(self._launch(step, stored))
+                launch = self._launch(step, stored)
+                written.append(launch)
+                for statement in step.statements:
+                    for node in self.values.computed_by(statement.node):
+                        self.computed_in.setdefault(node.name, f"step {len(written)}, kernel {launch.kernel}")
         outputs = tuple(map(calls.view, self.outputs))
         return LoopProgram(self.buffers, tuple(self.kernels), tuple(written), outputs, self.positions)
 

@@ -200,16 +200,23 @@ class GraphValues:
 
     def inlined_reads(self, node: Node) -> set[Node]:
         """The realised values that a value is computed from, formulas between followed."""
-        found: set[Node] = set()
-        seen: set[Node] = set()
+        return self._followed(node)[0]
+
+    def computed_by(self, node: Node) -> set[Node]:
+        """The value itself, and the formulas that are computed with it."""
+        return self._followed(node)[1]
+
+    def _followed(self, node: Node) -> tuple[set[Node], set[Node]]:
+        reads: set[Node] = set()
+        formulas: set[Node] = set()
         todo = [node]
         while todo:
             at = todo.pop()
-            if at in seen:
+            if at in reads or at in formulas:
                 continue
-            seen.add(at)
             if at in self.realised and at is not node:
-                found.add(at)
+                reads.add(at)
             elif at is node or at in self.definitions:
+                formulas.add(at)
                 todo += self.operands(at)
-        return found
+        return reads, formulas

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from dicp.passes.lowering.operators import is_defined
 from dicp.passes.lowering.reductions import reduction_of
 from dicp.passes.lowering.views import is_view, is_view_list
 
-__all__ = ["supports"]
+__all__ = ["devices_of", "supports"]
 
 
 def supports(node: Node) -> bool:
@@ -49,3 +50,14 @@ def _is_known(value: Any) -> bool:
             and not (value._has_symbolic_sizes_strides and free_unbacked_symbols(value))
         )
     return not (isinstance(value, torch.SymInt) and free_unbacked_symbols(value))
+
+
+def devices_of(nodes: Iterable[Node]) -> set[torch.device]:
+    """Where the tensors of nodes are."""
+    found: set[torch.device] = set()
+    for node in nodes:
+        value = node.meta.get("val")
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, torch.Tensor):
+                found.add(item.device)
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from dicp.errors import UnsupportedError
 from dicp.loops.text import program_text
 from dicp.loops.verify import verify_program
 from dicp.passes.channels_last import channels_last
-from dicp.passes.lowering import loop_decompositions, lower, supports
+from dicp.passes.lowering import devices_of, loop_decompositions, lower, supports
 from dicp.settings import CXX, SANITIZE, VERIFY
 from dicp.vendor.HostGraph.compiler import build
 from dicp.vendor.HostGraph.source import generated
@@ -34,14 +34,14 @@ class HostBackend(Backend):
         return loop_decompositions()
 
     def supports(self, node: Node) -> bool:
-        return supports(node) and len(_devices([node, *node.all_input_nodes])) <= 1
+        return supports(node) and len(devices_of([node, *node.all_input_nodes])) <= 1
 
     def passes(self) -> Sequence[Callable[[GraphModule], GraphModule]]:
         return (channels_last,)
 
     def compile(self, graph: GraphModule) -> Runner:
         placeholders = graph.graph.find_nodes(op="placeholder")
-        devices = _devices(graph.graph.nodes)
+        devices = devices_of(graph.graph.nodes)
         if len(devices) != 1 or next(iter(devices)).type not in DEVICES:
             raise UnsupportedError(
                 f"hostgraph compiles for {' and '.join(DEVICES)}; the graph is on {', '.join(map(str, devices))}"
@@ -61,17 +61,6 @@ class HostBackend(Backend):
         command = CXX.get().split()
         found = shutil.which(command[0]) if command else None
         return {"compiler": found or f"problem: {CXX.get()!r} is not found; install g++ or set DICP_CXX"}
-
-
-def _devices(nodes: Iterable[Node]) -> set[torch.device]:
-    """Where the tensors of nodes are."""
-    found: set[torch.device] = set()
-    for node in nodes:
-        value = node.meta.get("val")
-        for item in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(item, torch.Tensor):
-                found.add(item.device)
-    return found
 
 
 BACKEND = HostBackend()

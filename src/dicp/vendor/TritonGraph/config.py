@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,7 +13,7 @@ from dicp.backend import Backend, Runner
 from dicp.errors import CompileError, UnsupportedError
 from dicp.loops.text import program_text
 from dicp.loops.verify import verify_program
-from dicp.passes.lowering import loop_decompositions, lower, supports
+from dicp.passes.lowering import devices_of, loop_decompositions, lower, supports
 from dicp.settings import VERIFY
 from dicp.vendor.TritonGraph.installation import (
     MISSING,
@@ -38,13 +38,13 @@ class TritonBackend(Backend):
         return loop_decompositions()
 
     def supports(self, node: Node) -> bool:
-        return supports(node) and len(_devices([node, *node.all_input_nodes])) <= 1
+        return supports(node) and len(devices_of([node, *node.all_input_nodes])) <= 1
 
     def compile(self, graph: GraphModule) -> Runner:
         if find_spec("triton") is None:
             raise CompileError(MISSING)
         placeholders = graph.graph.find_nodes(op="placeholder")
-        devices = _devices(graph.graph.nodes)
+        devices = devices_of(graph.graph.nodes)
         if len(devices) != 1 or next(iter(devices)).type not in launch_device_types():
             known = ", ".join(launch_device_types()) or f"no device: {triton_problem()}"
             raise UnsupportedError(
@@ -72,17 +72,6 @@ def _multiprocessors(device: torch.device) -> int:
         return 1
     properties = torch.get_device_module(device.type).get_device_properties(device)
     return int(getattr(properties, "multi_processor_count", 64))
-
-
-def _devices(nodes: Iterable[Node]) -> set[torch.device]:
-    """Where the tensors of nodes are."""
-    found: set[torch.device] = set()
-    for node in nodes:
-        value = node.meta.get("val")
-        for item in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(item, torch.Tensor):
-                found.add(item.device)
-    return found
 
 
 BACKEND = TritonBackend()
