@@ -350,7 +350,7 @@ def test_worst_elements_come_first_and_nan_agrees_with_nan() -> None:
         (["--cases", "mine.py", "--source", "own"], "--cases takes the place of --source"),
         (
             ["--vendor", "hots"],
-            "--vendor hots: no such vendor is installed; installed: cuda, host; did you mean host",
+            "--vendor hots: no such vendor is installed; installed: host; did you mean host",
         ),
         (["--vendor", "./libx.so"], "--vendor ./libx.so: this is a path; give a file with --library"),
         (["--functions", "diopiadd"], "no function of the interface is called 'diopiadd'; near are diopiAdd"),

@@ -26,7 +26,7 @@ from diopi.conformance.judging import check
 from diopi.library import Library, LibraryError
 from diopi.settings import ADAPTOR_REPORT
 from diopi.table import load
-from diopi.vendors import choose, installed
+from diopi.vendors import choose, installed, usable
 
 __all__ = [
     "FILE",
@@ -174,7 +174,7 @@ def vendor_library(name: str, flag: str) -> Path:
     if name not in vendors:
         near = closest(name, vendors)
         hint = f"; did you mean {near[0]}?" if near else ""
-        names = ", ".join(sorted(vendors)) or "none"
+        names = ", ".join(usable()) or "none"
         raise SelectionError(f"{flag} {name}: no such vendor is installed; installed: {names}{hint}")
     if problem := vendors[name].problem():
         raise SelectionError(f"{flag} {name}: the vendor cannot be used: {problem}")

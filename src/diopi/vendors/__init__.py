@@ -57,6 +57,12 @@ def installed() -> dict[str, Vendor]:
     return found
 
 
+def usable() -> list[str]:
+    """The names of installed vendors that can be used on this machine; of all, where none can."""
+    vendors = installed()
+    return sorted(name for name, vendor in vendors.items() if vendor.problem() is None) or sorted(vendors)
+
+
 def choose(wanted: str | None = None) -> Vendor:
     """The vendor to use: `wanted` or DIPU_DEVICE (a name or a path), else the best available one."""
     wanted = DEVICE.get() if wanted is None else wanted
@@ -65,15 +71,15 @@ def choose(wanted: str | None = None) -> Vendor:
     vendors = installed()
     if wanted:
         return _by_name(wanted, vendors)
-    usable = [v for v in vendors.values() if v.problem() is None]
-    if not usable:
+    candidates = [v for v in vendors.values() if v.problem() is None]
+    if not candidates:
         reasons = (
             "; ".join(f"{name}: {v.problem()}" for name, v in sorted(vendors.items())) or "none is installed"
         )
         raise VendorError(
             f"no vendor can be used ({reasons}). Install one, or set {DEVICE.name} to a name or a path."
         )
-    return max(usable, key=lambda v: v.priority)
+    return max(candidates, key=lambda v: v.priority)
 
 
 def _by_path(wanted: str) -> Vendor:
@@ -87,7 +93,7 @@ def _by_path(wanted: str) -> Vendor:
 
 def _by_name(wanted: str, vendors: dict[str, Vendor]) -> Vendor:
     if wanted not in vendors:
-        names = ", ".join(sorted(vendors)) or "none"
+        names = ", ".join(usable()) or "none"
         raise VendorError(
             f"{DEVICE.name}={wanted!r} names no installed vendor; installed are: {names}. "
             f"Set it to one of these, to the path of a library, or unset it."

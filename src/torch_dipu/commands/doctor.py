@@ -26,7 +26,7 @@ from dicore.doctor import (
     settings_table,
 )
 from dicore.settings import Variable, declarations
-from diopi.vendors import installed
+from diopi.vendors import installed, usable
 from torch_dipu.settings import AUTOLOAD
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _location() -> str:
 def _look_at_vendor(diagnosis: DeviceDiagnosis) -> None:
     import torch_dipu
 
-    vendors = ", ".join(sorted(installed())) or "none"
+    vendors = ", ".join(usable()) or "none"
     advice = (
         f"installed vendors: {vendors}. Set DIPU_DEVICE to one of them, or to the path of a library "
         "built for this version; unset it to take the best one"
