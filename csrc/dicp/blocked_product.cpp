@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels.h"
+#include "../parallel/parallel_for.h"
 
 namespace dicp {
 namespace {
@@ -25,7 +26,7 @@ bool few_rows(const Matmul& p, void (*kernel)(const FewRows<T>&, int64_t, int64_
                              static_cast<const T*>(p.bias),
                              static_cast<T*>(p.out) + i * p.out_batch,
                              p.out_row};
-        at::parallel_for(0, p.n, divided(kGrain / 2, p.k * p.m), [&](int64_t begin, int64_t end) { kernel(few, p.m, begin, end); });
+        ditorch::parallel_for(0, p.n, divided(kGrain / 2, p.k * p.m), [&](int64_t begin, int64_t end) { kernel(few, p.m, begin, end); });
     }
     return true;
 }
@@ -72,7 +73,7 @@ void multiply_blocked(const Matmul& p, const Panels* panels) {
         }
     };
     const int64_t grain = divided(kGrain, std::min(p.m, kRows) * use.panel * p.k);
-    at::parallel_for(0, p.batch * blocks * columns, grain, [&](int64_t begin, int64_t end) {
+    ditorch::parallel_for(0, p.batch * blocks * columns, grain, [&](int64_t begin, int64_t end) {
         float* memory = scratch<0>(use.panel * kDepth);
         for (int64_t i = begin; i < end; ++i) one(i / (blocks * columns), i / columns % blocks, i % columns, memory);
     });
@@ -82,7 +83,7 @@ std::shared_ptr<const Panels> packed_panels(const Matmul& p) {
     const auto& use = kernels();
     const int64_t whole = p.n / use.panel * use.panel;
     auto made = std::make_shared<Panels>((whole + padded(p.n - whole, use.lanes)) * p.k);
-    at::parallel_for(0, divided(p.n, use.panel), 1, [&](int64_t begin, int64_t end) {
+    ditorch::parallel_for(0, divided(p.n, use.panel), 1, [&](int64_t begin, int64_t end) {
         for (int64_t first = begin * use.panel; first < std::min(end * use.panel, p.n); first += use.panel) {
             const int64_t width = std::min<int64_t>(p.n - first, use.panel), wide = padded(width, use.lanes);
             for (int64_t at = 0; at < p.k; at += kDepth)

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels.h"
+#include "../parallel/parallel_for.h"
 
 namespace dicp {
 namespace {
@@ -76,7 +77,7 @@ const float* with_border(const Convolution& c, const ConvolutionSettings& s, int
     if (s.padding[0] == 0 && s.padding[1] == 0) return c.x;
     const int64_t channels = c.x_sizes[1], row = width * channels, side = s.padding[1] * channels, inner = c.x_sizes[3] * channels;
     float* to = scratch<2>(c.x_sizes[0] * height * row);
-    at::parallel_for(0, c.x_sizes[0] * height, divided(kShare, row), [&](int64_t begin, int64_t end) {
+    ditorch::parallel_for(0, c.x_sizes[0] * height, divided(kShare, row), [&](int64_t begin, int64_t end) {
         for (const auto number : c10::irange(begin, end)) {
             const int64_t y = number % height - s.padding[0];
             float* at = to + number * row;
@@ -141,7 +142,7 @@ void convolve(const Convolution& c, const ConvolutionSettings& s, const Panels& 
     int64_t rows = shape.rows, columns = shape.columns;
     if (s.stride[0] * width == columns * s.stride[1]) columns *= rows, rows = 1;  // the rows of x that are read lie one behind the other
     const int64_t part = std::max<int64_t>(kSums / shape.taps(), 8), tasks = c.x_sizes[0] * rows;
-    at::parallel_for(0, tasks * shape.panels, divided(kShare, columns * shape.width * shape.sums()), [&](int64_t begin, int64_t end) {
+    ditorch::parallel_for(0, tasks * shape.panels, divided(kShare, columns * shape.width * shape.sums()), [&](int64_t begin, int64_t end) {
         while (begin < end) {
             const int64_t panel = begin / tasks, last = std::min(end, (panel + 1) * tasks), first = panel * shape.width;
             const int64_t own = std::min(shape.width, outputs - first), wide = padded(own, use.lanes);

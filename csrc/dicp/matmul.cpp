@@ -6,6 +6,7 @@
 #include <array>
 
 #include "blocked_product.h"
+#include "../parallel/parallel_for.h"
 
 extern "C" {
 // Of the BLAS that torch was built with; none where that has other names, then ATen's own functions are called.
@@ -77,7 +78,7 @@ bool blas(const Matmul& p) {
     };
     // BLAS runs on one thread inside torch's parallel regions.
     if (p.batch > 1 && p.batch >= at::get_num_threads())
-        at::parallel_for(0, p.batch, 1, [&](int64_t begin, int64_t end) {
+        ditorch::parallel_for(0, p.batch, 1, [&](int64_t begin, int64_t end) {
             for (const auto i : c10::irange(begin, end)) one(i);
         });
     else

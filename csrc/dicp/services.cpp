@@ -6,6 +6,7 @@
 
 #include "matmul.h"
 #include "run.h"
+#include "../parallel/parallel_for.h"
 
 namespace dicp {
 namespace {
@@ -32,7 +33,7 @@ int call(void* frame, int64_t index, const int64_t* dims) {
 }
 
 void parallel(void*, Task task, void* context, int64_t count, int64_t grain) {
-    at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) { task(context, begin, end); });
+    ditorch::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) { task(context, begin, end); });
 }
 
 int matmul(void* frame, const Matmul* product) {

@@ -7,6 +7,7 @@
 #include "bindings.h"
 #include "kernels/cpu_capability.h"
 #include "kernels/parallel.h"
+#include "../parallel/parallel_for.h"
 
 namespace py = pybind11;
 
@@ -15,7 +16,7 @@ namespace py = pybind11;
 namespace dlinfer {
 
 void parallel_parts(int64_t count, int64_t grain, void (*work)(void*, int64_t, int64_t), void* context) {
-    at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) { work(context, begin, end); });
+    ditorch::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) { work(context, begin, end); });
 }
 
 int threads() { return at::get_num_threads(); }
