@@ -58,7 +58,7 @@ class LoopBackendTests:
         def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
             divided = [torch.div(x, y, rounding_mode=mode) for mode in ("floor", "trunc")]
             bits = (x << (y & 3), x >> (y & 3), (x ^ y) | ~x, torch.gcd(x, y))
-            rest = (torch.remainder(x, y), torch.fmod(x, y), x.float() / 3)
+            rest = (torch.remainder(x, y), torch.fmod(x, y), x.float() / 3, torch.where(x.ne(x), y, x))
             return (x * y + 100, *divided, *bits, *rest, x**3, x.sum(1), x.amax(0))
 
         low = 0 if dtype is torch.uint8 else -100

@@ -18,6 +18,8 @@ _FLAGS = (
     *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fwrapv"),
     *("-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-fno-semantic-interposition"),
     *("-Wall", "-Wextra", "-Werror", "-Wno-unused", "-Wno-psabi", "-Wno-attributes"),
+    # Programs may compare integers with themselves.
+    "-Wno-tautological-compare",
 )
 _SANITIZED = (
     *("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"),
