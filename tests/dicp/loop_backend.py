@@ -77,6 +77,15 @@ class LoopBackendTests:
 
         self.check(function, torch.tensor(SPECIAL * 4, device=self.device))
 
+    def test_indices_that_are_computed(self) -> None:
+        def function(x: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+            places = ((x != 0).long(), (x > 0).long(), (x > 0).int().long() * 3 + 1, x.long().clamp(0, 4))
+            return tuple(torch.gather(table, -1, p) for p in places)
+
+        x = torch.arange(45).remainder(11).sub(5).view(5, 9).to(self.device, torch.int32)
+        for dtype in (torch.int32, torch.float32, torch.int64):
+            self.check(function, x, torch.arange(45).view(5, 9).to(self.device, dtype))
+
     def test_a_wrong_index_is_an_error(self) -> None:
         take = self.compiled(lambda table, i: F.embedding(i, table) * 2)
         table, places = self.randn(4, 6), torch.tensor([[1, 3]], device=self.device)

@@ -86,6 +86,7 @@ class BodyWriter:
         self.lane, self.lanes = lane, lanes
         """The variable of the loop over a vector of rows, and how many there are at most."""
         self.arrays: set[str] = set()
+        self.loaded: set[Value] = set()
         self.watch = Watch()
         self.lines: list[str] = []
 
@@ -139,6 +140,7 @@ class BodyWriter:
         return dtype
 
     def _load(self, i: Load) -> None:
+        self.loaded.add(i.result)
         text = loaded(self.element(i.buffer, i.index), self._dtype(i.buffer))
         if i.when is not None:
             text = f"{self.value(i.when)} ? {text} : {literal_text(i.otherwise, i.result.dtype)}"
@@ -193,7 +195,9 @@ class BodyWriter:
         self.watch.checks.append(f"check_indices(run, {name}_low, {name}_high, {size}, {wraps});")
         self.lines.append(f"{name}_low = {given} < {name}_low ? {given} : {name}_low;")
         self.lines.append(f"{name}_high = {given} > {name}_high ? {given} : {name}_high;")
-        self.declare(i.result, f"checked_index({given}, {size}, {wraps})")
+        # GCC 12 loads from wrong places where it vectorises a gather whose index comes from a comparison.
+        hidden = given if i.operand in self.loaded else f"not_vectorised({given})"
+        self.declare(i.result, f"checked_index({hidden}, {size}, {wraps})")
 
     def _watch_division(self, divisor: str, operand: Value | Number) -> None:
         if not isinstance(operand, Value) and operand != 0:

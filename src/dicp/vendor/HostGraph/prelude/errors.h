@@ -27,6 +27,11 @@ INLINE void check_indices(const Run& run, i64 lowest, i64 highest, i64 size, boo
     else if (lowest < (wraps ? -size : 0))
         fail_index(run, lowest, size);
 }
+// A number that the compiler computes one at a time.
+INLINE i64 not_vectorised(i64 number) {
+    __asm__("" : "+r"(number));
+    return number;
+}
 INLINE i64 checked_index(i64 index, i64 size, bool wraps) {
     const i64 found = wraps && index < 0 ? index + size : index;
     return (u64)found < (u64)size ? found : 0;
